@@ -13,10 +13,7 @@ from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.accepted_settings import (
-    alter_to_accepted_settings,
-    create_with_accepted_settings,
-)
+from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules

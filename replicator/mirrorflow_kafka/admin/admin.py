@@ -3,14 +3,12 @@
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
-from mirrorflow_kafka.admin.config_requests import (
+from mirrorflow_kafka.admin.configs import (
     alter_topic_configs,
     describe_broker_configs,
     describe_topic_configs,
     describe_topic_setting,
 )
-from mirrorflow_kafka.admin.log_changes import delete_records, produce
-from mirrorflow_kafka.admin.log_dirs import log_sizes
 from mirrorflow_kafka.admin.log_offsets import (
     EpochEnd,
     ListedOffset,
@@ -18,7 +16,14 @@ from mirrorflow_kafka.admin.log_offsets import (
     list_offsets,
     offsets_at,
 )
-from mirrorflow_kafka.admin.log_producers import ActiveProducer, ProducersAnswer, describe_producers
+from mirrorflow_kafka.admin.log_requests import (
+    ActiveProducer,
+    ProducersAnswer,
+    delete_records,
+    describe_producers,
+    log_sizes,
+    produce,
+)
 from mirrorflow_kafka.admin.topics import (
     NewTopic,
     create_partitions,

@@ -9,7 +9,7 @@ import asyncio
 from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_kafka.admin.acls import create_acls, delete_acls, describe_acls
-from mirrorflow_kafka.admin.config_requests import describe_broker_configs
+from mirrorflow_kafka.admin.configs import describe_broker_configs
 from mirrorflow_kafka.admin.topics import topic_operations
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for

@@ -23,12 +23,17 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.client_settings import parse_addresses
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.connection_setup import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
-from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, retrieve_error
-from mirrorflow_kafka.client.reachability import Reachability
+from mirrorflow_kafka.client.pool import (
+    CONNECT_TIMEOUT_S,
+    ConnectionPool,
+    PoolKey,
+    Reachability,
+    open_connection,
+    retrieve_error,
+)
 from mirrorflow_kafka.security.credentials import Credentials, Resolve
 from mirrorflow_kafka.security.rotation import Rotation
 
@@ -419,3 +424,30 @@ def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordin
 
 def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
     return (names[at : at + size] for at in range(0, len(names), size))
+
+
+async def connect_both(
+    source: ClientSettings,
+    target: ClientSettings,
+    *,
+    resolve: Resolve,
+    timeout_s: float = REACH_TIMEOUT_S,
+    note: Callable[[Cluster | BaseException], None] = lambda _: None,
+) -> tuple[Cluster, Cluster]:
+    """Connect to *source* and *target* in parallel; return both clients.
+
+    *note* is called with the client or the error of each side. Raises ClusterError, SettingError; if both
+    sides fail, the source's error.
+    """
+    found = await asyncio.gather(
+        *(Cluster.connect(client, resolve=resolve, timeout_s=timeout_s) for client in (source, target)),
+        return_exceptions=True,
+    )
+    for one in found:
+        note(one)
+    failures = [one for one in found if isinstance(one, BaseException)]
+    if failures:
+        await asyncio.gather(*(one.close() for one in found if isinstance(one, Cluster)))
+        raise failures[0]
+    there = [one for one in found if isinstance(one, Cluster)]
+    return there[0], there[1]

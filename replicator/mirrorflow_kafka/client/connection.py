@@ -2,7 +2,7 @@
 
 `send` is for Fetch and Produce and copies no bytes; `call` is for all other requests. When a connection ends,
 all unanswered requests fail with ConnectionLostError. Nothing is retried here: `client.cluster` and the
-partition copiers decide whether a request may be repeated. `client.connection_setup` opens connections.
+partition copiers decide whether a request may be repeated. `client.pool` opens connections.
 """
 
 import asyncio
@@ -22,10 +22,8 @@ from mirrorflow_core.errors import (
     UnreachableError,
 )
 from mirrorflow_kafka.client.frames import FrameError, FrameProtocol, after_tags
-from mirrorflow_kafka.client.handshake import authenticate
-from mirrorflow_kafka.client.handshake_types import SecurityLike
-from mirrorflow_kafka.client.versions import Versions, choose_version
-from mirrorflow_kafka.security.tls_problems import tls_problem
+from mirrorflow_kafka.client.handshake import SecurityLike, Versions, authenticate, choose_version
+from mirrorflow_kafka.security.tls import tls_problem
 
 # Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
 # the round trip. A broker that is frozen with the socket open is detected after this time.

@@ -2,7 +2,7 @@
 
 If a leader has moved or a broker is down, the metadata is refreshed and the request retried, a limited number
 of times. A partition that still fails has its error code in the result, so that it does not hide the results
-of the others. `admin.log_offsets`, `admin.log_producers` and `admin.log_changes` define the requests.
+of the others. `admin.log_offsets`, `admin.log_requests` and `admin.log_requests` define the requests.
 """
 
 import asyncio

@@ -1,18 +1,137 @@
-"""The connection pool of one cluster: one connection per broker, purpose and index, opened on demand.
+"""Opens the connections to one cluster's brokers and keeps them: one per broker, purpose and index.
 
-A lost connection is re-opened when it is next requested. Concurrent callers share one attempt. Each failure
-lengthens the backoff, so a broker that is down costs one connection attempt per second, however many callers
-there are.
+Opening is one attempt within one timeout: TCP, TLS, version negotiation and authentication. A lost connection is
+opened again when it is next requested. Concurrent callers share one attempt. Each failure lengthens the backoff, so
+a broker that is down costs one connection attempt per second, however many callers there are.
+
+A cluster is unreachable from the first attempt that fails while no connection is open, until a connection is
+opened. A bootstrap address that responds counts only if nothing else is known, because brokers may advertise
+unreachable addresses.
 """
 
 import asyncio
+import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError, UnreachableError
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    ClusterError,
+    ConnectionLostError,
+    MirrorFlowError,
+    UnreachableError,
+)
+from mirrorflow_core.reports import SideReport
 from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.handshake import SecurityLike, authenticate, negotiate
+from mirrorflow_kafka.security.tls import certificate_name, tls_problem
+
+
+class Reachability:
+    """The reachability of one cluster.
+
+    *is_open* returns whether a connection to one of its brokers is open.
+    """
+
+    def __init__(self, *, is_open: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
+        self._is_open = is_open
+        self._clock = clock
+        self._reason: str | None = None  # why it is unreachable; "" if reachable; None if unknown
+        self._since_s = clock()
+
+    def opened(self, *, is_bootstrap: bool) -> None:
+        """Note that a connection was opened, to a broker or to a bootstrap address."""
+        if self._reason is None or (self._reason and not is_bootstrap):
+            self._reason, self._since_s = "", self._clock()
+
+    def failed(self, error: ClusterError) -> None:
+        """Note that a connection attempt failed."""
+        if not self._reason and not self._is_open():
+            self._reason, self._since_s = error.reason, self._clock()
+
+    def report(self, cluster_id: str) -> SideReport:
+        """Return the current state, and since when it holds."""
+        return SideReport(reason=self._reason, since_s=self._since_s, cluster_id=cluster_id)
+
+
+CONNECT_TIMEOUT_S = 10.0  # Java's socket.connection.setup.timeout.ms
+# How long to wait for an address before the next address of the same name is tried in parallel (RFC 8305).
+NEXT_ADDRESS_DELAY_S = 0.25
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    security: SecurityLike | None,
+    cluster: str,
+    node_id: int = -1,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    renew: Callable[[], SecurityLike | None] | None = None,
+) -> Connection:
+    """Connect, set up TLS, negotiate versions and authenticate, all within *timeout_s*.
+
+    *security* None means PLAINTEXT. *renew* returns the credentials for re-authentication; without it,
+    *security* is used. Raises UnreachableError (refused, no response, unknown host),
+    AuthenticationFailedError (TLS or SASL, with the cause), UnsupportedBrokerError.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    connection = Connection(cluster=cluster, address=address, node_id=node_id, client_id=client_id)
+    connection.opened_by = security
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _connect(connection, host, port, security)
+            connection.versions = await negotiate(connection)
+            lifetime_s = 0.0 if security is None else await authenticate(connection, security)
+    except TimeoutError:
+        connection.close()
+        raise UnreachableError(
+            cluster=cluster, addresses=address, problem=f"no answer within {timeout_s:g} s"
+        ) from None
+    except BaseException as error:
+        if isinstance(error, ConnectionLostError) and connection.lost.done():
+            lost = connection.lost.result()
+            if isinstance(lost, AuthenticationFailedError):
+                raise lost from None
+        connection.close()
+        raise
+    if lifetime_s:
+        connection.reauthenticate_before(lifetime_s, renew or (lambda: security))
+    return connection
+
+
+async def _connect(connection: Connection, host: str, port: int, security: SecurityLike | None) -> None:
+    loop = asyncio.get_running_loop()
+    where = {"cluster": connection.cluster, "addresses": connection.address}
+    try:
+        transport, protocol = await loop.create_connection(
+            lambda: connection.frames, host, port, happy_eyeballs_delay=NEXT_ADDRESS_DELAY_S
+        )
+    except OSError as error:
+        raise UnreachableError(problem=error.strerror or str(error), **where) from error
+    if security is None or security.ssl_context is None:
+        return
+    try:
+        # The host name is sent as SNI, and the certificate is checked against it if the context checks host
+        # names.
+        encrypted = await loop.start_tls(
+            transport, protocol, security.ssl_context, server_hostname=certificate_name(host)
+        )
+    except (ssl.SSLError, ssl.CertificateError, OSError) as error:
+        connection.close()
+        raise AuthenticationFailedError(
+            cluster=connection.cluster,
+            address=connection.address,
+            mechanism="TLS",
+            problem=tls_problem(error),
+        ) from error
+    assert isinstance(encrypted, asyncio.Transport)
+    connection.frames.use(encrypted)
+
 
 # Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
 RECONNECT_BACKOFF_MIN_S = 0.05

@@ -11,11 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.security_keys import verdict
-from mirrorflow_kafka.security.login import chosen_mechanism, login_module, password_login
-from mirrorflow_kafka.security.login_times import refresh_window
 from mirrorflow_kafka.security.oauth import TokenCache
-from mirrorflow_kafka.security.oauth_options import sasl_extensions
-from mirrorflow_kafka.security.oauth_settings import token_source
+from mirrorflow_kafka.security.oauth_settings import refresh_window, sasl_extensions, token_source
 from mirrorflow_kafka.security.sasl import (
     BrokerAddress,
     Login,
@@ -23,6 +20,9 @@ from mirrorflow_kafka.security.sasl import (
     PlainClient,
     SaslClient,
     ScramClient,
+    chosen_mechanism,
+    login_module,
+    password_login,
 )
 from mirrorflow_kafka.security.tls import build_context, wants_host_check
 

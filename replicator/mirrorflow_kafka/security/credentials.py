@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.handshake_types import SecurityLike
+from mirrorflow_kafka.client.handshake import SecurityLike
 from mirrorflow_kafka.security.client_security import build_security
 
 Properties = Mapping[str, str]

@@ -1,7 +1,7 @@
 """Reads Java's key store format JKS, versions 1 and 2.
 
 The integrity digest is checked if there is a password; private keys are decrypted with their own password.
-Nothing is written. JCEKS is not read, because it protects keys differently. `store_files` chooses the
+Nothing is written. JCEKS is not read, because it protects keys differently. `keystores` chooses the
 entries.
 
 Format, big endian: magic FEEDFEED, version, count, entries, SHA-1 over (password UTF-16BE, "Mighty

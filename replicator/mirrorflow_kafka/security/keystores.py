@@ -1,15 +1,168 @@
-"""Loads the certificates and keys that `ssl.truststore.*` and `ssl.keystore.*` name, from files or inline.
+"""Loads the certificates and keys that `ssl.truststore.*` and `ssl.keystore.*` name: JKS, PKCS12 or PEM, or inline PEM.
 
 They are returned as DER and PEM bytes; `security.tls` loads them into an SSL context. Files are read at each
-call, so a rotated file is used from the next connection's context on. `store_files` reads files, `pem` reads
-PEM text.
+call, so a rotated file is used from the next connection's context on. The format is detected from the content, as in
+Java 9 and later.
+
+It is more lenient than Java, without trusting more than the store holds: PEM is detected without a type, certificates
+in a PKCS12 store need no Java attribute, and keys may be in PKCS #1 or SEC1 form. `cryptography` is imported only for
+PKCS12, and only on use, because it takes 9 MiB of memory.
 """
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_kafka.security.pem import ClientKey, blocks_of, certificates_in, client_key_of, keys_in
-from mirrorflow_kafka.security.store_files import StoreFile
+from mirrorflow_core.errors import FileMissingError, InvalidSettingError, RefusedSettingError
+from mirrorflow_kafka.security.jks import JCEKS_MAGIC, JKS_MAGIC, JksEntry, JksError, open_key, read_jks
+
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientKey:
+    """A client's key and certificate chain in PEM, its own certificate first.
+
+    The key may be encrypted with `password`.
+    """
+
+    key_pem: bytes = field(repr=False)
+    chain_pem: bytes = field(repr=False)
+    password: str = field(repr=False)
+    source: str  # the setting to name when OpenSSL does not like it
+
+
+def blocks_of(data: bytes, key: str) -> tuple[tuple[str, bytes], ...]:
+    """Return each PEM block's label and DER; line breaks may be blanks, as in single-line values.
+
+    Raises InvalidSettingError that names the setting *key*.
+    """
+    blocks = []
+    for label, body in _BLOCK.findall(data):
+        try:
+            blocks.append((label.decode(), base64.b64decode(b"".join(body.split()), validate=True)))
+        except (binascii.Error, ValueError):
+            raise InvalidSettingError(
+                key=key, problem="a PEM block in it is damaged, or of the old encrypted kind"
+            ) from None
+    if not blocks:
+        raise InvalidSettingError(key=key, problem="it holds no PEM block")
+    return tuple(blocks)
+
+
+def certificates_in(blocks: tuple[tuple[str, bytes], ...]) -> tuple[bytes, ...]:
+    """Return the DER of each certificate block."""
+    return tuple(der for label, der in blocks if label in {"CERTIFICATE", "X509 CERTIFICATE"})
+
+
+def keys_in(blocks: tuple[tuple[str, bytes], ...]) -> tuple[bytes, ...]:
+    """Return each private key block, re-encoded as PEM."""
+    return tuple(armoured(label, der) for label, der in blocks if label.endswith("PRIVATE KEY"))
+
+
+def client_key_of(
+    keys: tuple[bytes, ...], certificates: tuple[bytes, ...], password: str | None, key: str
+) -> ClientKey:
+    """Return the first of *keys* (PEM) with the chain *certificates* (DER).
+
+    Raises InvalidSettingError that names the setting *key*.
+    """
+    if not keys:
+        raise InvalidSettingError(key=key, problem="it holds no private key")
+    if not certificates:
+        raise InvalidSettingError(key=key, problem="there is no certificate for the private key")
+    encrypted = b"BEGIN ENCRYPTED" in keys[0]
+    if encrypted and not password:
+        raise InvalidSettingError(
+            key="ssl.key.password", problem="the private key is encrypted and it is not set"
+        )
+    chain = b"".join(armoured("CERTIFICATE", der) for der in certificates)
+    return ClientKey(key_pem=keys[0], chain_pem=chain, password=password or "", source=key)
+
+
+def armoured(label: str, der: bytes) -> bytes:
+    """Return one PEM block."""
+    # encodebytes breaks lines at 76 characters, the most that OpenSSL reads.
+    return b"-----BEGIN %b-----\n%b-----END %b-----\n" % (
+        label.encode(),
+        base64.encodebytes(der),
+        label.encode(),
+    )
+
+
+# A store with all public CAs is about 200 KiB; a path such as /dev/zero must not fill the memory.
+STORE_BYTES_MAX = 16 << 20
+# Errors show a path up to this length; a longer value, or one with line breaks, is a pasted store.
+_PATH_CHARS_MAX = 300
+ADVICE = {
+    "JCEKS": "JCEKS is not read; convert the store with keytool -importkeystore -deststoretype pkcs12",
+    "PKCS11": "keys in hardware are not reachable from here",
+}
+
+
+def read_store(location: str, key: str) -> bytes:
+    """Return the content of the file at *location*.
+
+    Raises InvalidSettingError that names the setting *key*.
+    """
+    shown = location if len(location) <= _PATH_CHARS_MAX and location.isprintable() else "the path"
+    try:
+        with Path(location).open("rb") as file:
+            data = file.read(STORE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise FileMissingError(key=key, path=shown) from None
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a path"
+        raise InvalidSettingError(key=key, problem=f"{shown} cannot be read: {problem}") from None
+    if len(data) > STORE_BYTES_MAX:
+        raise InvalidSettingError(key=key, problem=f"{shown} is larger than {STORE_BYTES_MAX >> 20} MiB")
+    return data
+
+
+def store_format(data: bytes, key: str) -> str:
+    """Return "JKS", "PKCS12" or "PEM". Raises SettingError for any other content."""
+    if data.startswith(JKS_MAGIC):
+        return "JKS"
+    if data.startswith(JCEKS_MAGIC):
+        raise RefusedSettingError(key=key, why=ADVICE["JCEKS"])
+    if data.startswith(b"\x30"):  # a DER SEQUENCE
+        return "PKCS12"
+    if b"-----BEGIN " in data:
+        return "PEM"
+    raise InvalidSettingError(key=key, problem="the file is none of JKS, PKCS12 and PEM")
+
+
+class Pkcs12Error(Exception):
+    """Raised if the store cannot be read; the message holds no secret."""
+
+
+def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return the first key as PKCS #8 DER (empty if there is none) and the certificates, the key's own first.
+
+    Raises Pkcs12Error.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12  # noqa: PLC0415
+
+    try:
+        store = load_pkcs12(data, password.encode() if password else None)
+    except (ValueError, UnsupportedAlgorithm):
+        problem = "the password does not fit, or the file is damaged or protected by an algorithm that OpenSSL lacks"
+        raise Pkcs12Error(problem) from None
+    own = [store.cert.certificate] if store.cert else []
+    others = [other.certificate for other in store.additional_certs]
+    certificates = tuple(one.public_bytes(Encoding.DER) for one in [*own, *others])
+    if store.key is None:
+        return b"", certificates
+    return store.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), certificates
 
 
 def trusted_certificates(properties: Mapping[str, str]) -> tuple[bytes, ...] | None:
@@ -58,3 +211,102 @@ def _only_pem(properties: Mapping[str, str], side: str, key: str) -> None:
     declared = properties.get(f"{side}.type", "").upper()
     if declared not in {"", "PEM"}:
         raise InvalidSettingError(key=key, problem=f"it is for PEM only, but {side}.type is {declared}")
+
+
+_TYPES = frozenset({"JKS", "PKCS12", "PEM"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFile:
+    """The content and format of one store file; `side` is ssl.truststore or ssl.keystore."""
+
+    side: str
+    format: str
+    data: bytes = field(repr=False)
+    password: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], side: str) -> "StoreFile | None":
+        """Read the store configured for *side*; return None if none is configured. Raises SettingError."""
+        location = properties.get(f"{side}.location", "")
+        declared = properties.get(f"{side}.type", "").upper()
+        if declared and declared not in _TYPES:
+            why = ADVICE.get(declared, "only JKS, PKCS12 and PEM stores are read")
+            raise RefusedSettingError(key=f"{side}.type", why=why)
+        if not location:
+            return None
+        data = read_store(location, f"{side}.location")
+        found = store_format(data, f"{side}.location")
+        if declared and (declared == "PEM") != (found == "PEM"):
+            raise InvalidSettingError(
+                key=f"{side}.type",
+                problem=f"it says {declared}, but the file is {found}",
+                action=f"set it to {found}",
+            )
+        password = properties.get(f"{side}.password")
+        if found == "PEM" and password and declared == "PEM":
+            raise InvalidSettingError(
+                key=f"{side}.password",
+                problem="a PEM store has no password",
+                action="use ssl.key.password for its key",
+            )
+        return cls(side=side, format=found, data=data, password=password)
+
+    def trusted(self) -> tuple[bytes, ...]:
+        """Return the DER of the trust anchors. Raises InvalidSettingError."""
+        if self.format == "PEM":
+            return certificates_in(blocks_of(self.data, f"{self.side}.location"))
+        if self.format == "JKS":
+            # A key entry's own certificate is an anchor as well, as in Java's TrustStoreUtil.
+            return tuple(entry.chain[0] for entry in self._jks() if entry.chain)
+        return self._pkcs12()[1]
+
+    def key(self, key_password: str | None) -> ClientKey:
+        """Return the private key and chain.
+
+        Raises InvalidSettingError, which names the password that is wrong.
+        """
+        location = f"{self.side}.location"
+        if self.format == "PEM":
+            blocks = blocks_of(self.data, location)
+            return client_key_of(keys_in(blocks), certificates_in(blocks), key_password, location)
+        if self.format == "JKS":
+            entry = next((entry for entry in self._jks() if entry.protected_key), None)
+            if entry is None:
+                raise InvalidSettingError(key=location, problem="the store holds no private key")
+            # Java opens a JKS key with the store's password when ssl.key.password is not set.
+            password = self.password if key_password is None else key_password
+            try:
+                key = open_key(entry.protected_key, password or "")
+            except JksError as error:
+                setting = f"{self.side}.password" if key_password is None else "ssl.key.password"
+                raise InvalidSettingError(key=setting, problem=str(error)) from None
+            chain = entry.chain
+        else:
+            key, chain = self._pkcs12()
+            if not key:
+                raise InvalidSettingError(key=location, problem="the store holds no private key")
+        return ClientKey(
+            key_pem=armoured("PRIVATE KEY", key),
+            chain_pem=b"".join(armoured("CERTIFICATE", der) for der in chain),
+            password="",
+            source=location,
+        )
+
+    def _jks(self) -> tuple[JksEntry, ...]:
+        try:
+            return read_jks(self.data, self.password or None)
+        except JksError as error:
+            raise self._unreadable(str(error)) from None
+
+    def _pkcs12(self) -> tuple[bytes, tuple[bytes, ...]]:
+        try:
+            return read_pkcs12(self.data, self.password or None)
+        except Pkcs12Error as error:
+            raise self._unreadable(str(error)) from None
+
+    def _unreadable(self, problem: str) -> InvalidSettingError:
+        missing = "" if self.password else f"; {self.side}.password is not set"
+        return InvalidSettingError(
+            key=f"{self.side}.location", problem=f"the {self.format} store cannot be read: {problem}{missing}"
+        )

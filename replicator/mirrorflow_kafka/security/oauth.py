@@ -1,8 +1,8 @@
 """Caches one OAUTHBEARER token for all connections of a client and refreshes it when due (KIP-255).
 
 A token is used until Java's refresh window opens; the next caller then fetches a new one, without a
-background task. While the token is valid, a failing source does no harm. `token_endpoint` and `token_sources`
-provide tokens.
+background task. While the token is valid, a failing source does no harm. `oauth_tokens`
+provides tokens.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from mirrorflow_core.errors import AuthenticationFailedError
-from mirrorflow_kafka.security.tokens import Token, TokenError
+from mirrorflow_kafka.security.oauth_tokens import Token, TokenError
 
 # ExpiringCredentialRefreshingLogin waits this long after a failed refresh while the old token is still valid.
 REFRESH_RETRY_S = 10.0

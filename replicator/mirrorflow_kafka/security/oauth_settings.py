@@ -1,10 +1,10 @@
-"""Chooses the source of OAUTHBEARER tokens from Java's settings.
+"""Chooses the source of OAUTHBEARER tokens, its options and its times from Java's settings.
 
-Nothing is fetched here; `oauth` fetches from the result of `token_source`. Kafka's own handlers and
-retrievers are known by name; any other is a Java class and is refused. `oauth_options` reads the options of
-`sasl.jaas.config`, and `login_times` the timeouts.
+Nothing is fetched here; `oauth` fetches from the result of `token_source`. Kafka's own handlers and retrievers are
+known by name; any other is a Java class and is refused. SASL extensions follow KIP-342.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -12,12 +12,87 @@ from urllib.parse import unquote, urlsplit
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.security_keys import SECURITY_KEYS
-from mirrorflow_kafka.security.login import HANDLER, PACKAGE
-from mirrorflow_kafka.security.login_times import number
-from mirrorflow_kafka.security.oauth_options import unsecured_token
+from mirrorflow_kafka.security.oauth import RefreshWindow
+from mirrorflow_kafka.security.oauth_tokens import ClientCredentials, TokenFile, UnsecuredToken
+from mirrorflow_kafka.security.sasl import HANDLER, PACKAGE
 from mirrorflow_kafka.security.tls import build_context
-from mirrorflow_kafka.security.token_endpoint import ClientCredentials
-from mirrorflow_kafka.security.token_sources import TokenFile, UnsecuredToken
+
+# As OAuthBearerClientInitialResponse: names and values that cannot break out of the message.
+_EXTENSION_NAME, _EXTENSION_VALUE = re.compile(r"[A-Za-z]+"), re.compile(r"[\x21-\x7e \t\r\n]+")
+_CLAIM_KINDS = ("String", "Number", "List")
+
+
+def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
+    """Return the token source for the options of Java's OAuthBearerUnsecuredLoginCallbackHandler.
+
+    The option name gives the kind of a claim; the first character of a List is its separator. Raises
+    InvalidSettingError.
+    """
+    claims: dict[str, object] = {}
+    lifetime_s = 3600.0
+    try:
+        for name, value in options.items():
+            for kind in _CLAIM_KINDS:
+                claim = name.removeprefix(f"unsecuredLogin{kind}Claim_")
+                if claim != name and claim not in {"iat", "exp"}:
+                    items: list[str] = value[1:].split(value[0]) if kind == "List" and value else []
+                    claims[claim] = float(value) if kind == "Number" else items if kind == "List" else value
+        lifetime_s = float(options.get("unsecuredLoginLifetimeSeconds", lifetime_s))
+    except ValueError:
+        raise InvalidSettingError(
+            key=JAAS, problem="a number among the unsecuredLogin options is no number"
+        ) from None
+    principal = options.get("unsecuredLoginPrincipalClaimName", "sub")
+    if not claims.get(principal):
+        raise InvalidSettingError(
+            key=JAAS,
+            problem="the principal's claim is missing",
+            action="set the option unsecuredLoginStringClaim_sub",
+        )
+    return UnsecuredToken(claims=claims, lifetime_s=lifetime_s)
+
+
+def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, str]:
+    """Return the SASL extensions to send with a token of *source*, by name.
+
+    Raises InvalidSettingError for names or values that could break out of the message.
+    """
+    prefix = "unsecuredLoginExtension_" if isinstance(source, UnsecuredToken) else "extension_"
+    found = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+    for number, (name, value) in enumerate(found.items(), 1):
+        if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+            problem = f"SASL extension {number} is not allowed; names are letters only and not auth, values printable ASCII"
+            raise InvalidSettingError(key=JAAS, problem=problem)
+    return found
+
+
+def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
+    """Return the refresh window from `sasl.login.refresh.*`, within Java's limits.
+
+    Raises InvalidSettingError.
+    """
+    prefix = "sasl.login.refresh."
+    return RefreshWindow(
+        factor=number(properties, f"{prefix}window.factor", 0.8, least=0.5, most=1.0),
+        jitter=number(properties, f"{prefix}window.jitter", 0.05, least=0.0, most=0.25),
+        min_period_s=number(properties, f"{prefix}min.period.seconds", 60, least=0, most=900),
+        buffer_s=number(properties, f"{prefix}buffer.seconds", 300, least=0, most=3600),
+    )
+
+
+def number(
+    properties: Mapping[str, str], key: str, default: float, *, least: float, most: float = 2**31
+) -> float:
+    """Return the number set for *key*, or *default*. Raises InvalidSettingError outside *least* to *most*."""
+    text = properties.get(key, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InvalidSettingError(key=key, problem=f"it is no number from {least:g} to {most:g}")
+    return value
+
 
 _RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
 _URL = "sasl.oauthbearer.token.endpoint.url"

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_kafka.client.handshake_types import SecurityLike
+from mirrorflow_kafka.client.handshake import SecurityLike
 from mirrorflow_kafka.client.pool import ConnectionPool
 
 # Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.

@@ -1,9 +1,10 @@
-"""The client side of Kafka's SASL exchanges: PLAIN, SCRAM-SHA-256 and -512, OAUTHBEARER.
+"""The client side of Kafka's SASL exchanges: PLAIN, SCRAM-SHA-256 and -512, OAUTHBEARER; chooses the mechanism.
 
 One client object is one exchange; `client.handshake` sends its bytes. kafka-python computes SCRAM; what
 Java's client does in addition is done here: names are escaped (RFC 5802, saslname), a server that requests
 fewer than 4096 iterations is refused, an `e=` response is an error, and delegation tokens are marked
 (KIP-48). PLAIN and OAUTHBEARER are one message each, in Java's bytes. Errors hold neither names nor secrets.
+`java.jaas` parses `sasl.jaas.config`; `login_module` checks that it fits the mechanism.
 """
 
 import binascii
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.jaas import KEY as JAAS
+from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_kafka.security.oauth import TokenCache
 
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
@@ -161,3 +164,60 @@ class OAuthBearerClient:
         # The broker may have refused a token that looked valid (revoked, keys rotated): do not send it again.
         self._tokens.forget()
         return b"\x01"
+
+
+MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
+PACKAGE = "org.apache.kafka.common.security."
+_LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
+_OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
+HANDLER = "sasl.login.callback.handler.class"
+
+
+def chosen_mechanism(properties: Mapping[str, str]) -> str:
+    """Return `sasl.mechanism`. Raises RefusedSettingError if it is unsupported or not set."""
+    mechanism = properties.get("sasl.mechanism", "").strip()
+    offered = ", ".join(sorted(MECHANISMS))
+    if not mechanism:
+        why = f"it is not set, and Java's default, GSSAPI (Kerberos), is not offered; set one of {offered}"
+        raise RefusedSettingError(key="sasl.mechanism", why=why)
+    if mechanism not in MECHANISMS:
+        raise RefusedSettingError(
+            key="sasl.mechanism", why=f"only {offered} are offered; brokers can have several"
+        )
+    return mechanism
+
+
+def login_module(properties: Mapping[str, str], mechanism: str) -> LoginModule:
+    """Return the login module of `sasl.jaas.config`, which must fit *mechanism*. Raises SettingError."""
+    text = properties.get(JAAS, "")
+    if not text.strip():
+        raise InvalidSettingError(key=JAAS, problem=f"it is missing; {mechanism} needs it")
+    module = parse_jaas(text)
+    fitting = {_OAUTH_MODULE} if mechanism == "OAUTHBEARER" else _LOGIN_MODULES
+    if module.class_name not in fitting:
+        if module.class_name in _LOGIN_MODULES | {_OAUTH_MODULE}:
+            raise InvalidSettingError(
+                key=JAAS, problem=f"its login module is not for sasl.mechanism={mechanism}"
+            )
+        raise RefusedSettingError(
+            key=JAAS, why="its login module is none of Kafka's own: " + ", ".join(sorted(fitting))
+        )
+    handler = properties.get(HANDLER, "")
+    if handler and mechanism != "OAUTHBEARER":
+        raise RefusedSettingError(
+            key=HANDLER, why="it loads a Java class; put the credentials into sasl.jaas.config"
+        )
+    return module
+
+
+def password_login(module: LoginModule, mechanism: str) -> Login:
+    """Return the user and password for PLAIN or SCRAM. Raises InvalidSettingError."""
+    for option in ("username", "password"):
+        if option not in module.options:
+            raise InvalidSettingError(key=JAAS, problem=f"{mechanism} needs the option {option}")
+    if not module.options["username"]:
+        raise InvalidSettingError(key=JAAS, problem="the option username is empty")
+    token_auth = mechanism in SCRAM_MECHANISMS and module.options.get("tokenauth", "").lower() == "true"
+    return Login(
+        username=module.options["username"], password=module.options["password"], token_auth=token_auth
+    )

@@ -26,10 +26,7 @@ from mirrorflow_core.topics.topic_configs import (
     target_names,
 )
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.accepted_settings import (
-    alter_to_accepted_settings,
-    create_with_accepted_settings,
-)
+from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,

@@ -14,8 +14,7 @@ from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_kafka.security.credentials import stamp
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
 from mirrorflow_kafka.security.rotation import LOOK_S
-from mirrorflow_kafka.security.tls import load_key, trust
-from mirrorflow_kafka.security.tls_versions import choose_ciphers, choose_versions
+from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
 
 _CLIENT_AUTH = {
     "none": ssl.CERT_NONE,

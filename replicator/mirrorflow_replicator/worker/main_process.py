@@ -20,7 +20,7 @@ from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import GroupSettings, WorkerSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_kafka.client.client_check import check_client, clients_of
+from mirrorflow_kafka.client.client_settings import check_client, clients_of
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.connectors.connector_host import host

@@ -17,8 +17,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.cluster_pair import connect_both
+from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning

@@ -7,11 +7,8 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.topics.topic_configs import ConfigChange
-from mirrorflow_kafka.admin import accepted_settings
-from mirrorflow_kafka.admin.accepted_settings import (
-    alter_to_accepted_settings,
-    create_with_accepted_settings,
-)
+from mirrorflow_kafka.admin import configs
+from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -70,18 +67,18 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     stub = Target()
-    monkeypatch.setattr(accepted_settings, "create_topics", stub.create)
-    monkeypatch.setattr(accepted_settings, "alter_topic_configs", stub.alter)
+    monkeypatch.setattr(configs, "create_topics", stub.create)
+    monkeypatch.setattr(configs, "alter_topic_configs", stub.alter)
     return stub
 
 
-def create(*topics: NewTopic, **flags: Any) -> accepted_settings.Outcome:
+def create(*topics: NewTopic, **flags: Any) -> configs.Outcome:
     return asyncio.run(create_with_accepted_settings(cast("Cluster", None), topics, **flags))
 
 
 def alter(
     changes: Mapping[str, Mapping[str, str]], **flags: Any
-) -> tuple[Mapping[str, object], accepted_settings.Outcome]:
+) -> tuple[Mapping[str, object], configs.Outcome]:
     wanted = {
         topic: tuple(ConfigChange(name=name, value=value) for name, value in of_topic.items())
         for topic, of_topic in changes.items()
@@ -105,7 +102,7 @@ def test_validation_alone_creates_nothing(target: Target) -> None:
     )
 
     assert target.topics == {}
-    assert outcome == accepted_settings.Outcome(
+    assert outcome == configs.Outcome(
         refused={}, settings=(f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
     )
 

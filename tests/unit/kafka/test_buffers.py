@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_kafka.client.buffers import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Buffers
+from mirrorflow_kafka.client.frames import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Buffers
 
 
 def test_unreferenced_buffer_is_reused():

@@ -16,9 +16,9 @@ from mirrorflow_core.errors import (
     SettingError,
 )
 from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
-from mirrorflow_kafka.client.connection_setup import open_connection
+from mirrorflow_kafka.client.pool import open_connection
 from mirrorflow_kafka.security.client_security import build_security
-from mirrorflow_kafka.security.tls_versions import openssl_name
+from mirrorflow_kafka.security.tls import openssl_name
 from tests.unit.kafka.certificates import Identity, authority, java_keystore, java_truststore, signed
 
 SECRET = "hunter2-secret"

@@ -18,7 +18,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.client_settings import parse_addresses
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged

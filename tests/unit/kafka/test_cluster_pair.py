@@ -7,8 +7,7 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.cluster_pair import connect_both
+from mirrorflow_kafka.client.cluster import Cluster, connect_both
 
 
 class Reached(Cluster):

@@ -18,8 +18,8 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.connection_setup import open_connection
 from mirrorflow_kafka.client.frames import FRAME_BYTES_MAX, FrameProtocol
+from mirrorflow_kafka.client.pool import open_connection
 from tests.unit.kafka.scripted import Broker, scripted
 
 BOUND_S = 300.0

@@ -15,9 +15,15 @@ import pytest
 from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_kafka.security.client_security import build_security
 from mirrorflow_kafka.security.oauth import RefreshWindow, TokenCache
-from mirrorflow_kafka.security.token_endpoint import ClientCredentials
-from mirrorflow_kafka.security.token_sources import TokenFile, UnsecuredToken
-from mirrorflow_kafka.security.tokens import TOKEN_BYTES_MAX, Token, TokenError, read_token
+from mirrorflow_kafka.security.oauth_tokens import (
+    TOKEN_BYTES_MAX,
+    ClientCredentials,
+    Token,
+    TokenError,
+    TokenFile,
+    UnsecuredToken,
+    read_token,
+)
 from tests.unit.kafka.certificates import authority, signed
 
 SECRET = "client-s3cret/+"
@@ -325,7 +331,7 @@ def oauth(options: str, url: str, **more: str):
 def server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own = signed()
-    from mirrorflow_kafka.security.pem import ClientKey
+    from mirrorflow_kafka.security.keystores import ClientKey
     from mirrorflow_kafka.security.tls import load_key
 
     load_key(

@@ -1,19 +1,45 @@
-"""Rejects connection settings that no broker, file or secret can make valid, before anything starts.
+"""Checks a client's connection settings before anything starts, and parses `bootstrap.servers`.
 
-Errors that may be transient are left to the connection: unresolvable host names, missing files and secrets.
+Rejects what no broker, file or secret can make valid. Errors that may be transient are left to the connection:
+unresolvable host names, missing files and secrets. Addresses are those of Java's ClientUtils: host:port or
+[IPv6]:port, also after protocol://.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
-from mirrorflow_core.errors import SettingError
+from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import resolve_jaas
 from mirrorflow_core.java.properties import has_reference, reference_at
+from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.addresses import parse_addresses
 from mirrorflow_kafka.security.client_security import check_protocol
-from mirrorflow_kafka.security.login import chosen_mechanism, login_module, password_login
+from mirrorflow_kafka.security.sasl import chosen_mechanism, login_module, password_login
+
+_ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z\d_+.-]*://)?\[?([0-9a-zA-Z\-%._:]+)\]?:(\d{1,5})$")
+PORT_MAX = 65535
+
+
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Return (host, port) of each address. Raises InvalidSettingError that names the invalid one."""
+    addresses = []
+    for entry in read_list(text):
+        found = _ADDRESS.match(entry)
+        if found is None or not 0 < int(found[2]) <= PORT_MAX:
+            raise InvalidSettingError(
+                key="bootstrap.servers",
+                problem=f"{entry!r} is not host:port",
+                action="write host:port,host:port",
+            )
+        addresses.append((found[1], int(found[2])))
+    if not addresses:
+        raise InvalidSettingError(
+            key="bootstrap.servers", problem="no address is given", action="write host:port,host:port"
+        )
+    return tuple(addresses)
+
 
 _UNKNOWN = "unknown"  # stands for what a reference resolves to
 

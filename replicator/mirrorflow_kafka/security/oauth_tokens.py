@@ -1,0 +1,287 @@
+"""Sources of OAUTHBEARER tokens: an endpoint, a file (KIP-768), or unsigned tokens made here (KIP-255).
+
+The endpoint serves the OAuth client credentials grant (RFC 6749, 4.4; KIP-768, KIP-1139), retried as in Java.
+Redirects are not followed, because they would send the secret elsewhere. No error shows the secret or the endpoint's
+query. The token itself is not validated; brokers do that. `oauth` decides when a token is fetched.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote_plus, urlsplit
+
+from mirrorflow_core.backoff import Backoff
+from mirrorflow_kafka.security.tls import certificate_name
+
+# A token with a hundred roles is 8 KiB; anything above this limit is not a token.
+TOKEN_BYTES_MAX = 1 << 20
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, b64token: nothing that could end the SASL message
+
+
+class TokenError(Exception):
+    """Raised if no token was obtained; the message holds no secret.
+
+    `final` means that a retry would not help.
+    """
+
+    def __init__(self, problem: str, *, final: bool = True) -> None:
+        self.final = final
+        super().__init__(problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A bearer token and its lifetime, in seconds since 1970; `expires_at` None means unknown."""
+
+    text: str = field(repr=False)
+    begins_at: float
+    expires_at: float | None
+
+
+def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
+    """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*.
+
+    Raises TokenError.
+    """
+    if not _TOKEN.fullmatch(text):
+        raise TokenError(f"{origin} gives something that is no bearer token")
+    claims = _claims(text)
+    now = time.time()
+    begins, expires = claims.get("iat"), claims.get("exp")
+    begins_at = float(begins) if isinstance(begins, int | float) and begins <= now else now
+    if isinstance(expires, int | float):
+        return Token(text=text, begins_at=begins_at, expires_at=float(expires))
+    return Token(text=text, begins_at=now, expires_at=None if expires_in_s is None else now + expires_in_s)
+
+
+def _claims(text: str) -> dict[str, object]:
+    parts = text.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
+
+
+async def post(
+    url: str,
+    request: Request,
+    *,
+    place: str,
+    context: ssl.SSLContext | None,
+    connect_timeout_s: float,
+    read_timeout_s: float,
+) -> tuple[int, bytes]:
+    """Send *request* to *url*; return status and body.
+
+    Raises TokenError, which shows *place* instead of the URL.
+    """
+    parts = urlsplit(url)
+    tls = context if parts.scheme == "https" else None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(connect_timeout_s):
+            reader, writer = await asyncio.open_connection(
+                parts.hostname,
+                port,
+                ssl=tls,
+                server_hostname=certificate_name(parts.hostname) if tls else None,
+            )
+    except TimeoutError:
+        raise TokenError(f"{place} does not answer within {connect_timeout_s:g} s", final=False) from None
+    except ssl.SSLCertVerificationError as error:
+        raise TokenError(f"the certificate of {place} is not accepted ({error.verify_message})") from None
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        raise TokenError(f"{place} cannot be reached ({problem})", final=False) from None
+    try:
+        async with asyncio.timeout(read_timeout_s):
+            return await _exchange(reader, writer, request, place)
+    except TimeoutError:
+        raise TokenError(f"{place} does not answer within {read_timeout_s:g} s", final=False) from None
+    except OSError:
+        raise TokenError(f"{place} closed the connection", final=False) from None
+    finally:
+        writer.transport.abort()
+
+
+async def _exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: Request,
+    place: str,
+) -> tuple[int, bytes]:
+    """Send one POST and read the whole response."""
+    import h11  # noqa: PLC0415 - only for this kind of token
+
+    target, headers, body = request
+    client = h11.Connection(h11.CLIENT)
+    status, answer = 0, bytearray()
+    try:
+        for event in (
+            h11.Request(method="POST", target=target, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            writer.write(client.send(event) or b"")
+        await writer.drain()
+        while True:
+            heard = client.next_event()
+            if heard is h11.NEED_DATA:
+                client.receive_data(await reader.read(65536))
+            elif isinstance(heard, h11.Response):
+                status = heard.status_code
+            elif isinstance(heard, h11.Data):
+                answer += heard.data
+                if len(answer) > TOKEN_BYTES_MAX:
+                    raise TokenError(f"{place} answers with more than {TOKEN_BYTES_MAX} bytes")
+            elif isinstance(heard, h11.EndOfMessage):
+                return status, bytes(answer)
+            elif isinstance(heard, h11.ConnectionClosed):
+                raise TokenError(f"{place} closed the connection", final=False)
+    except h11.ProtocolError:
+        raise TokenError(
+            f"{place} does not speak HTTP, or a credential holds characters that HTTP refuses", final=False
+        ) from None
+
+
+# HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.
+_FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 505})
+_ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """The client credentials grant at `url`.
+
+    `retry_total_s` limits all attempts (`sasl.login.retry.backoff.max.ms`).
+    """
+
+    url: str
+    client_id: str = field(repr=False)
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    header_urlencode: bool = False
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0
+    retry_s: float = 0.1
+    retry_total_s: float = 10.0
+
+    @property
+    def place(self) -> str:
+        """The endpoint for error messages, without query and user part, which could hold a secret."""
+        url = urlsplit(self.url)
+        port = f":{url.port}" if url.port else ""
+        return f"{url.scheme}://{url.hostname}{port}{url.path}"
+
+    async def fetch(self) -> Token:
+        """Return a new token; retries for at most `retry_total_s` unless the error is final.
+
+        Raises TokenError.
+        """
+        ends_at = time.monotonic() + self.retry_total_s
+        attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
+        async for _ in attempts:
+            try:
+                return await self._ask()
+            except TokenError as error:
+                if error.final or time.monotonic() + attempts.next_s > ends_at:
+                    raise
+        raise AssertionError("the last attempt raises")
+
+    async def _ask(self) -> Token:
+        status, body = await post(
+            self.url,
+            self._request(),
+            place=self.place,
+            context=self.context,
+            connect_timeout_s=self.connect_timeout_s,
+            read_timeout_s=self.read_timeout_s,
+        )
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        fields = answer if isinstance(answer, dict) else {}
+        if status != 200:
+            code = str(fields.get("error", ""))
+            shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
+            raise TokenError(
+                f"{self.place} answers {status}{shown}", final=status in _FINAL_STATUSES or status < 400
+            )
+        text = fields.get("access_token") or fields.get("id_token")
+        if not isinstance(text, str):
+            raise TokenError(f"{self.place} answers without an access_token")
+        seconds = fields.get("expires_in")
+        return read_token(
+            text, origin=self.place, expires_in_s=seconds if isinstance(seconds, int | float) else None
+        )
+
+    def _request(self) -> Request:
+        url = urlsplit(self.url)
+        pair = [self.client_id, self.client_secret]
+        if self.header_urlencode:
+            pair = [quote_plus(word) for word in pair]
+        body = "grant_type=client_credentials" + (f"&scope={quote_plus(self.scope)}" if self.scope else "")
+        headers = [
+            ("Host", url.netloc.rpartition("@")[2]),
+            ("Accept", "application/json"),
+            ("Authorization", "Basic " + base64.b64encode(":".join(pair).encode()).decode()),
+            ("Cache-Control", "no-cache"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        return target, headers, body.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile:
+    """Reads a token from a file that another program keeps up to date (`file:` URL)."""
+
+    path: str
+
+    async def fetch(self) -> Token:
+        """Return the current token in the file. Raises TokenError."""
+        return self._read()
+
+    def _read(self) -> Token:
+        try:
+            with Path(self.path).open("rb") as file:
+                content = file.read(TOKEN_BYTES_MAX)
+        except OSError as error:
+            raise TokenError(f"the token file {self.path} cannot be read ({error.strerror})") from None
+        return read_token(content.decode("ascii", "replace").strip(), origin=f"the token file {self.path}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredToken:
+    """Makes unsigned tokens for development (RFC 7515, algorithm none)."""
+
+    claims: Mapping[str, object] = field(repr=False)
+    lifetime_s: float = 3600.0
+
+    async def fetch(self) -> Token:
+        """Return a token that is valid from now."""
+        now = time.time()
+        claims = {"iat": now, "exp": now + self.lifetime_s, **self.claims}
+        parts = [_to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
+        return Token(text=".".join(parts) + ".", begins_at=now, expires_at=now + self.lifetime_s)
+
+
+def _to_base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
