@@ -1,4 +1,4 @@
-"""What the components of a one-node cluster are told: their files, their commands, their addresses.
+"""Writes what the components of a node are started with: their files, commands and addresses.
 
 Made for hosts of any kind, containers among them: cgroup v1 or v2, no systemd, swap, a nearly full disk, no right to lower
 an OOM score.
@@ -21,23 +21,38 @@ COMPONENTS = ("kube-controller-manager", "kube-scheduler", "kube-proxy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node called *name*, which has 10.*network*.0.0/16; *folder* holds all that it writes."""
+    """A node called *name* of the cluster that has 10.*network*.0.0/16; *folder* holds all that it writes.
+
+    Node 1 runs the control plane, too; nodes 2 to 4 are workers.
+    """
 
     folder: Path
     name: str
     network: int
+    number: int = 1
+
+    @property
+    def has_control_plane(self) -> bool:
+        return self.number == 1
 
     @property
     def host_ip(self) -> str:
-        return f"10.{self.network}.0.1"
+        """The host's address on the wire to this node."""
+        return f"10.{self.network}.0.{4 * self.number - 3}"
 
     @property
     def ip(self) -> str:
-        return f"10.{self.network}.0.2"
+        return f"10.{self.network}.0.{4 * self.number - 2}"
 
     @property
     def pods(self) -> str:
-        return f"10.{self.network}.64.0/18"
+        """Addresses of this node's pods."""
+        return f"10.{self.network}.{48 + 16 * self.number}.0/20"
+
+    @property
+    def cluster(self) -> str:
+        """All addresses of the cluster."""
+        return f"10.{self.network}.0.0/16"
 
     @property
     def services(self) -> str:
@@ -54,7 +69,8 @@ class Node:
 
     @property
     def server(self) -> str:
-        return f"https://{self.ip}:6443"
+        """The API server, which node 1 runs."""
+        return f"https://10.{self.network}.0.2:6443"
 
     @property
     def socket(self) -> Path:
@@ -68,7 +84,7 @@ class Node:
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         self._write("cni/10-bridge.conflist", self._network())
         self._write("kubelet.yaml", self._kubelet(authority))
-        self._write("kube-proxy.yaml", self._proxy())
+        self._write("kube-proxy.yaml", self._proxy(authority))
         self._write(
             "node.json",
             {
@@ -85,15 +101,20 @@ class Node:
         file.write_text(json.dumps(content, indent=1))
 
     def _make_keys(self, authority: Authority) -> None:
-        names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
-        authority.server("api", *names, "127.0.0.1", self.ip, self.api_ip)
-        authority.server("kubelet-server", self.name, self.ip)
-        authority.signing_key("tokens")
-        authority.kubeconfig(authority.user("kubelet-client", groups=["system:masters"]), self.server)
-        for name in COMPONENTS:
-            authority.kubeconfig(authority.user(f"system:{name}"), self.server)
+        if self.has_control_plane:
+            names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
+            authority.server("api", *names, "127.0.0.1", self.ip, self.api_ip)
+            authority.signing_key("tokens")
+            authority.kubeconfig(authority.user("kubelet-client", groups=["system:masters"]), self.server)
+            for name in COMPONENTS:
+                authority.kubeconfig(authority.user(f"system:{name}"), self.server)
+        authority.server(self._kubelet_server, self.name, self.ip)
         kubelet = authority.user(f"system:node:{self.name}", groups=["system:nodes"])
         authority.kubeconfig(kubelet, self.server)
+
+    @property
+    def _kubelet_server(self) -> str:
+        return f"kubelet-server-{self.name}"
 
     def _containerd(self) -> str:
         left_out = (
@@ -139,8 +160,8 @@ disabled_plugins = [{disabled}]
             "kind": "KubeletConfiguration",
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "authentication": {"x509": {"clientCAFile": str(authority.own.certificate)}},
-            "tlsCertFile": str(authority.folder / "kubelet-server.crt"),
-            "tlsPrivateKeyFile": str(authority.folder / "kubelet-server.key"),
+            "tlsCertFile": str(authority.folder / f"{self._kubelet_server}.crt"),
+            "tlsPrivateKeyFile": str(authority.folder / f"{self._kubelet_server}.key"),
             "podLogsDir": str(self.folder / "log" / "pods"),
             "clusterDomain": "cluster.local",
             "clusterDNS": [self.dns_ip],
@@ -165,23 +186,27 @@ disabled_plugins = [{disabled}]
             "nodeStatusUpdateFrequency": "2s",
         }
 
-    def _proxy(self) -> dict[str, Any]:
+    def _proxy(self, authority: Authority) -> dict[str, Any]:
         # Zeros, so that it sets no limits that the whole machine would feel.
         conntrack = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
-            "clusterCIDR": self.pods,
+            "clusterCIDR": self.pods,  # traffic from elsewhere to a Service gets this node's address
             "hostnameOverride": self.name,
-            "clientConnection": {"kubeconfig": str(self.folder / "pki" / "system-kube-proxy.kubeconfig")},
+            "clientConnection": {"kubeconfig": str(authority.folder / "system-kube-proxy.kubeconfig")},
             "conntrack": conntrack,
         }
 
     def _first(self, authority: Authority) -> dict[str, list[str]]:
-        """What the API server needs, and itself."""
+        """What the API server needs, and itself; of a worker, what needs no API server."""
         pki = authority.folder
+        containerd = {"containerd": ["containerd", f"--config={self.folder / 'containerd.toml'}"]}
+        if not self.has_control_plane:
+            return containerd
         return {
+            **containerd,
             "etcd": [
                 str(CONTROL / "etcd"),
                 f"--data-dir={self.folder / 'etcd'}",
@@ -190,7 +215,6 @@ disabled_plugins = [{disabled}]
                 f"--listen-client-urls={ETCD}",
                 f"--advertise-client-urls={ETCD}",
             ],
-            "containerd": ["containerd", f"--config={self.folder / 'containerd.toml'}"],
             "kube-apiserver": [
                 str(CONTROL / "kube-apiserver"),
                 f"--etcd-servers={ETCD}",
@@ -215,7 +239,7 @@ disabled_plugins = [{disabled}]
     def _then(self, authority: Authority) -> dict[str, list[str]]:
         """What the API server serves."""
         pki = authority.folder
-        return {
+        control_plane = {
             "kube-controller-manager": [
                 str(CONTROL / "kube-controller-manager"),
                 f"--kubeconfig={pki / 'system-kube-controller-manager.kubeconfig'}",
@@ -229,6 +253,9 @@ disabled_plugins = [{disabled}]
                 "--leader-elect=false",
                 f"--kubeconfig={pki / 'system-kube-scheduler.kubeconfig'}",
             ],
+        }
+        return {
+            **(control_plane if self.has_control_plane else {}),
             "kubelet": [
                 str(NODE / "kubelet"),
                 f"--config={self.folder / 'kubelet.yaml'}",

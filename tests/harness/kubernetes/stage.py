@@ -21,7 +21,9 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes import flows
 from tests.harness.kubernetes.choosing import AnyCluster, chosen_cluster, require_cluster
+from tests.harness.kubernetes.cluster import Cluster
 from tests.harness.kubernetes.images import require_builder
+from tests.harness.kubernetes.installation import require_node
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.release import Release
 
@@ -39,9 +41,15 @@ def require_stage() -> None:
     require_builder()
 
 
+def require_nodes() -> None:
+    """The same for a stage with workers."""
+    require_node()
+    require_builder()
+
+
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """*values* are the chart's, *brokers* options of both KafkaClusters.
+    """*values* are the chart's, *brokers* options of both KafkaClusters. With *workers* the nodes are ours, whatever CLUSTER says.
 
     `kubectl` is the administrator's in the namespace of the flows, under the restricted standard.
     """
@@ -49,6 +57,7 @@ class Stage:
     folder: Path
     name: str
     network: int
+    workers: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)
     brokers: Mapping[str, Any] = field(default_factory=dict)
     cluster: AnyCluster = field(init=False)
@@ -60,7 +69,12 @@ class Stage:
 
     def __post_init__(self) -> None:
         """Nothing runs yet."""
-        self.cluster = chosen_cluster(folder=self.folder, name=self.name, network=self.network)
+        if self.workers:
+            self.cluster = Cluster(
+                folder=self.folder, name=self.name, network=self.network, workers=self.workers
+            )
+        else:
+            self.cluster = chosen_cluster(folder=self.folder, name=self.name, network=self.network)
         self.release = Release(cluster=self.cluster, values=self.values)
         self.kubectl = self.cluster.kubectl.within(FLOWS)
 
@@ -86,7 +100,7 @@ class Stage:
 
     def start_cluster(self) -> None:
         """The node, and the flows' namespace."""
-        require_stage()
+        require_nodes() if self.workers else require_stage()
         self._ends.enter_context(self.cluster)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         self.cluster.kubectl.apply(
