@@ -121,6 +121,7 @@ def test_pods_of_a_connector_spread_over_the_nodes_and_call_each_other(
         _finish(stage, producer, flow, topic)
 
     assert set(_homes(pods).values()) == {NAME, WORKER}
+    assert set(_homes(stage.release.operators()).values()) == {NAME, WORKER}
     assert len(set(restarted)) == 2
 
 

@@ -200,6 +200,20 @@ def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: 
         assert {"http", "progress"} == {port["port"] for port in one["spec"]["ingress"][0]["ports"]}
 
 
+def test_replicas_of_the_operator_spread_over_nodes_without_a_zone():
+    """The scheduler ignores every constraint on a node that lacks the label of one: zones are an affinity, which it does not."""
+    zone = {"topologyKey": "topology.kubernetes.io/zone"}
+
+    pod = _one(rendered(), "Deployment")["spec"]["template"]["spec"]
+    own = _one(rendered({"affinity": {"nodeAffinity": {}}}), "Deployment")["spec"]["template"]["spec"]
+
+    (spread,) = pod["topologySpreadConstraints"]
+    (preferred,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert preferred["podAffinityTerm"] == {"labelSelector": spread["labelSelector"], **zone}
+    assert own["affinity"] == {"nodeAffinity": {}}
+
+
 def test_two_releases_do_not_meet():
     """What belongs to no namespace carries the release's own in its name; every name has room."""
     one, other = rendered(namespace="a"), rendered(namespace="b")
