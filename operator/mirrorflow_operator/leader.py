@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
-from mirrorflow_operator.cluster.client import Client, read_kubernetes_id
-from mirrorflow_operator.cluster.kinds import MIRROR_FLOW, ObjectKind
+from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client, ObjectKind, read_kubernetes_id
 from mirrorflow_operator.cluster.view import View, list_all
 from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import (

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.kinds import kind_of
+from mirrorflow_operator.cluster.client import Client, kind_of
 from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, owner_uid
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import NameConflictError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.plan.drift import holds
-from mirrorflow_operator.plan.objects import Object, content_hash
+from mirrorflow_operator.plan.objects import Object, content_hash, holds
 from mirrorflow_operator.status.admission import Resource
 
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.api.status import seconds, timestamp
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.kinds import EVENT
+from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.cluster.observed import MESSAGE_MAX
 from mirrorflow_operator.errors import ApiServerError, ConflictError
 from mirrorflow_operator.metrics import Metrics

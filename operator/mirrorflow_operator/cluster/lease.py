@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.kinds import LEASE
+from mirrorflow_operator.cluster.client import LEASE, Client
 from mirrorflow_operator.errors import ApiServerError, ConflictError, NotFoundError
 
 _LOG = logging.getLogger(__name__)

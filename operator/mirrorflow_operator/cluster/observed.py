@@ -13,7 +13,7 @@ from typing import Any, Final
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.api.status import seconds
-from mirrorflow_operator.cluster.kinds import ObjectKind
+from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind

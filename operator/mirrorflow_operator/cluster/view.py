@@ -11,8 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, WATCHED, ObjectKind
+from mirrorflow_operator.cluster.client import (
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    MIRROR_FLOW,
+    POD,
+    WATCHED,
+    Client,
+    ObjectKind,
+)
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
     FlowSeen,

@@ -14,8 +14,14 @@ from typing import Any, Final
 
 import kopf
 
-from mirrorflow_operator.cluster.client import CHUNK, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, connection
-from mirrorflow_operator.cluster.kinds import WATCHED, ObjectKind
+from mirrorflow_operator.cluster.client import (
+    CHUNK,
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    WATCHED,
+    ObjectKind,
+    connection,
+)
 from mirrorflow_operator.cluster.view import selector_of
 
 _LOG = logging.getLogger(__name__)

@@ -3,6 +3,10 @@
 Pure and total: the same flow and image give the same bytes, so a second apply changes nothing. Each connector
 has its own workload (KIP-304), or shares one with the connectors in its pod. Only what all connectors share
 belongs to the flow. `cluster.apply` adds owner references, because only it knows the owner's uid.
+
+An object in the cluster is compared with its plan. The API server adds fields, fills in defaults and rewrites
+quantities. So an object matches if it has everything that was planned, whatever else it has. A field removed from
+the plan is not detected here, but by the content hash stored with the object.
 """
 
 import hashlib
@@ -13,6 +17,7 @@ from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.connectors import Connector
+from mirrorflow_operator.api.model import same_amount
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import names, replica_sharing
 from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_kind, pods
@@ -21,6 +26,51 @@ from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, Mounts, mounts, pod
 from mirrorflow_operator.plan.properties import STATE_KEY
 from mirrorflow_operator.plan.replica_sharing import Shape
+
+# List members are matched by the first of these keys that all have; others by their index.
+_KEYS: Final = ("name", "mountPath", "containerPort", "uid", "topologyKey")
+_AMOUNTS: Final = frozenset({"requests", "limits", "sizeLimit"})
+
+
+def holds(live: Any, planned: Any, *, amount: bool = False) -> bool:
+    """Returns whether *live* has all of *planned*; empty values may be absent. *amount*: as quantities."""
+    if isinstance(planned, Mapping):
+        if not isinstance(live, Mapping):
+            return live is None and not any(map(_says, planned.values()))
+        return all(
+            holds(live.get(name), part, amount=amount or name in _AMOUNTS) for name, part in planned.items()
+        )
+    if isinstance(planned, Sequence) and not isinstance(planned, str):
+        return _holds_list(live, planned)
+    if not _says(planned):
+        return not _says(live)
+    if amount and isinstance(live, str) and isinstance(planned, str):
+        return same_amount(live, planned)
+    return bool(live == planned)
+
+
+def _holds_list(live: Any, planned: Sequence[Any]) -> bool:
+    if not isinstance(live, Sequence) or isinstance(live, str):
+        return live is None and not planned
+    key = next((one for one in _KEYS if planned and _identifies(planned, one)), None)
+    if key is None or not _identifies(live, key):
+        return len(live) == len(planned) and all(
+            holds(there, wanted) for there, wanted in zip(live, planned, strict=True)
+        )
+    found = {member[key]: member for member in live}
+    return all(holds(found.get(member[key]), member) for member in planned)
+
+
+def _identifies(members: Sequence[Any], key: str) -> bool:
+    """Returns whether every member has *key*, each with a different value."""
+    values = [member.get(key) if isinstance(member, Mapping) else None for member in members]
+    return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
+
+
+def _says(value: Any) -> bool:
+    """Returns whether *value* is not empty: null, "", [], {} and absence are equal to the API; not 0."""
+    return value is not None and value not in ("", [], {}, ())
+
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.cluster.kinds import DEPLOYMENT
+from mirrorflow_operator.cluster.client import DEPLOYMENT
 from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.plan import names

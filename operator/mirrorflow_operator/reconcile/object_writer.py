@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_operator.cluster.apply import Applier
+from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.errors import (

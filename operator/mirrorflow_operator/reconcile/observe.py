@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.events import AGAIN_S, PodEvents, may_hang
-from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
     connector_word_of,

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.kinds import MIRROR_FLOW
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource

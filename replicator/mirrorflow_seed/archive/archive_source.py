@@ -3,19 +3,25 @@
 So a restore is normal copying: stored positions are the same as for the source, and the live connector continues
 where the archive ends. There is no socket; requests are answered within the
 process. An archive never changes its leader and never loses records.
+
+The archived files of one partition are read as one stretch of its log, with a spool for each file: Spark yields the
+files in any order, but the records of each file in order.
 """
 
 import asyncio
+import bisect
+import contextlib
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, Final
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.cursor import Cursor, uvarint
+from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
@@ -26,9 +32,55 @@ from mirrorflow_kafka.client.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
-from mirrorflow_seed.archive.archive_log import ArchiveLog
-from mirrorflow_seed.archive.manifest import Manifest
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.spool import Spool
+from mirrorflow_seed.errors import JobFailedError
+
+
+class ArchiveLog:
+    """The offsets from *start* up to *end* of *files*, given in offset order; a context manager."""
+
+    def __init__(self, files: Sequence[ArchivedFile], *, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self._starts = [one.start for one in files]
+        # Uncompressed: they are read once, and the disk is faster than a codec.
+        self._spools = [Spool(start=max(start, one.start), end=min(end, one.end), codec=0) for one in files]
+        self._before = [one.start - 1 for one in files]
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        for one in self._spools:
+            self._open.enter_context(one)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def add(self, record: Record) -> None:
+        """Adds the next record of its file. Raises JobFailedError if its offset is not expected there."""
+        index = bisect.bisect_right(self._starts, record.offset) - 1
+        if index < 0 or not self._before[index] < record.offset < self._spools[index].end:
+            raise JobFailedError(
+                f"An archived file holds a record at offset {record.offset}, which its manifest does not have there."
+            )
+        self._before[index] = record.offset
+        self._spools[index].add(record)
+
+    def finish(self) -> None:
+        """Completes all spools; call it after the last `add`."""
+        for one in self._spools:
+            one.finish()
+
+    def read(self, offset: int, max_bytes: int) -> bytearray:
+        """Returns whole batches of one file from the first with *offset* or later; empty at the end."""
+        for one in self._spools:
+            if one.reach > offset and (found := one.read(offset, max_bytes)):
+                return found
+        return bytearray()
+
 
 NODE: Final = 0
 FETCH_VERSION: Final = 12  # by topic name, flexible form

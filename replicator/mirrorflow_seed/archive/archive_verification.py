@@ -19,8 +19,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_seed.archive.archive_log import ArchiveLog
-from mirrorflow_seed.archive.archive_source import ArchiveCluster
+from mirrorflow_seed.archive.archive_source import ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.restore_driver import read_manifest
 from mirrorflow_seed.archive.restore_preparation import require_isolation

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.plan.drift import holds
+from mirrorflow_operator.plan.objects import holds
 
 PLANNED: dict[str, Any] = {
     "spec": {

@@ -5,7 +5,7 @@ import pytest
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW
+from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.status.admission import admit
 from mirrorflow_replicator.config.worker import load_standalone

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import generate_latest
 
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW, POD
+from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, POD
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.leader import Leader

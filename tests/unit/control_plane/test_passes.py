@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.cluster.apply import Applier
+from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.events import Events, PodEvents
-from mirrorflow_operator.cluster.kinds import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError

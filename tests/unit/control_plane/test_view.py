@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.cluster import view as module
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP
+from mirrorflow_operator.cluster.client import CONFIG_MAP
 from mirrorflow_operator.cluster.view import View
 
 KEY = ("flows", "east-to-west")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import Record, decode
-from mirrorflow_seed.archive.archive_log import ArchiveLog
+from mirrorflow_seed.archive.archive_source import ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import JobFailedError

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.compacted_partitions import NewestPerKeyComparison
 from mirrorflow_seed.verify.digests import RecordDigest
 from mirrorflow_seed.verify.splits import Method, Split
+from mirrorflow_seed.verify.stretch_comparison import NewestPerKeyComparison
 from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult
 from tests.unit.core.wire.strategies import batch_of
 

@@ -17,7 +17,6 @@ from mirrorflow_core.position import Position
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
-from mirrorflow_seed.verify.boundaries import RecordAt
 from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known_offsets import NOTHING, KnownPartition
@@ -26,6 +25,7 @@ from mirrorflow_seed.verify.partition_planner import (
     PartitionLayout,
     PartitionPlanner,
     PlanSettings,
+    RecordAt,
     VerifyPlan,
 )
 from mirrorflow_seed.verify.verify_plan import ended_with_source
