@@ -559,7 +559,7 @@ MUTANTS = (
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
         scenarios=("offline",),
-        seeds=400,
+        seeds=5200,
         is_quick=False,
     ),
     Mutant(
