@@ -1,7 +1,7 @@
 """Checks what the flow's users may do on both clusters, without doing any of it.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.permissions` has the operations; `check_creation` checks
+them for topics that do not exist yet, too. `mirrorflow_core.topics.topic_acls` has the operations; `check_creation` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing
@@ -13,10 +13,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_cli.check_findings import Findings
 from mirrorflow_cli.clusters import Selected
-from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.naming.patterns import literal_name
-from mirrorflow_core.permissions import (
+from mirrorflow_core.settings import (
+    BeatSettings,
+    CheckpointSettings,
+    HeartbeatSettings,
+    OffsetStore,
+    SourceSettings,
+)
+from mirrorflow_core.topics.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
     ALTER,
@@ -29,19 +36,15 @@ from mirrorflow_core.permissions import (
     READ_LOG,
     SOURCE_TOPIC,
     STORE,
+    TOPIC,
     WRITE,
     WRITTEN_SYNCS,
     Access,
+    AclBinding,
+    Operation,
     copied_topic,
+    plan_acls,
 )
-from mirrorflow_core.settings import (
-    BeatSettings,
-    CheckpointSettings,
-    HeartbeatSettings,
-    OffsetStore,
-    SourceSettings,
-)
-from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, plan_acls
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
@@ -49,7 +52,7 @@ from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
-from mirrorflow_kafka.stores.mirror_log import TOPIC_CONFIGS
+from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
@@ -348,5 +351,5 @@ def _is_to_target(settings: HeartbeatSettings, beat: BeatSettings) -> bool:
 
 def _topic(name: str, replication_factor: int) -> admin.NewTopic:
     return admin.NewTopic(
-        name=name, partitions=1, replication_factor=replication_factor, configs=TOPIC_CONFIGS
+        name=name, partitions=1, replication_factor=replication_factor, configs=MIRROR_TOPIC_CONFIGS
     )

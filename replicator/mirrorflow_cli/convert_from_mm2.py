@@ -20,8 +20,7 @@ from mirrorflow_cli.convert_java_flow import (
 )
 from mirrorflow_cli.convert_security import ConvertedSecurity
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.properties import has_reference
-from mirrorflow_core.java.property_reader import PropertyReader, read_list
+from mirrorflow_core.java.properties import PropertyReader, has_reference, read_list
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.dedicated_mode import (
     connector_properties,

@@ -15,7 +15,7 @@ from mirrorflow_core.settings import (
     SourceSettings,
     WorkerSettings,
 )
-from mirrorflow_kafka.client.client_settings import ClientSettingError, check_client, clients_of
+from mirrorflow_kafka.security.client_security import ClientSettingError, check_client, clients_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.names import connector_word

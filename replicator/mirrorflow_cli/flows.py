@@ -14,8 +14,7 @@ from typing import Any
 
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_core.java.property_reader import read_list
+from mirrorflow_core.java.properties import parse_properties, read_list
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.rules.clusters import may_hold_secret
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy

@@ -20,7 +20,7 @@ from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, Usa
 from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.run_process import ProcessFiles
-from mirrorflow_core.java.property_reader import read_size_bytes
+from mirrorflow_core.java.properties import read_size_bytes
 
 LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no terminal
 

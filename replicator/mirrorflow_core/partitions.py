@@ -1,6 +1,39 @@
 """Names a partition: its topic and number."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
+
+UNKNOWN = -1
+
+
+class OffsetPair(NamedTuple):
+    """The source offset, ordinal and target offset of one record."""
+
+    source_offset: int
+    ordinal: int
+    target_offset: int
+    source_epoch: int = -1  # leader epoch of the source record; -1: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The stored offset of one partition.
+
+    Offsets are of the last delivered record, as in MM2; -1: unknown. Java MM2 writes `source_offset` only.
+    """
+
+    topic: str  # on the source
+    partition: int
+    source_offset: int
+    source_epoch: int = UNKNOWN  # leader epoch of the source record
+    source_topic_id: str = ""
+    target_topic_id: str = ""
+    written_ms: int = UNKNOWN  # wall clock
+    # What earlier releases wrote: the record's number in a generation of the flow (`writer.moved_flow`).
+    sequence: int = UNKNOWN
+    target_offset: int = UNKNOWN
+    epoch: int = UNKNOWN  # the generation
+    left: bool = False  # its copier has stopped cleanly
 
 
 class TopicPartition(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.records import Record, decode, encode, encode_as_logged
 
@@ -122,8 +122,15 @@ def marker(
 ) -> LoggedBatch:
     """A control batch that ends a transaction (EndTransactionMarker, MemoryRecords.withEndTransactionMarker)."""
     key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0)
-    body = b"\0\0\0" + varint.encode(len(key)) + key + varint.encode(len(value)) + value + b"\0"
-    record = varint.encode(len(body)) + body
+    body = (
+        b"\0\0\0"
+        + primitives.encode_varint(len(key))
+        + key
+        + primitives.encode_varint(len(value))
+        + value
+        + b"\0"
+    )
+    record = primitives.encode_varint(len(body)) + body
     attributes = TRANSACTIONAL | CONTROL
     size = _HEADER_BYTES + len(record) - 12
     data = bytearray(
@@ -186,6 +193,6 @@ def cleaned(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
 
 def _without_first(data: bytearray) -> bytearray:
     """*data*, uncompressed, without its first record: the ones behind it keep their offset differences."""
-    length, start = varint.decode(bytes(data), _HEADER_BYTES)
+    length, start = primitives.decode_varint(bytes(data), _HEADER_BYTES)
     del data[_HEADER_BYTES : start + length]
     return data

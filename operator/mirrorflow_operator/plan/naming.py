@@ -4,7 +4,7 @@ A custom filter class is not known here: only the topic lists count.
 """
 
 from mirrorflow_core.errors import SettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.patterns import TOPICS_EXCLUDE
 from mirrorflow_core.naming.replication_policy import make_policy
 from mirrorflow_core.naming.topic_selection import TopicSelection

@@ -24,7 +24,7 @@ from mirrorflow_core.offsets.checkpoints import standings
 from mirrorflow_core.offsets.group_offsets import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
-from mirrorflow_kafka.admin.log_offsets import LATEST
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
 from mirrorflow_replicator.config.checkpoint import parse_checkpoint

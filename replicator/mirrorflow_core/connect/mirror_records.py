@@ -13,6 +13,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, RUNS_MAX, MapStream, OffsetMap, Run
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire import primitives
+
 VERSION: Final = 0  # of checkpoints and heartbeats; offset syncs have none
 _STRING_MAX = 2**15 - 1  # bytes, an int16
 
@@ -163,6 +168,21 @@ class _RecordReader:
         self._at = end
         return text
 
+    def varints(self, count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            try:
+                number, self._at = primitives.decode_varint(self._data, self._at)
+            except CorruptRecordsError:
+                message = f"its {self._what} ends too early"
+                raise ValueError(message) from None
+            found.append(number)
+        return found
+
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
     def _number(self, form: struct.Struct) -> int:
         try:
             value: int = form.unpack_from(self._data, self._at)[0]
@@ -171,3 +191,85 @@ class _RecordReader:
             raise ValueError(message) from None
         self._at += form.size
         return value
+
+
+_SOONER_OR_LATER = 4  # times RUNS_MAX: the most runs accepted, as a later version may keep more
+
+
+def offset_map_topic(source_alias: str) -> str:
+    """Return the topic's name on the target, the same for every replication policy.
+
+    The identity topic's name is policy-independent, too.
+    """
+    return f"mm2-offset-map.{source_alias}.internal"
+
+
+def encode_map_key(partition: TopicPartition) -> bytes:
+    """Return the key: topic and partition of the source."""
+    return _string(partition.topic) + _INT32.pack(partition.partition)
+
+
+def encode_map(known: OffsetMap) -> bytes:
+    """Return the value of *known* in the layout of the module docstring."""
+    stream = known.stream
+    parts = [
+        _INT16.pack(VERSION),
+        _string(stream.source_topic_id),
+        _string(stream.target_topic_id),
+        *map(
+            primitives.encode_varint, (stream.generation, known.ordinal, known.upstream_end, len(known.runs))
+        ),
+    ]
+    upstream = downstream = 0
+    for run in known.runs:
+        parts += map(
+            primitives.encode_varint,
+            (
+                run.upstream - upstream,
+                run.downstream - downstream,
+                run.upstream_end - run.upstream,
+                run.downstream_end - run.downstream,
+                run.records,
+            ),
+        )
+        upstream, downstream = run.upstream_end, run.downstream_end
+    return b"".join([*parts, primitives.encode_varint(known.leader_epoch)])
+
+
+def decode_map_key(key: bytes | None) -> TopicPartition:
+    """Return the source partition of *key*. Raises ValueError for anything else."""
+    at = _RecordReader(key, "key")
+    return TopicPartition(at.string(), at.int32())
+
+
+def decode_map(value: bytes | None) -> OffsetMap:
+    """Return the decoded offset map. Raises ValueError for anything else or another version."""
+    at = _RecordReader(value, "value")
+    at.version()
+    source_topic_id, target_topic_id = at.string(), at.string()
+    generation, ordinal, upstream_end, count = at.varints(4)
+    if not 0 < count <= _SOONER_OR_LATER * RUNS_MAX:
+        message = f"it has {count} runs"
+        raise ValueError(message)
+    runs: list[Run] = []
+    upstream = downstream = 0
+    for _ in range(count):
+        up_gap, down_gap, up_length, down_length, records = at.varints(5)
+        begin = upstream + up_gap, downstream + down_gap
+        upstream, downstream = begin[0] + up_length, begin[1] + down_length
+        run = Run(*begin, upstream, downstream, records)
+        if min(up_gap, down_gap) < 0 or not run.is_possible:
+            message = "its runs overlap, or have no room for their records"
+            raise ValueError(message)
+        runs.append(run)
+    if upstream_end < upstream:
+        message = "it ends before its last run"
+        raise ValueError(message)
+    (leader_epoch,) = at.varints(1) if at.has_more else (FIRST_EPOCH,)
+    return OffsetMap(
+        stream=MapStream(generation, source_topic_id, target_topic_id),
+        ordinal=ordinal,
+        upstream_end=upstream_end,
+        runs=tuple(runs),
+        leader_epoch=max(leader_epoch, FIRST_EPOCH),
+    )

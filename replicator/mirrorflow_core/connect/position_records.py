@@ -7,7 +7,7 @@ state is stored as flat fields in the same value: Java ignores them, but refuses
 (`OffsetUtils.validateFormat`). If one of these fields is invalid, only Java's field is used. An offset that Java
 wrote has none of them.
 
-Records must be partitioned as in Java (`wire.murmur2`); otherwise compaction would keep two offsets for one
+Records must be partitioned as in Java (`wire.records`); otherwise compaction would keep two offsets for one
 key.
 
 Pure: `stores.position_store` reads and writes the topic.
@@ -25,7 +25,7 @@ from mirrorflow_core.java.json_text import (
     quoted,
     text_field,
 )
-from mirrorflow_core.position import UNKNOWN, Position
+from mirrorflow_core.partitions import UNKNOWN, Position
 
 PREFIX = "mirrorflow."
 SOURCE_OFFSET = (

@@ -15,8 +15,27 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirrorflow_core.connect.rest_calls import ConnectError, Signature
 from mirrorflow_core.settings import SessionKeySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The two signature headers of a request between workers of a group, "" for an absent one (KIP-507)."""
+
+    mac: str = ""  # base64
+    algorithm: str = ""  # Java's name
+
+
+NO_SIGNATURE = Signature()
+
+
+class ConnectError(Exception):
+    """An error to return as Connect's error body (Java ErrorMessage), with this HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
 
 MISSING_SIGNATURE: Final = "Internal request missing required signature"
 DEFAULT_ALGORITHM: Final = "HmacSHA256"

@@ -5,7 +5,7 @@ commit, and only if all of them are present. Compaction may have removed one of 
 then inconsistent until its task configs are written again (`KafkaConfigBackingStore`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mirrorflow_core.connect.session_keys import SessionKey
 from mirrorflow_core.connect.worker_records import (
@@ -21,6 +21,58 @@ from mirrorflow_core.connect.worker_records import (
     WorkerState,
     WorkerStatus,
 )
+from mirrorflow_core.partition_assignment import Assignment
+from mirrorflow_core.partitions import TopicPartition
+
+INDEX = "task.index"
+PARTITIONS = "task.assigned.partitions"
+INITIAL = "mirrorflow.task.initial"
+
+
+def source_task_configs(
+    properties: Mapping[str, str], assignment: Assignment, *, initial: bool
+) -> tuple[dict[str, str], ...]:
+    """Return the task configs of a MirrorSourceConnector with *properties*, one per part of *assignment*."""
+    mark = {INITIAL: "true"} if initial else {}
+    return tuple(
+        {
+            **properties,
+            INDEX: str(number),
+            PARTITIONS: ",".join(str(partition) for partition in sorted(partitions)),
+            **mark,
+        }
+        for number, partitions in enumerate(assignment)
+    )
+
+
+def single_task_config(properties: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    """Return the only task config of a single-task connector."""
+    return ({**properties, INDEX: "0"},)
+
+
+def task_partitions(task: Mapping[str, str]) -> tuple[TopicPartition, ...]:
+    """Return the partitions that *task* copies; entries that name no partition are skipped."""
+    found = []
+    for text in task.get(PARTITIONS, "").split(","):
+        topic, _, number = text.strip().rpartition("-")
+        if topic and number.isascii() and number.isdigit():
+            found.append(TopicPartition(topic, int(number)))
+    return tuple(found)
+
+
+def is_initial_task(task: Mapping[str, str]) -> bool:
+    """Return whether the task's partitions existed when the flow began."""
+    return task.get(INITIAL) == "true"
+
+
+def are_same_tasks(tasks: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]] | None) -> bool:
+    """Return whether both are the same work; the mark of a new flow is ignored."""
+    return others is not None and [_work(one) for one in tasks] == [_work(one) for one in others]
+
+
+def _work(task: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in task.items() if key != INITIAL}
+
 
 Properties = Mapping[str, str]
 

@@ -6,7 +6,7 @@ Errors are ValueErrors that name the field and never show a value.
 import json
 from typing import Any
 
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN
 
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 INT64_MAX = 2**63 - 1

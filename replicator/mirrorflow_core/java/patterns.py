@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError
-from mirrorflow_core.java.regular_expressions import translated
+from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError, translated
 
 # 20,000 times the time of an ordinary expression for a name of 249 characters (5 microseconds).
 MATCH_LIMIT_S: Final = 0.1

@@ -10,7 +10,7 @@ read twice is a nuisance, a skipped record is lost. Three rules are stricter tha
 3. The target's group never moves back, whatever state it was last seen in: its offsets are read right before
    the write.
 
-This module does no I/O: offsets come from `admin.groups`, translations from `offsets.translation`, and
+This module does no I/O: offsets come from `admin.groups`, translations from `offsets.checkpoints`, and
 `connectors.checkpoint_connector` carries out the results.
 """
 
@@ -20,8 +20,53 @@ from typing import Protocol
 
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy
 from mirrorflow_core.naming.transforms import TopicTransforms
-from mirrorflow_core.offsets.offset_map import MappedOffset
+from mirrorflow_core.offsets.offset_map import MappedOffset, OffsetMap
+from mirrorflow_core.offsets.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition
+
+
+class Translator:
+    """Translates group offsets; see the module for the rules.
+
+    *maps* is by source partition, only for topics that on both clusters are still those of the map.
+    `has_history`: earlier checkpoints are known.
+    """
+
+    def __init__(
+        self, syncs: OffsetSyncStore, maps: Mapping[TopicPartition, OffsetMap] | None = None
+    ) -> None:
+        self.syncs = syncs
+        self.has_history = True
+        self.maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
+
+    def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
+        """Return the target offsets for a group that reads *upstream_offset* next; None: unknown."""
+        known = self.maps.get(partition)
+        mapped = None if known is None else known.place(upstream_offset)
+        if mapped is not None and mapped.is_exact:
+            return mapped
+        synced = self._by_syncs(partition, upstream_offset)
+        if not self.has_history:
+            return synced
+        if mapped is None or synced is None:
+            return mapped or synced
+        at_least = max(mapped.at_least, synced.at_least)
+        ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
+        if ends and min(ends) < at_least:
+            return min(mapped, synced, key=lambda place: place.at_least)
+        return MappedOffset(at_least, min(ends, default=None))
+
+    def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
+        at_least = self.syncs.translate_downstream(partition, upstream_offset)
+        if at_least is None or at_least == TOO_OLD:
+            return None
+        at_most = None
+        for upstream, downstream in self.syncs.partitions[partition]:
+            if upstream < upstream_offset:
+                break
+            at_most = downstream
+        return MappedOffset(at_least, at_most)
+
 
 Rename = Callable[[TopicPartition], TopicPartition]
 
@@ -39,7 +84,7 @@ class Offset(Protocol):
 
 
 class Translation(Protocol):
-    """Translates source offsets; `offsets.translation.Translator` implements it."""
+    """Translates source offsets; `offsets.checkpoints.Translator` implements it."""
 
     def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
         """Return the target offsets for a group that reads *upstream_offset* next; None: unknown."""

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 
 # At most some 3 kB per partition, written every few seconds if changed. With a marker after each transaction,
 # the last fifty transactions are exact, and offsets 10,000 back are known within some 500 records.

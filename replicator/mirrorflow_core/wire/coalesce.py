@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -44,7 +44,7 @@ _RECORD_BYTES_MIN = 7
 # offset delta, one for the length, and spare.
 _GROWTH_BYTES_MAX = 16
 _FIRST_FIVE = struct.Struct("5B")
-_ATTRIBUTES_AND_SHIFT = tuple(b"\0" + encoded for encoded in varint.NATURAL)
+_ATTRIBUTES_AND_SHIFT = tuple(b"\0" + encoded for encoded in primitives.SMALL_VARINTS)
 
 _Parts = list[bytes | memoryview]
 
@@ -204,7 +204,11 @@ def _moved(
 
     With *room_bytes*, several batches are taken only as far as they fit at the largest integer growth.
     """
-    natural, attributes_and_shift, table_size = varint.NATURAL, _ATTRIBUTES_AND_SHIFT, varint.TABLE_SIZE
+    natural, attributes_and_shift, table_size = (
+        primitives.SMALL_VARINTS,
+        _ATTRIBUTES_AND_SHIFT,
+        primitives.SMALL_VARINTS_MAX,
+    )
     first_five = _FIRST_FIVE.unpack_from
     first = batches[0]
     base_timestamp = first.base_timestamp
@@ -257,7 +261,7 @@ def _move(body: bytes, parts: _Parts, *, count: int, shift: int, index: int) -> 
     """
     places: list[int] = []
     at, size_bytes = 0, len(body)
-    decode, encode = varint.decode, varint.encode
+    decode, encode = primitives.decode_varint, primitives.encode_varint
     try:
         for place in range(index, index + count):
             length, at = decode(body, at)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, Batch
-from mirrorflow_core.wire.cursor import Cursor, uvarint
+from mirrorflow_core.wire.primitives import Cursor, uvarint
 
 _ABORT = 0
 _CONTROL_KEY = struct.Struct(">hh")  # version, type (ControlRecordType)
@@ -73,10 +73,10 @@ def is_abort_marker(batch: Batch) -> bool:
     if batch.count <= 0:
         return False
     data = batch.data
-    _, at = varint.decode(data, HEADER_BYTES)  # length
-    _, at = varint.decode(data, at + 1)  # timestamp, after the attributes
-    _, at = varint.decode(data, at)  # offset
-    key_bytes, at = varint.decode(data, at)
+    _, at = primitives.decode_varint(data, HEADER_BYTES)  # length
+    _, at = primitives.decode_varint(data, at + 1)  # timestamp, after the attributes
+    _, at = primitives.decode_varint(data, at)  # offset
+    key_bytes, at = primitives.decode_varint(data, at)
     if key_bytes < _CONTROL_KEY.size or at + key_bytes > len(data):
         raise CorruptRecordsError(f"the control record at offset {batch.base_offset} has no type")
     kind: int = _CONTROL_KEY.unpack_from(data, at)[1]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -29,6 +29,31 @@ from mirrorflow_core.wire.batch import (
     seal_as_logged,
 )
 from mirrorflow_core.wire.codecs import NONE, ZSTD, compress, decompress
+
+_M = 0x5BD1E995
+_SEED = 0x9747B28C
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash as an unsigned 32-bit integer (the same bits as Java's signed one)."""
+    length = len(data)
+    whole = length & ~3
+    h = _SEED ^ length
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = h * _M & _MASK ^ k
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for(key: bytes, count: int) -> int:
+    """Return the partition that Java's default partitioner chooses for *key* among *count* partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % count
+
 
 Message = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp in ms or -1, key, value
 
@@ -154,7 +179,7 @@ def decode(batch: Batch) -> list[Record]:
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
     stamped = batch.max_timestamp if batch.is_log_append_time else None
     records: list[Record] = []
-    number, at = varint.decode, 0
+    number, at = primitives.decode_varint, 0
     try:
         for _ in range(batch.count):
             length, start = number(body, at)
@@ -168,7 +193,7 @@ def decode(batch: Batch) -> list[Record]:
                 raise CorruptRecordsError(
                     f"a record in the batch at offset {base_offset} has another length than it says"
                 )
-            timestamp = varint.wrapped(base_timestamp + shift) if stamped is None else stamped
+            timestamp = primitives.wrapped(base_timestamp + shift) if stamped is None else stamped
             records.append(Record(base_offset + delta, timestamp, key, value, headers))
     except IndexError as error:
         raise CorruptRecordsError(f"the batch at offset {base_offset} ends too early") from error
@@ -313,7 +338,7 @@ def encode_split(
 
 
 def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = varint.decode(body, at)
+    length, at = primitives.decode_varint(body, at)
     if length < 0:
         return None, at
     if at + length > end:
@@ -322,7 +347,7 @@ def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _headers(body: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
-    count, at = varint.decode(body, at)
+    count, at = primitives.decode_varint(body, at)
     headers: list[Header] = []
     if count < 0:
         raise CorruptRecordsError("a record has a negative number of headers")
@@ -336,7 +361,7 @@ def _headers(body: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
 
 
 def _encoded(index: int, base_timestamp: int, record: Record) -> bytes:
-    number = varint.encode
+    number = primitives.encode_varint
     _, timestamp, key, value, headers = record
     parts = [b"\0", number(timestamp - base_timestamp), number(index)]
     for field in (key, value):

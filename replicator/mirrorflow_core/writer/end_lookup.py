@@ -8,8 +8,7 @@ offset follows by addition. Nothing of the source is read and no record is compa
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.writer.broker_requests import LogEnd, Producer, ReadBatches, ReadEnd, Steps, send
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch

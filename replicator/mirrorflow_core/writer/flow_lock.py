@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.writer.broker_requests import (
     Busy,
     InitProducerId,

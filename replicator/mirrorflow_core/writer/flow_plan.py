@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim

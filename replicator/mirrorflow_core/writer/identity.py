@@ -11,8 +11,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.topics.retention_hold import Hold, Holds, RetentionLease
 
 LAST_EPOCH: Final = 2**15 - 1

@@ -7,8 +7,7 @@ says how many more were written. The source then shows which offset follows.
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN, Position
+from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
 from mirrorflow_core.writer.identity import Decisions
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker
 

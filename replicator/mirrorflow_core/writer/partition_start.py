@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import (
     LeaderEpochEnd,

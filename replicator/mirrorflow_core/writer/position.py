@@ -23,8 +23,7 @@ from mirrorflow_core.connect.position_records import (
 )
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN, Position
+from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 _FORM: Final = PREFIX + "writer.form"

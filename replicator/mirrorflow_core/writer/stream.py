@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mirrorflow_core.position import UNKNOWN, OffsetPair
+from mirrorflow_core.partitions import UNKNOWN, OffsetPair
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 
 _new = tuple.__new__

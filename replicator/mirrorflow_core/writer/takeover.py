@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.writer.broker_requests import (
     LeaderEpochEnd,
     LogEnd,

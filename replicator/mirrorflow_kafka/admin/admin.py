@@ -9,19 +9,17 @@ from mirrorflow_kafka.admin.configs import (
     describe_topic_configs,
     describe_topic_setting,
 )
-from mirrorflow_kafka.admin.log_offsets import (
-    EpochEnd,
-    ListedOffset,
-    end_offset_for_leader_epoch,
-    list_offsets,
-    offsets_at,
-)
 from mirrorflow_kafka.admin.log_requests import (
     ActiveProducer,
+    EpochEnd,
+    ListedOffset,
     ProducersAnswer,
     delete_records,
     describe_producers,
+    end_offset_for_leader_epoch,
+    list_offsets,
     log_sizes,
+    offsets_at,
     produce,
 )
 from mirrorflow_kafka.admin.topics import (

@@ -1,22 +1,275 @@
 """Requests about partition logs: append a batch, delete records, read sizes and producer states.
 
 Appends are for offsets, decisions and tests. Copied batches use `client.broker_writer` instead, which pipelines
-them. `client.leader_requests` chooses the broker and retries.
+them. `admin.log_requests` chooses the broker and retries.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
+from mirrorflow_core.backoff import Backoff
+from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import produce as wire
+from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.error_codes import raise_for
-from mirrorflow_kafka.client.leader_requests import Key, by_topic, of_leaders
+
+# An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 12 rounds
+# are 10 s.
+ROUNDS_MAX = 12
+# Every broker knows a new topic within a second; a deleted topic must not cost ten seconds.
+UNKNOWN_ROUNDS_MAX = 4
+ROUND_BACKOFF_MIN_S = 0.1
+ROUND_BACKOFF_MAX_S = 1.0
+# A request with 5,000 partitions is 20 to 100 kB and was answered in 50 ms; a larger one would block a broker
+# thread.
+PARTITIONS_MAX = 5000
+Key = tuple[str, int]
+Answer = TypeVar("Answer")
+
+
+async def of_leaders(
+    cluster: Cluster,
+    partitions: Iterable[Key],
+    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Answer]]],
+    failed: Callable[..., Answer],
+    error_of: Callable[[Answer], int],
+    *,
+    rounds_max: int = ROUNDS_MAX,
+    purpose: str = "admin",
+) -> dict[TopicPartition, Answer]:
+    """Send requests with *ask* to the leaders of *partitions*; return the result of each partition.
+
+    Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds. *failed* makes
+    the result for an error code without a response, *error_of* returns a result's error code.
+    """
+    answers: dict[TopicPartition, Answer] = {}
+    waiting = [TopicPartition(*key) for key in partitions]
+    unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
+    if unknown:
+        await cluster.refresh(unknown)
+    rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
+    async for number in rounds:
+        if number > 1:
+            await cluster.refresh({one.topic for one in waiting})
+        groups: dict[int, list[TopicPartition]] = {}
+        for one in waiting:
+            leader = cluster.leader(*one)
+            if leader is None:
+                answers[one] = failed(error=_unled(cluster, one))
+            else:
+                groups.setdefault(leader, []).append(one)
+        chunks = [
+            (leader, group[at : at + PARTITIONS_MAX])
+            for leader, group in groups.items()
+            for at in range(0, len(group), PARTITIONS_MAX)
+        ]
+        for found in await asyncio.gather(
+            *(_ask_one(cluster, leader, chunk, ask, failed, purpose) for leader, chunk in chunks)
+        ):
+            answers.update(found)
+        waiting = [one for one in waiting if _may_heal(error_of(answers[one]), number)]
+        if not waiting:
+            return answers
+    await cluster.refresh({one.topic for one in waiting})
+    return answers
+
+
+async def _ask_one(
+    cluster: Cluster,
+    leader: int,
+    asked: Sequence[TopicPartition],
+    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Answer]]],
+    failed: Callable[..., Answer],
+    purpose: str,
+) -> dict[TopicPartition, Answer]:
+    nothing = {one: failed(error=error_codes.NETWORK_EXCEPTION) for one in asked}
+    try:
+        connection = await cluster.connection(leader, purpose=purpose)
+        return {**nothing, **await ask(connection, asked)}
+    except UnreachableError:
+        return nothing
+
+
+def _may_heal(code: int, number: int) -> bool:
+    if code in {error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID}:
+        return number < UNKNOWN_ROUNDS_MAX
+    return error_codes.is_metadata_stale(code) or error_codes.is_retriable(code)
+
+
+def _unled(cluster: Cluster, partition: TopicPartition) -> int:
+    """Return why there is no leader: the topic's error in the metadata, or LEADER_NOT_AVAILABLE."""
+    topic = cluster.metadata.topics.get(partition.topic)
+    if topic is None or (not topic.error and partition.partition not in topic.partitions):
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return topic.error or error_codes.LEADER_NOT_AVAILABLE
+
+
+def believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
+    """Return the cached leader epoch; a broker that knows another epoch returns an error."""
+    return cluster.metadata.topics[topic].partitions[partition].leader_epoch
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        groups.setdefault(topic, []).append(partition)
+    return groups
+
+
+LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """The offset for a timestamp; -1 if no record is as new. Valid only if `error` is 0."""
+
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """The end offset of the largest leader epoch not above the requested one (KIP-101).
+
+    -1 means unknown. Valid only if `error` is 0.
+    """
+
+    leader_epoch: int = -1
+    end_offset: int = -1
+    error: int = 0
+
+
+async def list_offsets(
+    cluster: Cluster,
+    partitions: Iterable[Key],
+    timestamp: int,
+    read_committed: bool = False,  # noqa: FBT001, FBT002 as the brokers' isolation level
+) -> dict[TopicPartition, ListedOffset]:
+    """Return the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
+
+    The end is the high watermark, or the last stable offset with *read_committed*. Raises ClusterError.
+    """
+    partition_class = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+
+    async def ask(
+        connection: Connection, asked: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ListedOffset]:
+        topics = [
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    partition_class(
+                        partition_index=one,
+                        current_leader_epoch=believed_epoch(cluster, topic, one),
+                        timestamp=timestamp,
+                    )
+                    for one in numbers
+                ],
+            )
+            for topic, numbers in by_topic(asked).items()
+        ]
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=topics,
+            min_version=2 if read_committed else 1,
+        )
+        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        return {
+            TopicPartition(topic.name, one.partition_index): ListedOffset(
+                offset=one.offset,
+                timestamp=one.timestamp,
+                leader_epoch=_or(one.leader_epoch, -1),
+                error=one.error_code,
+            )
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    return await of_leaders(cluster, partitions, ask, ListedOffset, lambda answer: answer.error)
+
+
+async def log_offsets(
+    cluster: Cluster, partitions: Iterable[Key], timestamp: int, *, read_committed: bool = False
+) -> dict[TopicPartition, ListedOffset]:
+    """As `list_offsets`, but raises ClusterError if any partition returns an error."""
+    listed = await list_offsets(cluster, partitions, timestamp, read_committed=read_committed)
+    for partition, one in listed.items():
+        raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+    return listed
+
+
+async def offsets_at(
+    cluster: Cluster, partitions: Iterable[Key], timestamp: int, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """As `log_offsets`, the offsets alone."""
+    listed = await log_offsets(cluster, partitions, timestamp, read_committed=read_committed)
+    return {partition: one.offset for partition, one in listed.items()}
+
+
+async def end_offset_for_leader_epoch(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int], *, rounds_max: int = ROUNDS_MAX
+) -> dict[TopicPartition, EpochEnd]:
+    """Return where each partition's leader epoch ended, in at most *rounds_max* attempts.
+
+    Raises ClusterError.
+    """
+    topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
+        topics = [
+            topic_class(
+                topic=topic,
+                partitions=[
+                    topic_class.OffsetForLeaderPartition(
+                        partition=one,
+                        current_leader_epoch=believed_epoch(cluster, topic, one),
+                        leader_epoch=epochs[TopicPartition(topic, one)],
+                    )
+                    for one in numbers
+                ],
+            )
+            for topic, numbers in by_topic(asked).items()
+        ]
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        return {
+            TopicPartition(topic.topic, one.partition): EpochEnd(
+                leader_epoch=_or(one.leader_epoch, -1), end_offset=one.end_offset, error=one.error_code
+            )
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    return await of_leaders(
+        cluster, epochs, ask, EpochEnd, lambda answer: answer.error, rounds_max=rounds_max
+    )
+
+
+async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the offset up to which each partition has lost nothing since that leader epoch began.
+
+    0 where the log knows neither that epoch nor an earlier one. Partitions that return an error are absent.
+    Raises ClusterError.
+    """
+    if not epochs:
+        return {}
+    found = await end_offset_for_leader_epoch(cluster, epochs)
+    return {partition: max(0, one.end_offset) for partition, one in found.items() if not one.error}
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

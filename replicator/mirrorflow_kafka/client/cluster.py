@@ -1,6 +1,6 @@
 """The client of one Kafka cluster: bootstrap, metadata, and requests routed to the right broker.
 
-Secrets are resolved for every new connection (`security.credentials`), and connections are replaced when
+Secrets are resolved for every new connection (`security.rotation`), and connections are replaced when
 secrets change (`security.rotation`). Only `call` retries a request: within its timeout, after a lost
 connection, a retriable error, or a response that it went to the wrong broker. Every request sent through
 `call` is safe to repeat.
@@ -23,7 +23,6 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.client_settings import parse_addresses
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.client.pool import (
@@ -34,8 +33,8 @@ from mirrorflow_kafka.client.pool import (
     open_connection,
     retrieve_error,
 )
-from mirrorflow_kafka.security.credentials import Credentials, Resolve
-from mirrorflow_kafka.security.rotation import Rotation
+from mirrorflow_kafka.security.client_security import parse_addresses
+from mirrorflow_kafka.security.rotation import Credentials, Resolve, Rotation
 
 REACH_TIMEOUT_S = (
     20.0  # to connect to a cluster; the error is reported then, and callers that live on try again

@@ -25,8 +25,7 @@ from mirrorflow_core.errors import (
     UnreachableError,
 )
 from mirrorflow_core.reports import SideReport
-from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.handshake import SecurityLike, authenticate, negotiate
+from mirrorflow_kafka.client.connection import Connection, SecurityLike, authenticate, negotiate
 from mirrorflow_kafka.security.tls import certificate_name, tls_problem
 
 

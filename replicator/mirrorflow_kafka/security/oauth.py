@@ -6,13 +6,290 @@ provides tokens.
 """
 
 import asyncio
+import base64
+import binascii
+import json
 import random
+import re
+import ssl
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote_plus, unquote, urlsplit
 
-from mirrorflow_core.errors import AuthenticationFailedError
-from mirrorflow_kafka.security.oauth_tokens import Token, TokenError
+from mirrorflow_core.backoff import Backoff
+from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.jaas import KEY as JAAS
+from mirrorflow_core.java.security_keys import SECURITY_KEYS
+from mirrorflow_kafka.security.tls import build_context, certificate_name
+
+# A token with a hundred roles is 8 KiB; anything above this limit is not a token.
+TOKEN_BYTES_MAX = 1 << 20
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, b64token: nothing that could end the SASL message
+
+
+class TokenError(Exception):
+    """Raised if no token was obtained; the message holds no secret.
+
+    `final` means that a retry would not help.
+    """
+
+    def __init__(self, problem: str, *, final: bool = True) -> None:
+        self.final = final
+        super().__init__(problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A bearer token and its lifetime, in seconds since 1970; `expires_at` None means unknown."""
+
+    text: str = field(repr=False)
+    begins_at: float
+    expires_at: float | None
+
+
+def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
+    """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*.
+
+    Raises TokenError.
+    """
+    if not _TOKEN.fullmatch(text):
+        raise TokenError(f"{origin} gives something that is no bearer token")
+    claims = _claims(text)
+    now = time.time()
+    begins, expires = claims.get("iat"), claims.get("exp")
+    begins_at = float(begins) if isinstance(begins, int | float) and begins <= now else now
+    if isinstance(expires, int | float):
+        return Token(text=text, begins_at=begins_at, expires_at=float(expires))
+    return Token(text=text, begins_at=now, expires_at=None if expires_in_s is None else now + expires_in_s)
+
+
+def _claims(text: str) -> dict[str, object]:
+    parts = text.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
+
+
+async def post(
+    url: str,
+    request: Request,
+    *,
+    place: str,
+    context: ssl.SSLContext | None,
+    connect_timeout_s: float,
+    read_timeout_s: float,
+) -> tuple[int, bytes]:
+    """Send *request* to *url*; return status and body.
+
+    Raises TokenError, which shows *place* instead of the URL.
+    """
+    parts = urlsplit(url)
+    tls = context if parts.scheme == "https" else None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(connect_timeout_s):
+            reader, writer = await asyncio.open_connection(
+                parts.hostname,
+                port,
+                ssl=tls,
+                server_hostname=certificate_name(parts.hostname) if tls else None,
+            )
+    except TimeoutError:
+        raise TokenError(f"{place} does not answer within {connect_timeout_s:g} s", final=False) from None
+    except ssl.SSLCertVerificationError as error:
+        raise TokenError(f"the certificate of {place} is not accepted ({error.verify_message})") from None
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        raise TokenError(f"{place} cannot be reached ({problem})", final=False) from None
+    try:
+        async with asyncio.timeout(read_timeout_s):
+            return await _exchange(reader, writer, request, place)
+    except TimeoutError:
+        raise TokenError(f"{place} does not answer within {read_timeout_s:g} s", final=False) from None
+    except OSError:
+        raise TokenError(f"{place} closed the connection", final=False) from None
+    finally:
+        writer.transport.abort()
+
+
+async def _exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: Request,
+    place: str,
+) -> tuple[int, bytes]:
+    """Send one POST and read the whole response."""
+    import h11  # noqa: PLC0415 - only for this kind of token
+
+    target, headers, body = request
+    client = h11.Connection(h11.CLIENT)
+    status, answer = 0, bytearray()
+    try:
+        for event in (
+            h11.Request(method="POST", target=target, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            writer.write(client.send(event) or b"")
+        await writer.drain()
+        while True:
+            heard = client.next_event()
+            if heard is h11.NEED_DATA:
+                client.receive_data(await reader.read(65536))
+            elif isinstance(heard, h11.Response):
+                status = heard.status_code
+            elif isinstance(heard, h11.Data):
+                answer += heard.data
+                if len(answer) > TOKEN_BYTES_MAX:
+                    raise TokenError(f"{place} answers with more than {TOKEN_BYTES_MAX} bytes")
+            elif isinstance(heard, h11.EndOfMessage):
+                return status, bytes(answer)
+            elif isinstance(heard, h11.ConnectionClosed):
+                raise TokenError(f"{place} closed the connection", final=False)
+    except h11.ProtocolError:
+        raise TokenError(
+            f"{place} does not speak HTTP, or a credential holds characters that HTTP refuses", final=False
+        ) from None
+
+
+# HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.
+_FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 505})
+_ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """The client credentials grant at `url`.
+
+    `retry_total_s` limits all attempts (`sasl.login.retry.backoff.max.ms`).
+    """
+
+    url: str
+    client_id: str = field(repr=False)
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    header_urlencode: bool = False
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0
+    retry_s: float = 0.1
+    retry_total_s: float = 10.0
+
+    @property
+    def place(self) -> str:
+        """The endpoint for error messages, without query and user part, which could hold a secret."""
+        url = urlsplit(self.url)
+        port = f":{url.port}" if url.port else ""
+        return f"{url.scheme}://{url.hostname}{port}{url.path}"
+
+    async def fetch(self) -> Token:
+        """Return a new token; retries for at most `retry_total_s` unless the error is final.
+
+        Raises TokenError.
+        """
+        ends_at = time.monotonic() + self.retry_total_s
+        attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
+        async for _ in attempts:
+            try:
+                return await self._ask()
+            except TokenError as error:
+                if error.final or time.monotonic() + attempts.next_s > ends_at:
+                    raise
+        raise AssertionError("the last attempt raises")
+
+    async def _ask(self) -> Token:
+        status, body = await post(
+            self.url,
+            self._request(),
+            place=self.place,
+            context=self.context,
+            connect_timeout_s=self.connect_timeout_s,
+            read_timeout_s=self.read_timeout_s,
+        )
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        fields = answer if isinstance(answer, dict) else {}
+        if status != 200:
+            code = str(fields.get("error", ""))
+            shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
+            raise TokenError(
+                f"{self.place} answers {status}{shown}", final=status in _FINAL_STATUSES or status < 400
+            )
+        text = fields.get("access_token") or fields.get("id_token")
+        if not isinstance(text, str):
+            raise TokenError(f"{self.place} answers without an access_token")
+        seconds = fields.get("expires_in")
+        return read_token(
+            text, origin=self.place, expires_in_s=seconds if isinstance(seconds, int | float) else None
+        )
+
+    def _request(self) -> Request:
+        url = urlsplit(self.url)
+        pair = [self.client_id, self.client_secret]
+        if self.header_urlencode:
+            pair = [quote_plus(word) for word in pair]
+        body = "grant_type=client_credentials" + (f"&scope={quote_plus(self.scope)}" if self.scope else "")
+        headers = [
+            ("Host", url.netloc.rpartition("@")[2]),
+            ("Accept", "application/json"),
+            ("Authorization", "Basic " + base64.b64encode(":".join(pair).encode()).decode()),
+            ("Cache-Control", "no-cache"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        return target, headers, body.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile:
+    """Reads a token from a file that another program keeps up to date (`file:` URL)."""
+
+    path: str
+
+    async def fetch(self) -> Token:
+        """Return the current token in the file. Raises TokenError."""
+        return self._read()
+
+    def _read(self) -> Token:
+        try:
+            with Path(self.path).open("rb") as file:
+                content = file.read(TOKEN_BYTES_MAX)
+        except OSError as error:
+            raise TokenError(f"the token file {self.path} cannot be read ({error.strerror})") from None
+        return read_token(content.decode("ascii", "replace").strip(), origin=f"the token file {self.path}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredToken:
+    """Makes unsigned tokens for development (RFC 7515, algorithm none)."""
+
+    claims: Mapping[str, object] = field(repr=False)
+    lifetime_s: float = 3600.0
+
+    async def fetch(self) -> Token:
+        """Return a token that is valid from now."""
+        now = time.time()
+        claims = {"iat": now, "exp": now + self.lifetime_s, **self.claims}
+        parts = [_to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
+        return Token(text=".".join(parts) + ".", begins_at=now, expires_at=now + self.lifetime_s)
+
+
+def _to_base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
 
 # ExpiringCredentialRefreshingLogin waits this long after a failed refresh while the old token is still valid.
 REFRESH_RETRY_S = 10.0
@@ -104,3 +381,176 @@ class TokenCache:
     def forget(self) -> None:
         """Drop the token, so that the next call fetches a new one."""
         self._token = None
+
+
+# As OAuthBearerClientInitialResponse: names and values that cannot break out of the message.
+_EXTENSION_NAME, _EXTENSION_VALUE = re.compile(r"[A-Za-z]+"), re.compile(r"[\x21-\x7e \t\r\n]+")
+_CLAIM_KINDS = ("String", "Number", "List")
+
+
+def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
+    """Return the token source for the options of Java's OAuthBearerUnsecuredLoginCallbackHandler.
+
+    The option name gives the kind of a claim; the first character of a List is its separator. Raises
+    InvalidSettingError.
+    """
+    claims: dict[str, object] = {}
+    lifetime_s = 3600.0
+    try:
+        for name, value in options.items():
+            for kind in _CLAIM_KINDS:
+                claim = name.removeprefix(f"unsecuredLogin{kind}Claim_")
+                if claim != name and claim not in {"iat", "exp"}:
+                    items: list[str] = value[1:].split(value[0]) if kind == "List" and value else []
+                    claims[claim] = float(value) if kind == "Number" else items if kind == "List" else value
+        lifetime_s = float(options.get("unsecuredLoginLifetimeSeconds", lifetime_s))
+    except ValueError:
+        raise InvalidSettingError(
+            key=JAAS, problem="a number among the unsecuredLogin options is no number"
+        ) from None
+    principal = options.get("unsecuredLoginPrincipalClaimName", "sub")
+    if not claims.get(principal):
+        raise InvalidSettingError(
+            key=JAAS,
+            problem="the principal's claim is missing",
+            action="set the option unsecuredLoginStringClaim_sub",
+        )
+    return UnsecuredToken(claims=claims, lifetime_s=lifetime_s)
+
+
+def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, str]:
+    """Return the SASL extensions to send with a token of *source*, by name.
+
+    Raises InvalidSettingError for names or values that could break out of the message.
+    """
+    prefix = "unsecuredLoginExtension_" if isinstance(source, UnsecuredToken) else "extension_"
+    found = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+    for number, (name, value) in enumerate(found.items(), 1):
+        if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+            problem = f"SASL extension {number} is not allowed; names are letters only and not auth, values printable ASCII"
+            raise InvalidSettingError(key=JAAS, problem=problem)
+    return found
+
+
+def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
+    """Return the refresh window from `sasl.login.refresh.*`, within Java's limits.
+
+    Raises InvalidSettingError.
+    """
+    prefix = "sasl.login.refresh."
+    return RefreshWindow(
+        factor=number(properties, f"{prefix}window.factor", 0.8, least=0.5, most=1.0),
+        jitter=number(properties, f"{prefix}window.jitter", 0.05, least=0.0, most=0.25),
+        min_period_s=number(properties, f"{prefix}min.period.seconds", 60, least=0, most=900),
+        buffer_s=number(properties, f"{prefix}buffer.seconds", 300, least=0, most=3600),
+    )
+
+
+def number(
+    properties: Mapping[str, str], key: str, default: float, *, least: float, most: float = 2**31
+) -> float:
+    """Return the number set for *key*, or *default*. Raises InvalidSettingError outside *least* to *most*."""
+    text = properties.get(key, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InvalidSettingError(key=key, problem=f"it is no number from {least:g} to {most:g}")
+    return value
+
+
+PACKAGE = "org.apache.kafka.common.security."
+HANDLER = "sasl.login.callback.handler.class"
+_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
+_URL = "sasl.oauthbearer.token.endpoint.url"
+# Java's default handler makes unsecured tokens; Kafka 3.x and 4.x use different names for the other handler.
+_UNSECURED_HANDLER = f"{PACKAGE}oauthbearer.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+_OAUTH_HANDLERS = frozenset(
+    {
+        f"{PACKAGE}oauthbearer.OAuthBearerLoginCallbackHandler",
+        f"{PACKAGE}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+    }
+)
+_RETRIEVERS = frozenset(
+    f"{PACKAGE}oauthbearer.{name}"
+    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+)
+
+
+def token_source(
+    properties: Mapping[str, str], options: Mapping[str, str]
+) -> tuple[ClientCredentials | TokenFile | UnsecuredToken, tuple[str, ...]]:
+    """Return the token source and warnings. Raises SettingError."""
+    handler, retriever = properties.get(HANDLER, ""), properties.get(_RETRIEVER, "")
+    for key, value, known in (
+        (HANDLER, handler, _OAUTH_HANDLERS | {_UNSECURED_HANDLER}),
+        (_RETRIEVER, retriever, _RETRIEVERS),
+    ):
+        if value and value not in known:
+            why = f"it loads a Java class; use {_URL} with clientId and clientSecret, or a file: URL"
+            raise RefusedSettingError(key=key, why=why)
+    # Kafka 4 uses the endpoint without a handler class; an unsecuredLogin option selects Java's default
+    # handler.
+    unsecured = any(name.startswith("unsecuredLogin") for name in options) and handler not in _OAUTH_HANDLERS
+    if handler == _UNSECURED_HANDLER or unsecured:
+        warning = f"{JAAS}: unsecured tokens prove nothing; use them for development only"
+        return unsecured_token(options), (warning,)
+    url = properties.get(_URL, "").strip()
+    scheme = urlsplit(url).scheme.lower() if url.isprintable() and url.isascii() else ""
+    if not url:
+        raise InvalidSettingError(key=_URL, problem="it is missing; OAUTHBEARER needs it")
+    if scheme == "file":
+        path = unquote(urlsplit(url).path)
+        if not PurePosixPath(path).is_absolute():
+            raise InvalidSettingError(
+                key=_URL, problem="its path is not absolute", action="write file:///path/to/token"
+            )
+        return TokenFile(path=path), ()
+    if scheme not in {"http", "https"} or not _has_host(url):
+        raise InvalidSettingError(key=_URL, problem="it is no https:, http: or file: URL")
+    return _credentials(properties, options, url)
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
+def _credentials(
+    properties: Mapping[str, str], options: Mapping[str, str], url: str
+) -> tuple[ClientCredentials, tuple[str, ...]]:
+    prefix = "sasl.oauthbearer.client.credentials.client."
+    client_id = properties.get(f"{prefix}id") or options.get("clientId", "")
+    client_secret = properties.get(f"{prefix}secret") or options.get("clientSecret", "")
+    for value, option in ((client_id, "clientId"), (client_secret, "clientSecret")):
+        if not value:
+            raise InvalidSettingError(
+                key=JAAS, problem=f"the option {option} is missing; the token endpoint needs it"
+            )
+    context = None
+    warnings: tuple[str, ...] = ()
+    if url.lower().startswith("https:"):
+        # Java reads ssl.* for this peer from the JAAS options; without any, the brokers' trust store is used.
+        own = {key: value for key, value in options.items() if key.startswith("ssl.")}
+        chosen = {key: value for key, value in (own or properties).items() if key in SECURITY_KEYS}
+        # Disabling the host name check applies to brokers only: a false token endpoint would receive the
+        # secret itself.
+        context, _ = build_context({**chosen, "ssl.endpoint.identification.algorithm": "https"})
+    else:
+        warnings = (f"{_URL}: http: sends the client's secret readable over the network",)
+    source = ClientCredentials(
+        url=url,
+        client_id=client_id,
+        client_secret=client_secret,
+        scope=properties.get("sasl.oauthbearer.scope") or options.get("scope", ""),
+        header_urlencode=properties.get("sasl.oauthbearer.header.urlencode", "").strip().lower() == "true",
+        context=context,
+        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", 10_000, least=1) / 1000,
+        read_timeout_s=number(properties, "sasl.login.read.timeout.ms", 30_000, least=1) / 1000,
+        retry_s=number(properties, "sasl.login.retry.backoff.ms", 100, least=1) / 1000,
+        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", 10_000, least=0) / 1000,
+    )
+    return source, warnings

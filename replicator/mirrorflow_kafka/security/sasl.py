@@ -1,6 +1,6 @@
 """The client side of Kafka's SASL exchanges: PLAIN, SCRAM-SHA-256 and -512, OAUTHBEARER; chooses the mechanism.
 
-One client object is one exchange; `client.handshake` sends its bytes. kafka-python computes SCRAM; what
+One client object is one exchange; `client.connection` sends its bytes. kafka-python computes SCRAM; what
 Java's client does in addition is done here: names are escaped (RFC 5802, saslname), a server that requests
 fewer than 4096 iterations is refused, an `e=` response is an error, and delegation tokens are marked
 (KIP-48). PLAIN and OAUTHBEARER are one message each, in Java's bytes. Errors hold neither names nor secrets.
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
-from mirrorflow_kafka.security.oauth import TokenCache
+from mirrorflow_kafka.security.oauth import HANDLER, PACKAGE, TokenCache
 
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
 SCRAM_ITERATIONS_MIN = 4096
@@ -167,10 +167,8 @@ class OAuthBearerClient:
 
 
 MECHANISMS = frozenset({"PLAIN", "OAUTHBEARER"}) | SCRAM_MECHANISMS
-PACKAGE = "org.apache.kafka.common.security."
 _LOGIN_MODULES = frozenset({f"{PACKAGE}plain.PlainLoginModule", f"{PACKAGE}scram.ScramLoginModule"})
 _OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
-HANDLER = "sasl.login.callback.handler.class"
 
 
 def chosen_mechanism(properties: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.property_reader import read_list
+from mirrorflow_core.java.properties import read_list
 from mirrorflow_kafka.security.keystores import ClientKey, client_key, trusted_certificates
 
 # OpenSSL's X509_V_ERR_* codes.

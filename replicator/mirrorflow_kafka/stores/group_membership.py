@@ -5,7 +5,7 @@
 
 The coordinator delays the response to a join until all members have joined, and it answers a connection in
 order, so each membership has its own connection. Nothing is retried here: the caller joins again.
-`connect.group_protocol` encodes the metadata and assignments.
+`connect.group_assignment` encodes the metadata and assignments.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 
-from mirrorflow_core.connect.group_protocol import PROTOCOL_TYPE
+from mirrorflow_core.connect.group_assignment import PROTOCOL_TYPE
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.settings import GroupSettings
 from mirrorflow_kafka.admin.groups import GROUP_COORDINATOR

@@ -16,8 +16,8 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import STRETCH_BYTES, ThrottledError, batches_between
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import OFFSET_OUT_OF_RANGE
 

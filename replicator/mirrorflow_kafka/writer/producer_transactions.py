@@ -13,8 +13,7 @@ from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import BrokerError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
-from mirrorflow_core.wire.murmur2 import partition_for
-from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
+from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split, partition_for
 from mirrorflow_core.writer.broker_requests import (
     NO_ANSWER,
     Busy,
@@ -25,7 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import LATEST
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.writer.broker_requests import (
     InitProducerId,
@@ -42,7 +41,7 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST, ListedOffset, log_offsets
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset, log_offsets
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
 from mirrorflow_kafka.writer.flow_topics import FlowTopics

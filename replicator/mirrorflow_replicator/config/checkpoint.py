@@ -9,7 +9,7 @@ references.
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.patterns import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.naming.transforms import read_transforms
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings

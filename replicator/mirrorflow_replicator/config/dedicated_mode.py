@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.patterns import SettingPattern, compile_patterns
 from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split, worker_topic
 from mirrorflow_core.settings import WorkerSettings

@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import RefusedSettingError
-from mirrorflow_core.java.properties import property_pairs, trailing_comment
-from mirrorflow_core.java.property_reader import read_list
+from mirrorflow_core.java.properties import property_pairs, read_list, trailing_comment
 from mirrorflow_replicator.config.client_keys import CLIENT_KEYS
 from mirrorflow_replicator.config.connector_keys import (
     CONNECTOR_KEYS,

@@ -8,7 +8,7 @@ Its names are MM2's too, so that quotas and ACLs by client id keep working.
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.settings import OffsetSyncSettings, SourceSettings
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.plugins import make_replication_policy

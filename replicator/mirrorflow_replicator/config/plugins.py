@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.naming.topic_selection import TopicSelection

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.property_reader import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
 from mirrorflow_core.naming.patterns import CONFIG_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.naming.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_core.settings import (

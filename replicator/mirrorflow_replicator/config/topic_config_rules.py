@@ -7,7 +7,7 @@ The exceptions are not MM2's: `mirrorflow.config.properties.exclude.by.topic`, p
 import re
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.patterns import SettingPattern, compile_pattern
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigException, ConfigRules

@@ -13,10 +13,10 @@ accept their calls.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from mirrorflow_core.connect.group_protocol import PROTOCOLS
+from mirrorflow_core.connect.group_assignment import PROTOCOLS
 from mirrorflow_core.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.naming.replication_policy import worker_topic
 from mirrorflow_core.settings import (
     ClientSettings,

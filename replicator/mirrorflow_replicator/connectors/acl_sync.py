@@ -16,11 +16,10 @@ from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.settings import PolicyKind, SourceSettings
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.acl_marks import AclMarks
-from mirrorflow_kafka.admin.open_access import SETTING, loses_access, may_be_open, may_write_topic
+from mirrorflow_kafka.admin.acls import SETTING, loses_access, may_be_open, may_write_topic
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import SECURITY_DISABLED
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.decision_log import AclMarks, DecisionLog
 
 log = logging.getLogger("mirrorflow.worker")
 

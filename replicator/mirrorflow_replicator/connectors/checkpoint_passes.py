@@ -42,10 +42,10 @@ from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.groups import Committed
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import name_of
-from mirrorflow_kafka.stores import mirror_log
+from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import mend_topics
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
@@ -153,14 +153,14 @@ class CheckpointPasses:
             await self._alone(
                 ("topic", self.topic, "creation"),
                 f"Checkpoints topic {self.topic} cannot be created",
-                mirror_log.create_mirror_topic(
+                compacted_topic.create_mirror_topic(
                     self._clusters.target,
                     self.topic,
                     replication_factor=self._settings.replication_factor,
                     key=REPLICATION_FACTOR_KEY,
                 ),
             )
-            own = admin.NewTopic(name=self.topic, partitions=1, configs=mirror_log.TOPIC_CONFIGS)
+            own = admin.NewTopic(name=self.topic, partitions=1, configs=compacted_topic.MIRROR_TOPIC_CONFIGS)
             subject = ("topic", self.topic, "settings")
             unmended = await self._alone(
                 subject,
@@ -303,7 +303,7 @@ class CheckpointPasses:
                     continue
                 records.append(Record(0, now_ms, key, value, ()))
         if records:
-            await mirror_log.append(self._clusters.writer, self.topic, records)
+            await compacted_topic.append(self._clusters.writer, self.topic, records)
         latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
         self._written += len(records)
         self._unwritten = {}

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.fencing import writable_partitions
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner

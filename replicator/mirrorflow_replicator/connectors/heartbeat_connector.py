@@ -32,8 +32,8 @@ from mirrorflow_core.reports import (
 from mirrorflow_core.settings import BeatSettings, ClientSettings, ConnectorSettings, HeartbeatSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.credentials import Resolve
-from mirrorflow_kafka.stores.mirror_log import append, create_mirror_topic
+from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients

@@ -18,8 +18,8 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import HeartbeatReport
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 

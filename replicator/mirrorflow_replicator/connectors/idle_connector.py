@@ -19,15 +19,13 @@ from dataclasses import replace
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.naming.flow_id import flow_name
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offset_stores import position_store
-from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients

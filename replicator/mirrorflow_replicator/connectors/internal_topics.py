@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import OffsetStore, SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
@@ -16,8 +16,8 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
-from mirrorflow_kafka.stores.mirror_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 
 log = logging.getLogger(__name__)

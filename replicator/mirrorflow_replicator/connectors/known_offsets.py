@@ -8,19 +8,23 @@ in `passed_over`; a map counts only while both topics are still the ones it is a
 from collections.abc import Mapping
 from typing import Protocol
 
-from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
-from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_core.connect.mirror_records import (
+    decode_checkpoint,
+    decode_map,
+    decode_map_key,
+    decode_offset_sync,
+    offset_map_topic,
+)
 from mirrorflow_core.errors import BrokerError, OffsetSyncsMissingError
-from mirrorflow_core.offsets.checkpoints import CheckpointStore, Point, renaming
+from mirrorflow_core.offsets.checkpoints import CheckpointStore, Point, Translator, renaming
 from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.offsets.translation import Translator
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
-from mirrorflow_kafka.admin.log_offsets import ends_of
+from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirrorflow_kafka.stores.mirror_log import MirrorLog
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 
 

@@ -16,11 +16,10 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import split
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offset_stores import position_store
-from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 
 # Batches read at most in one check, of the busiest partitions whose record size is unknown or was measured
 # long ago.

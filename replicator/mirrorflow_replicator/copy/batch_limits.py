@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.wire.batch_limit import BatchLimit, limit_of
+from mirrorflow_core.wire.produce import BatchLimit, limit_of
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster

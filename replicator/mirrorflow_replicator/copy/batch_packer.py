@@ -28,9 +28,8 @@ from mirrorflow_core.wire.batch import (
     rewrite,
     set_transactional,
 )
-from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED, BatchLimit, plain_bytes
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
-from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, plain_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of, span_of

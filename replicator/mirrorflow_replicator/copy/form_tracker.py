@@ -11,7 +11,7 @@ numbers.
 
 from dataclasses import replace
 
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint

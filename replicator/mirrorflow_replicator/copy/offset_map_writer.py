@@ -18,21 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from mirrorflow_core.connect.offset_map_records import (
-    decode_map,
-    decode_map_key,
-    encode_map,
-    encode_map_key,
-)
+from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key, encode_map, encode_map_key
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, OffsetMap, PartitionMap
 from mirrorflow_core.offsets.offset_syncs import Sync
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.wire.records import Record
-from mirrorflow_kafka.admin.log_offsets import ends_of
+from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.mirror_log import MirrorLog, append, create_mirror_topic
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append, create_mirror_topic
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier

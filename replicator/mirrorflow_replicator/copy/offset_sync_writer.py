@@ -25,13 +25,13 @@ from mirrorflow_core.connect.mirror_records import (
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.offsets.offset_map import PartitionMap
 from mirrorflow_core.offsets.offset_syncs import PartitionSyncs, Sync
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import OffsetSyncSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.credentials import Resolve
-from mirrorflow_kafka.stores.mirror_log import append, create_mirror_topic
+from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
 from mirrorflow_replicator.config.offset_sync_settings import REPLICATION_FACTOR_KEY
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, PartitionError
 from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.offsets.offset_map import MapStream
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
 from mirrorflow_core.wire.produce import Buffer

@@ -25,7 +25,7 @@ from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of
 from mirrorflow_replicator.copy.batch_limits import BatchLimits

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import LATEST
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
 from mirrorflow_kafka.stores.position_store import PositionStore

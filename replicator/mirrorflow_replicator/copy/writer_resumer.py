@@ -20,7 +20,7 @@ from mirrorflow_core.errors import (
     TargetTakenError,
 )
 from mirrorflow_core.offsets.offset_map import MapStream
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_core.stall_detection import ObstacleKind, out_of_sync
 from mirrorflow_core.writer.flow_plan import (

@@ -8,8 +8,8 @@ that properties are never repeated: they may hold secrets.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirrorflow_core.connect.group_protocol import Unit
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.group_assignment import Unit
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,

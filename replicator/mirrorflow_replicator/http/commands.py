@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import TargetState
 from mirrorflow_replicator.http.worker_view import WORD_MAX, Request
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import h11
 
-from mirrorflow_core.connect.rest_calls import Signature
+from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_replicator.http.worker_view import (
     ALGORITHM_HEADER,
     SIGNATURE_HEADER,

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from urllib.parse import parse_qs, unquote
 
-from mirrorflow_core.connect.rest_calls import ConnectError
-from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE
+from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE, ConnectError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_replicator.config.secret_masking import shown
 from mirrorflow_replicator.http.commands import (

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict

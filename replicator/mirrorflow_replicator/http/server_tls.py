@@ -11,9 +11,8 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from mirrorflow_core.errors import InvalidSettingError, SettingError
-from mirrorflow_kafka.security.credentials import stamp
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
-from mirrorflow_kafka.security.rotation import LOOK_S
+from mirrorflow_kafka.security.rotation import LOOK_S, stamp
 from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
 
 _CLIENT_AUTH = {

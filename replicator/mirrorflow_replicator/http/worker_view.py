@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mirrorflow_core.connect.rest_calls import NO_SIGNATURE, Signature
+from mirrorflow_core.connect.session_keys import NO_SIGNATURE, Signature
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http.samples import Samples

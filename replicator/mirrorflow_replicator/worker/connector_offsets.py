@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.java.json_text import dumped, is_integer, parsed, parsed_object
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel

@@ -18,9 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mirrorflow_core.connect.group_protocol import Unit
-from mirrorflow_core.connect.rest_calls import ConnectError
-from mirrorflow_core.connect.session_keys import check
+from mirrorflow_core.connect.group_assignment import Unit
+from mirrorflow_core.connect.session_keys import ConnectError, check
 from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
     RestartRequest,

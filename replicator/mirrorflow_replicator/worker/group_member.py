@@ -18,18 +18,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mirrorflow_core.connect.group_assignment import Units, share_out
-from mirrorflow_core.connect.group_protocol import (
+from mirrorflow_core.connect.group_assignment import (
     CONFIG_MISMATCH,
     NO_URL,
     PROTOCOLS,
     GroupAssignment,
     MemberState,
     Unit,
+    Units,
     decode_assignment,
     decode_state,
     encode_assignment,
     encode_state,
+    share_out,
 )
 from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError
 from mirrorflow_core.settings import GroupSettings

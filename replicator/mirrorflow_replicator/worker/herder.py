@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait

@@ -22,8 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import h11
 
-from mirrorflow_core.connect.rest_calls import NO_SIGNATURE, ConnectError, Signature
-from mirrorflow_core.connect.session_keys import SessionKey, sign
+from mirrorflow_core.connect.session_keys import NO_SIGNATURE, ConnectError, SessionKey, Signature, sign
 from mirrorflow_core.connect.worker_records import TaskCount
 from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableError
 from mirrorflow_core.settings import GroupSettings, WorkerSettings

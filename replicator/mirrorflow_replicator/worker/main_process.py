@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mirrorflow_core.connect.group_protocol import NO_URL
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.group_assignment import NO_URL
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import GroupSettings, WorkerSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_kafka.client.client_settings import check_client, clients_of
+from mirrorflow_kafka.security.client_security import check_client, clients_of
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.connectors.connector_host import host

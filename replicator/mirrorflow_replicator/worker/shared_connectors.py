@@ -20,9 +20,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mirrorflow_core.connect import task_configs
-from mirrorflow_core.connect.group_assignment import Units
-from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect import worker_state
+from mirrorflow_core.connect.group_assignment import Unit, Units
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
@@ -65,7 +64,7 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
 
     *held* are the units that the node holds.
     """
-    known = tuple(task_configs.partitions(one) for one in tasks)
+    known = tuple(worker_state.task_partitions(one) for one in tasks)
     return TaskShare(
         leads=Unit(connector=name) in held,
         tasks={
@@ -74,7 +73,7 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
             if Unit(connector=name, task=number) in held
         },
         count=len(known),
-        initial=any(task_configs.is_initial(one) for one in tasks),
+        initial=any(worker_state.is_initial_task(one) for one in tasks),
         known=known,
     )
 

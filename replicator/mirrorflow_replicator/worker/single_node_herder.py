@@ -18,13 +18,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, DistributedSettings, WorkerSettings
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offsets_topic import ensure_topic
+from mirrorflow_kafka.stores.position_store import ensure_topic
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.providers import Resolver

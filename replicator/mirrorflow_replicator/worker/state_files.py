@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.errors import SettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_kafka.security.rotation import LOOK_S
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.keys import read_properties

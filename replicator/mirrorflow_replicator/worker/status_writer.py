@@ -13,8 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mirrorflow_core.connect.group_assignment import Units
-from mirrorflow_core.connect.group_protocol import CONNECTOR, Unit
+from mirrorflow_core.connect.group_assignment import CONNECTOR, Unit, Units
 from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport, TaskReport

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from mirrorflow_core.connect import task_configs
-from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect import worker_state
+from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
@@ -52,12 +52,12 @@ class TaskConfigWriter:
     async def assignment(self, name: str, assignment: Assignment, initial: bool) -> None:  # noqa: FBT001 Publish
         """Stores tasks of source connector *name* that share *assignment*."""
         await self._put(
-            name, lambda properties: task_configs.of_source(properties, assignment, initial=initial)
+            name, lambda properties: worker_state.source_task_configs(properties, assignment, initial=initial)
         )
 
     async def one(self, name: str) -> None:
         """Stores that connector *name* has one task."""
-        await self._put(name, task_configs.of_one)
+        await self._put(name, worker_state.single_task_config)
 
     async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """Writes *tasks* to the config topic. Raises ClusterError."""
@@ -71,7 +71,7 @@ class TaskConfigWriter:
             properties = topic.configs.connectors[name]
             tasks = command_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
             written = topic.configs.tasks.get(name)
-            if task_configs.are_same(tasks, written) and name not in topic.configs.inconsistent:
+            if worker_state.are_same_tasks(tasks, written) and name not in topic.configs.inconsistent:
                 return
             try:
                 if node.acts_for_leader:

@@ -5,10 +5,10 @@ Task processes and bulk jobs both build their task here, so that they copy in th
 
 from collections import Counter
 
-from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.credentials import Resolve
+from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming

@@ -14,7 +14,7 @@ stored now.
 import logging
 from collections.abc import Awaitable, Callable
 
-from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster

@@ -16,7 +16,7 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
-from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.source import for_task

@@ -20,9 +20,9 @@ from typing import Any, Final, Self
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import fetch
-from mirrorflow_core.wire.cursor import Cursor, uvarint
+from mirrorflow_core.wire.primitives import Cursor, uvarint
 from mirrorflow_core.wire.records import Record
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
 from mirrorflow_kafka.client.metadata import (

@@ -10,8 +10,8 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.batch import split
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver

@@ -18,8 +18,8 @@ from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST
 from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_requests import EARLIEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter

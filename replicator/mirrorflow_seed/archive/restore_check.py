@@ -16,7 +16,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest

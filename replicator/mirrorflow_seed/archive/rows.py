@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Header, Record
 
@@ -85,17 +85,21 @@ def record_of(row: Sequence[Any]) -> Record:
 
 def _encoded(headers: Sequence[Header]) -> bytes:
     """Encodes headers as a record of magic 2 does: count, then each name and value after its length."""
-    parts = [varint.encode(len(headers))]
+    parts = [primitives.encode_varint(len(headers))]
     for name, content in headers:
-        parts += (varint.encode(len(name)), name)
-        parts += (varint.encode(-1),) if content is None else (varint.encode(len(content)), content)
+        parts += (primitives.encode_varint(len(name)), name)
+        parts += (
+            (primitives.encode_varint(-1),)
+            if content is None
+            else (primitives.encode_varint(len(content)), content)
+        )
     return b"".join(parts)
 
 
 def _decoded(raw: bytes) -> tuple[Header, ...]:
     headers: list[Header] = []
     try:
-        count, at = varint.decode(raw, 0)
+        count, at = primitives.decode_varint(raw, 0)
         for _ in range(count):
             name, at = _field(raw, at)
             content, at = _field(raw, at)
@@ -108,7 +112,7 @@ def _decoded(raw: bytes) -> tuple[Header, ...]:
 
 
 def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = varint.decode(raw, at)
+    length, at = primitives.decode_varint(raw, at)
     if length < 0:
         return None, at
     if at + length > len(raw):

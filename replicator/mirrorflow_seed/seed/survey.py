@@ -14,7 +14,7 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic

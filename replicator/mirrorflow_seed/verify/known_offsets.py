@@ -8,18 +8,21 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mirrorflow_core.connect.mirror_records import decode_offset_sync
-from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_core.connect.mirror_records import (
+    decode_map,
+    decode_map_key,
+    decode_offset_sync,
+    offset_map_topic,
+)
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError
 from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirrorflow_kafka.stores.mirror_log import MirrorLog
-from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog
+from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 
 

@@ -15,7 +15,7 @@ from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_seed.verify.known_offsets import read_known

@@ -18,7 +18,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.produce import API_KEY, VERSION, produce_request
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import LATEST
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CONCURRENT_TRANSACTIONS
 from tests.model.coordinator import PREPARING, Coordinator, Marker

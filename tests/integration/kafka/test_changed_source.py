@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, encode_key
-from mirrorflow_core.wire.murmur2 import partition_for
 from mirrorflow_core.wire.records import Record as WireRecord
+from mirrorflow_core.wire.records import partition_for
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offsets_topic import OffsetsLog
+from mirrorflow_kafka.stores.position_store import OffsetsLog
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.tools import load

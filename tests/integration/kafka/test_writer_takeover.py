@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN, OffsetPair
+from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_core.wire import produce
 from mirrorflow_core.wire.batch import Batch, rewrite, split
@@ -39,8 +38,8 @@ from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_clai
 from mirrorflow_core.writer.position import Form, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.writer.broker_requests import LeaderEpochEnd, SourceStart
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN, OffsetPair
+from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer import flow_plan, ownership, start_end
 from mirrorflow_core.writer import form as forms

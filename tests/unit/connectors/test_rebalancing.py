@@ -9,7 +9,7 @@ from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import ListedOffset
+from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors import rebalancing
 from mirrorflow_replicator.connectors.rebalancing import SAMPLES_MAX, Rebalancing

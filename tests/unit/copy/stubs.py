@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mirrorflow_core.naming.transforms import RenameRule
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.position import Form

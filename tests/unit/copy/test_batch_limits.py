@@ -8,7 +8,7 @@ import pytest
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
 from mirrorflow_core.topics.topic_configs import ConfigEntry
-from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED
+from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.copy import batch_limits

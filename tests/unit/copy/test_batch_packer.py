@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError, PartitionError, RecordTooLargeError
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.wire.batch import (
     DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
@@ -16,7 +16,7 @@ from mirrorflow_core.wire.batch import (
     checksum_holds,
     split,
 )
-from mirrorflow_core.wire.batch_limit import BatchLimit
+from mirrorflow_core.wire.produce import BatchLimit
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Stream

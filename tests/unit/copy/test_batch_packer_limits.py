@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.errors import RecordTooLargeError
 from mirrorflow_core.wire.batch import HEADER_BYTES, Batch, split
-from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED, limit_of
 from mirrorflow_core.wire.codecs import LZ4, NAMES, NONE, ZSTD, compress, decompress
+from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, limit_of
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.batch_packer import Packer

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.connect.mirror_records import decode_offset_sync
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.offsets.offset_syncs import PENDING_MAX, OffsetSyncStore, Sync
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy import offset_sync_writer as module
 from mirrorflow_replicator.copy.offset_sync_writer import SYNCS_PER_WRITE_MAX, OffsetSyncWriter

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.naming.transforms import RenameRule
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey

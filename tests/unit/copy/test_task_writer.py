@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import UnreachableError
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_writer import FINAL_CODES, UnfencedWriter
 from tests.unit.copy.leader import INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import (
     ConnectorConfig,
     ConnectorTarget,

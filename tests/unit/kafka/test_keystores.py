@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
-from mirrorflow_kafka.security.jks import JKS_MAGIC, JksError, open_key, read_jks
-from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
+from mirrorflow_kafka.security.keystores import (
+    JKS_MAGIC,
+    JksError,
+    client_key,
+    open_key,
+    read_jks,
+    trusted_certificates,
+)
 from tests.unit.kafka.certificates import authority, java_keystore, java_truststore, keytool, signed
 
 STORE, KEY = "store-Password", "key-Passwort-7"

@@ -14,11 +14,12 @@ import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_kafka.security.client_security import build_security
-from mirrorflow_kafka.security.oauth import RefreshWindow, TokenCache
-from mirrorflow_kafka.security.oauth_tokens import (
+from mirrorflow_kafka.security.oauth import (
     TOKEN_BYTES_MAX,
     ClientCredentials,
+    RefreshWindow,
     Token,
+    TokenCache,
     TokenError,
     TokenFile,
     UnsecuredToken,

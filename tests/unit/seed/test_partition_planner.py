@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
 from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, encode_key, encode_value
-from mirrorflow_core.connect.rest_calls import ConnectError
-from mirrorflow_core.position import Position
+from mirrorflow_core.connect.session_keys import ConnectError
+from mirrorflow_core.partitions import Position
 from mirrorflow_core.wire.records import Record
 from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets
 from mirrorflow_replicator.worker.connector_offsets import OffsetChanges, changed, connector_of, listed

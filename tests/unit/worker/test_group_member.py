@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_core.connect.group_protocol import (
+from mirrorflow_core.connect.group_assignment import (
     CONFIG_MISMATCH,
     NO_URL,
     GroupAssignment,

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
 from mirrorflow_core.connect.worker_state import LatestStatuses
 from mirrorflow_core.reports import ConnectorReport, TaskReport

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_replicator.worker import task_fencing
 from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing

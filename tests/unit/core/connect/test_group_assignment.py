@@ -6,8 +6,14 @@ from itertools import combinations, product
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mirrorflow_core.connect.group_assignment import MemberShare, Units, even_shares, share_out
-from mirrorflow_core.connect.group_protocol import CONNECTOR, Unit
+from mirrorflow_core.connect.group_assignment import (
+    CONNECTOR,
+    MemberShare,
+    Unit,
+    Units,
+    even_shares,
+    share_out,
+)
 
 ROUNDS_MAX = 2  # one that takes away, one that gives it on
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.connect.group_protocol import (
+from mirrorflow_core.connect.group_assignment import (
     CONFIG_MISMATCH,
     CONNECTOR,
     GroupAssignment,

@@ -19,10 +19,9 @@ from mirrorflow_core.connect.position_records import (
     encode_value,
 )
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
-from mirrorflow_core.wire.murmur2 import partition_for
-from mirrorflow_kafka.stores.offsets_file import OffsetsFile
+from mirrorflow_core.partitions import Position, TopicPartition
+from mirrorflow_core.wire.records import partition_for
+from mirrorflow_kafka.stores.position_store import OffsetsFile
 
 CONNECTOR = "MirrorSourceConnector"
 KEY = PositionKey(CONNECTOR, "A", "foo", 0)

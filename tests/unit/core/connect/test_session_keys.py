@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.connect.rest_calls import ConnectError, Signature
 from mirrorflow_core.connect.session_keys import (
+    ConnectError,
     SessionKey,
+    Signature,
     check,
     is_due,
     sign,

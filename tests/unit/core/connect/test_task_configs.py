@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.connect import task_configs
+from mirrorflow_core.connect import worker_state
 from mirrorflow_core.partitions import TopicPartition
 
 PROPERTIES = {"name": "a", "source.cluster.sasl.jaas.config": "${file:/etc/secret:jaas}"}
@@ -16,23 +16,25 @@ ASSIGNMENTS = st.lists(
 
 @given(ASSIGNMENTS)
 def test_partitions_are_read_as_they_were_written(assignment: tuple[tuple[TopicPartition, ...], ...]) -> None:
-    tasks = task_configs.of_source(PROPERTIES, assignment, initial=False)
-    assert [sorted(task) for task in assignment] == [[*task_configs.partitions(one)] for one in tasks]
+    tasks = worker_state.source_task_configs(PROPERTIES, assignment, initial=False)
+    assert [sorted(task) for task in assignment] == [[*worker_state.task_partitions(one)] for one in tasks]
     assert [str(number) for number in range(len(assignment))] == [one["task.index"] for one in tasks]
     assert all(one.items() >= PROPERTIES.items() for one in tasks)
 
 
 def test_a_flow_that_is_no_longer_new_has_the_same_work() -> None:
     assignment = ((TopicPartition("t-1", 0),),)
-    new, old = (task_configs.of_source(PROPERTIES, assignment, initial=initial) for initial in (True, False))
-    assert task_configs.is_initial(new[0])
-    assert not task_configs.is_initial(old[0])
-    assert task_configs.are_same(new, old)
-    assert not task_configs.are_same(new, None)
-    assert not task_configs.are_same(new, task_configs.of_one(PROPERTIES))
+    new, old = (
+        worker_state.source_task_configs(PROPERTIES, assignment, initial=initial) for initial in (True, False)
+    )
+    assert worker_state.is_initial_task(new[0])
+    assert not worker_state.is_initial_task(old[0])
+    assert worker_state.are_same_tasks(new, old)
+    assert not worker_state.are_same_tasks(new, None)
+    assert not worker_state.are_same_tasks(new, worker_state.single_task_config(PROPERTIES))
 
 
 def test_what_is_no_partition_is_passed_over() -> None:
     task = {"task.assigned.partitions": "t-1,,nothing,-3,u-x, v-2"}
-    assert (TopicPartition("t", 1), TopicPartition("v", 2)) == task_configs.partitions(task)
-    assert () == task_configs.partitions({})
+    assert (TopicPartition("t", 1), TopicPartition("v", 2)) == worker_state.task_partitions(task)
+    assert () == worker_state.task_partitions({})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.java.property_reader import parse_duration_ms, parse_instant_ms
+from mirrorflow_core.java.properties import parse_duration_ms, parse_instant_ms
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from mirrorflow_core.offsets.checkpoints import (
     CheckpointStore,
     Point,
     Standing,
+    Translator,
     at_beginning,
     due,
     renaming,
@@ -21,9 +22,7 @@ from mirrorflow_core.offsets.checkpoints import (
 )
 from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.offsets.translation import Translator
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.offsets.offset_map import RUNS_MAX, MappedOffset, MapStream, OffsetMap, PartitionMap, Run
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 
 STREAM = MapStream(1, "source-id", "target-id")
 ANCHOR = OffsetPair(-1, -1, -1)

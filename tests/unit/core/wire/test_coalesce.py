@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.batch_limit import plain_bytes
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
+from mirrorflow_core.wire.produce import plain_bytes
 from mirrorflow_core.wire.records import Record, decode, encode_as_logged
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
 

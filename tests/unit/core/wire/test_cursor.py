@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.wire.cursor import Cursor, uvarint
+from mirrorflow_core.wire.primitives import Cursor, uvarint
 from tests.unit.core.wire.foreign import encode_varint
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.wire.murmur2 import murmur2, partition_for
+from mirrorflow_core.wire.records import murmur2, partition_for
 from tests.unit.core.wire import foreign
 
 

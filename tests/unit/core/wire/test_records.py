@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.batch import checksum_holds, seal, split
-from mirrorflow_core.wire.batch_limit import plain_bytes
 from mirrorflow_core.wire.codecs import compress
+from mirrorflow_core.wire.produce import plain_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode, encode_split
 from tests.unit.core.wire.foreign import DefaultRecordBatch, LegacyRecordBatchBuilder, foreign_batch
 from tests.unit.core.wire.strategies import (

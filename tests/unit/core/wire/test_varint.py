@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire import varint
+from mirrorflow_core.wire import primitives
 from tests.unit.core.wire.foreign import encode_varint
 
 INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-9000, 9000))
@@ -14,9 +14,9 @@ INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-9000, 9000))
 @given(INTEGERS, st.binary(max_size=3), st.binary(max_size=3))
 def test_an_integer_survives_between_other_bytes(number, before, after):
     """It is decoded at its start, and its end is returned."""
-    data = before + varint.encode(number) + after
+    data = before + primitives.encode_varint(number) + after
 
-    assert (number, len(data) - len(after)) == varint.decode(data, len(before))
+    assert (number, len(data) - len(after)) == primitives.decode_varint(data, len(before))
 
 
 @given(INTEGERS)
@@ -25,17 +25,17 @@ def test_another_implementation_agrees(number):
     written = bytearray()
     encode_varint(number, written.append)
 
-    assert bytes(written) == varint.encode(number)
+    assert bytes(written) == primitives.encode_varint(number)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 11])
 def test_an_integer_without_an_end_is_refused(data):
     """Cut off, or longer than 64 bits can be."""
     with pytest.raises(CorruptRecordsError):
-        varint.decode(data, 0)
+        primitives.decode_varint(data, 0)
 
 
 def test_differences_wrap_as_javas_do():
     """The difference of the largest and the smallest timestamp has an encoding too."""
-    assert varint.encode(-1) == varint.encode(2**64 - 1)
-    assert varint.wrapped(2**63) == -(2**63)
+    assert primitives.encode_varint(-1) == primitives.encode_varint(2**64 - 1)
+    assert primitives.wrapped(2**63) == -(2**63)

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,

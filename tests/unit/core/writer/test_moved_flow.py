@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.writer.identity import Anchor, Decisions
 from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.connect.position_records import decode as decode_earlier
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position
 from mirrorflow_core.writer.claim import (
     Claim,
     ClaimWatch,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.writer.stream import Span, Stream
 
 

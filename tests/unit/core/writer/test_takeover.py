@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import (
     Done,
