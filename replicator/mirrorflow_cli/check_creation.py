@@ -11,7 +11,7 @@ from mirrorflow_cli.check_record_limits import TopicSample, check_record_limits
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster

@@ -1,7 +1,7 @@
 """Checks what the flow's users may do on both clusters, without doing any of it.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.topics.topic_acls` has the operations; `check_creation` checks
+them for topics that do not exist yet, too. `mirrorflow_core.topic_acls` has the operations; `check_creation` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing
@@ -15,7 +15,7 @@ from mirrorflow_cli.check_findings import Findings
 from mirrorflow_cli.clusters import Selected
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.naming.patterns import literal_name
+from mirrorflow_core.java.patterns import literal_name
 from mirrorflow_core.settings import (
     BeatSettings,
     CheckpointSettings,
@@ -23,7 +23,7 @@ from mirrorflow_core.settings import (
     OffsetStore,
     SourceSettings,
 )
-from mirrorflow_core.topics.topic_acls import (
+from mirrorflow_core.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
     ALTER,
@@ -45,7 +45,7 @@ from mirrorflow_core.topics.topic_acls import (
     copied_topic,
     plan_acls,
 )
-from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin, groups

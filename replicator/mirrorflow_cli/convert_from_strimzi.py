@@ -25,8 +25,8 @@ from mirrorflow_cli.convert_java_flow import (
     JavaFlow,
 )
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader, read_list
-from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_replicator.config import clients
 
 KIND = "KafkaMirrorMaker2"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from mirrorflow_core.offsets.group_offsets import GroupOffset
+from mirrorflow_core.checkpoints import GroupOffset
 
 
 class PartitionPhase(Enum):

@@ -65,7 +65,7 @@ LabelName = Annotated[
         pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$",
     ),
 ]
-# A MirrorFlow's name, with its namespace and Kubernetes cluster, or MM2's `A->B` (`mirrorflow_core.naming.flow_id`).
+# A MirrorFlow's name, with its namespace and Kubernetes cluster, or MM2's `A->B` (`mirrorflow_core.replication_policy`).
 FlowId = Annotated[
     str, Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9._>@-]+$", examples=["east-to-west"])
 ]

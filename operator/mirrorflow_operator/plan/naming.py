@@ -4,12 +4,12 @@ A custom filter class is not known here: only the topic lists count.
 """
 
 from mirrorflow_core.errors import SettingError
+from mirrorflow_core.java.patterns import TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import TOPICS_EXCLUDE
-from mirrorflow_core.naming.replication_policy import make_policy
-from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms, read_transforms
+from mirrorflow_core.replication_policy import make_policy
 from mirrorflow_core.settings import PolicyKind, PolicySettings
+from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.transforms import TopicTransforms, Transforms, read_transforms
 from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
 
 _POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}

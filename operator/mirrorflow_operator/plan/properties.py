@@ -9,8 +9,8 @@ so a Secret of cert-manager, Strimzi or `kubectl create secret tls` works unchan
 from collections.abc import Iterable, Mapping
 
 from mirrorflow_core.java.jaas import escape_option, format_jaas
-from mirrorflow_core.naming.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_core.naming.replication_policy import worker_topic
+from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_operator.api.model import whole
 from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import (

@@ -10,7 +10,7 @@ so scaling restarts no pod.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_core.naming.replication_policy import worker_topic
+from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names

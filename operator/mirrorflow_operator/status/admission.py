@@ -11,7 +11,7 @@ How the reconciler uses the result:
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirrorflow_core.naming.flow_id import flow_id
+from mirrorflow_core.replication_policy import flow_id
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError

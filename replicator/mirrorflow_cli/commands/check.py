@@ -38,7 +38,7 @@ from mirrorflow_core.errors import (
     NotAuthorizedError,
     SettingError,
 )
-from mirrorflow_core.naming.flow_id import runs_elsewhere
+from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import (
     CheckpointSettings,
@@ -46,8 +46,8 @@ from mirrorflow_core.settings import (
     HeartbeatSettings,
     SourceSettings,
 )
-from mirrorflow_core.topics.topic_acls import AclBinding
-from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.topic_acls import AclBinding
+from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.client.cluster import Cluster

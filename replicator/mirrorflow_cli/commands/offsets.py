@@ -19,9 +19,8 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flow_plans import source_settings, valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.output import print_table
+from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, standings, writable
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offsets.checkpoints import standings
-from mirrorflow_core.offsets.group_offsets import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST

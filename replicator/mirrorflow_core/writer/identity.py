@@ -1,4 +1,4 @@
-"""Records of a flow's identity topic: holds of retention (`topics.retention_hold`), and what earlier releases decided.
+"""Records of a flow's identity topic: holds of retention (`mirrorflow_core.retention_hold`), and what earlier releases decided.
 
 The topic `mm2-identity.<source>.internal` on the target has one partition, is never compacted and never expires. The
 first record of a key binds. `Decisions` applies the records in order and does no I/O.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
-from mirrorflow_core.topics.retention_hold import Hold, Holds, RetentionLease
+from mirrorflow_core.retention_hold import Hold, Holds, RetentionLease
 
 LAST_EPOCH: Final = 2**15 - 1
 

@@ -1,7 +1,7 @@
 """The admin API of one cluster: re-exports the requests of this package, except log reads and groups."""
 
-from mirrorflow_core.topics.topic_acls import AclBinding
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topic_acls import AclBinding
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
 from mirrorflow_kafka.admin.configs import (
     alter_topic_configs,

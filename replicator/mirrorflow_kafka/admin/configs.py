@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.topics import NewTopic, create_topics
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster

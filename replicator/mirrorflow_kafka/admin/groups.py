@@ -1,7 +1,7 @@
 """Lists consumer groups, reads their committed offsets, and commits offsets for groups without members.
 
 Requests are sent to the group's coordinator, and again if it has moved (`Cluster.call`). An error concerns
-one group; callers continue with the others. `offsets.group_offsets` and `offsets.checkpoints` decide what to commit
+one group; callers continue with the others. `mirrorflow_core.checkpoints` and `mirrorflow_core.checkpoints` decide what to commit
 and when.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
-from mirrorflow_core.offsets.group_offsets import Group
+from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED, raise_for

@@ -16,7 +16,7 @@ from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
-from mirrorflow_core.topics.topic_configs import ConfigChange
+from mirrorflow_core.topic_configs import ConfigChange
 from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import Record, encode_split, partition_for
 from mirrorflow_core.wire.records import decode as decode_records

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_acls import AclBinding, decode_mark, encode_mark
+from mirrorflow_core.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.wire.records import encode as encode_records
 from mirrorflow_core.writer.identity import Decisions, Identity, Proposal, decode, encode, identity_topic

@@ -9,10 +9,10 @@ references.
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.patterns import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_core.naming.transforms import read_transforms
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings
+from mirrorflow_core.transforms import read_transforms
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns
 from mirrorflow_replicator.config.plugins import group_filter, policy_settings, topic_filter

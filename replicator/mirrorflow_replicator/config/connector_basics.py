@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_replicator.config.clients import label
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.patterns import SettingPattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import SettingPattern, compile_patterns
-from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split, worker_topic
+from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split, worker_topic
 from mirrorflow_core.settings import WorkerSettings
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.checkpoint import why_not

@@ -8,13 +8,11 @@ import importlib
 import re
 from collections.abc import Callable
 
+from mirrorflow_core.checkpoints import GroupSelection
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import compile_patterns
-from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
-from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
-from mirrorflow_core.offsets.group_offsets import GroupSelection
+from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.settings import (
     CheckpointSettings,
     HeartbeatSettings,
@@ -22,6 +20,8 @@ from mirrorflow_core.settings import (
     PolicySettings,
     SourceSettings,
 )
+from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 PYTHON = "python:"
 _PYTHON_CLASS = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -97,7 +97,7 @@ def make_replication_policy(
         raise InvalidSettingError(
             key=key,
             problem=f"{settings.policy.custom} lacks methods of ReplicationPolicy",
-            action="see mirrorflow_core.naming.replication_policy",
+            action="see mirrorflow_core.replication_policy",
         )
     return policy
 

@@ -18,8 +18,8 @@ from typing import Protocol
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import resolve_jaas
+from mirrorflow_core.java.patterns import SettingPattern, compile_pattern
 from mirrorflow_core.java.properties import Reference, parse_properties, read_list, substitute
-from mirrorflow_core.naming.patterns import SettingPattern, compile_pattern
 from mirrorflow_replicator.config.clients import is_shared
 
 # Java's limit is its heap; a secret or properties file larger than this means a wrong path (a device, a log).

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
-from mirrorflow_core.naming.patterns import CONFIG_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_core.naming.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_core.settings import (
     TRANSACTION_TIMEOUT_MS,
     ClientSettings,
@@ -21,6 +20,7 @@ from mirrorflow_core.settings import (
     SourceSettings,
     StartPosition,
 )
+from mirrorflow_core.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.replication_policy import worker_topic
+from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import (
     ClientSettings,
     OffsetStorageSettings,

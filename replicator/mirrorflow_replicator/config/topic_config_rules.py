@@ -7,10 +7,10 @@ The exceptions are not MM2's: `mirrorflow.config.properties.exclude.by.topic`, p
 import re
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.patterns import SettingPattern, compile_pattern
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import SettingPattern, compile_pattern
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigException, ConfigRules
+from mirrorflow_core.topic_configs import ConfigException, ConfigRules
 from mirrorflow_replicator.config.plugins import make_config_filter
 
 BY_TOPIC_KEY = "mirrorflow.config.properties.exclude.by.topic"

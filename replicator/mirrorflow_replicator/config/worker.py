@@ -17,7 +17,7 @@ from mirrorflow_core.connect.group_assignment import PROTOCOLS
 from mirrorflow_core.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.replication_policy import worker_topic
+from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import (
     ClientSettings,
     ConnectorSettings,

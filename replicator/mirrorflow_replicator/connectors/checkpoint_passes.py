@@ -3,7 +3,7 @@
 Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
 again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
 ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
-`offsets.checkpoints` decides what is written.
+`mirrorflow_core.checkpoints` decides what is written.
 """
 
 import asyncio
@@ -12,6 +12,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from mirrorflow_core import checkpoints as decisions
+from mirrorflow_core.checkpoints import (
+    Group,
+    GroupFacts,
+    GroupOffset,
+    Point,
+    Points,
+    Standing,
+    Writable,
+    group_offsets,
+    writable,
+)
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     encode_checkpoint_key,
@@ -25,16 +37,6 @@ from mirrorflow_core.errors import (
     InvalidSettingError,
     MirrorFlowError,
     UnreachableError,
-)
-from mirrorflow_core.offsets import checkpoints as decisions
-from mirrorflow_core.offsets.checkpoints import Point, Points, Standing
-from mirrorflow_core.offsets.group_offsets import (
-    Group,
-    GroupFacts,
-    GroupOffset,
-    Writable,
-    group_offsets,
-    writable,
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
-from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.writer.flow_plan import TopicIds

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.naming.flow_id import flow_name
 from mirrorflow_core.partitions import Position, TopicPartition
+from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin

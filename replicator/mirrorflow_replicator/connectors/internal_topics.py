@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import OffsetStore, SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin

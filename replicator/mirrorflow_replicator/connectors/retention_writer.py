@@ -1,4 +1,4 @@
-"""Holds the retention of target topics during bulk jobs, and restores it (`topics.retention_hold` decides).
+"""Holds the retention of target topics during bulk jobs, and restores it (`mirrorflow_core.retention_hold` decides).
 
 Guarantees: a topic's settings are in the identity topic before they are changed; nothing is restored while
 another job's lease runs; a step that was done twice, or interrupted by a kill, does no harm.
@@ -6,7 +6,7 @@ another job's lease runs; a step that was done twice, or interrupted by a kill, 
 
 from collections.abc import Callable, Collection, Mapping
 
-from mirrorflow_core.topics.retention_hold import (
+from mirrorflow_core.retention_hold import (
     FOR_EVER,
     LEASE_MS,
     OVER_MS,
@@ -16,7 +16,7 @@ from mirrorflow_core.topics.retention_hold import (
     changed,
     restoring,
 )
-from mirrorflow_core.topics.topic_configs import ConfigChange
+from mirrorflow_core.topic_configs import ConfigChange
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog

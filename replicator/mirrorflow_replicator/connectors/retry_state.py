@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.naming.flow_id import flow_name
+from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.connectors.cluster_clients import missing_of

@@ -1,6 +1,6 @@
 """Keeps the target's topics in line with the source's: creates them, grows them, copies their settings.
 
-`topics.topic_configs` and `topics.topic_configs` make the plans. Each pass reads both clusters again and is
+`mirrorflow_core.topic_configs` and `mirrorflow_core.topic_configs` make the plans. Each pass reads both clusters again and is
 safe to repeat, also by two processes at once. What fails for one topic is a message in the result, and the
 others continue; only errors of a whole cluster are raised.
 """
@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.retention_hold import RETENTION
-from mirrorflow_core.topics.topic_configs import (
+from mirrorflow_core.retention_hold import RETENTION
+from mirrorflow_core.topic_configs import (
     ConfigEntry,
     ConfigRules,
     NewTopicPlan,
@@ -25,6 +24,7 @@ from mirrorflow_core.topics.topic_configs import (
     plan_topics,
     target_names,
 )
+from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster

@@ -19,7 +19,7 @@ from mirrorflow_core.errors import (
     RecordTooLargeError,
     UnsupportedBatchError,
 )
-from mirrorflow_core.naming.transforms import NO_EDITS, HeaderEdits
+from mirrorflow_core.transforms import NO_EDITS, HeaderEdits
 from mirrorflow_core.wire.batch import (
     Batch,
     BatchRefusal,

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Sequence
 
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, PartitionError
-from mirrorflow_core.naming.transforms import RenameRule
-from mirrorflow_core.offsets.offset_map import MapStream
+from mirrorflow_core.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.writer.form import ChangeForm

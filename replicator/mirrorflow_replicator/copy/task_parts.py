@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import PositionStore

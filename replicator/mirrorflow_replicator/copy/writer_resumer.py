@@ -19,7 +19,7 @@ from mirrorflow_core.errors import (
     TargetDataLostError,
     TargetTakenError,
 )
-from mirrorflow_core.offsets.offset_map import MapStream
+from mirrorflow_core.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_core.stall_detection import ObstacleKind, out_of_sync

@@ -8,7 +8,7 @@ more; `truncated` is true if there are others. It names groups and topics, as `/
 from collections.abc import Iterator
 from itertools import islice
 
-from mirrorflow_core.offsets.group_offsets import GroupOffset
+from mirrorflow_core.checkpoints import GroupOffset
 from mirrorflow_replicator.http.worker_view import Response, WorkerView, json_response, limit_of
 
 VERSION = 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mirrorflow_core.naming.replication_policy import HEARTBEATS, DefaultPolicy
+from mirrorflow_core.replication_policy import HEARTBEATS, DefaultPolicy
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport
 from mirrorflow_replicator.http.samples import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.http.worker_view import WorkerView

@@ -12,8 +12,8 @@ from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.retention_hold import MARGIN_MS, limit_of, would_delete
-from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
+from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
 from mirrorflow_replicator.process.clock import now_ms

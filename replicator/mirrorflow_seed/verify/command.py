@@ -22,7 +22,7 @@ from mirrorflow_core.errors import (
     SettingError,
     UnreachableError,
 )
-from mirrorflow_core.naming.flow_id import flow_name
+from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, LocationError, SeedError
 from mirrorflow_seed.job_status_server import Display, JobStatusServer

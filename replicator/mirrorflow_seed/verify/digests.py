@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from mirrorflow_core.naming.transforms import NO_EDITS, HeaderEdits
+from mirrorflow_core.transforms import NO_EDITS, HeaderEdits
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record, decode
 

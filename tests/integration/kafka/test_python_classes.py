@@ -17,7 +17,7 @@ pytestmark = pytest.mark.more
 
 LAG_MAX = 10
 MODULE = '''
-from mirrorflow_core.naming.replication_policy import DefaultPolicy
+from mirrorflow_core.replication_policy import DefaultPolicy
 
 
 class Behind(DefaultPolicy):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.retention_hold import LEASE_MS, RetentionLease
+from mirrorflow_core.retention_hold import LEASE_MS, RetentionLease
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog

@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.naming.replication_policy import make_policy
+from mirrorflow_core.replication_policy import make_policy
 from mirrorflow_core.settings import SourceSettings, StartPosition, WorkerSettings
 from mirrorflow_replicator.config.dedicated_mode import (
     EnabledFlow,

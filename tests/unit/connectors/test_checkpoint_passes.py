@@ -5,8 +5,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.offsets.group_offsets import Group
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker import load_standalone

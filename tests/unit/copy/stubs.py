@@ -4,8 +4,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.position import Form

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
-from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import (

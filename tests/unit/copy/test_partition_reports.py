@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError
-from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report, partition_report

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mirrorflow_core.offsets.group_offsets import GroupOffset
+from mirrorflow_core.checkpoints import GroupOffset
 from mirrorflow_core.reports import GroupsReport
 from mirrorflow_replicator.http.group_offsets import answer
 from tests.unit.http.reports import NOW_S, connector, content, view

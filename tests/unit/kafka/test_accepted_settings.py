@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_core.topics.topic_configs import ConfigChange
+from mirrorflow_core.topic_configs import ConfigChange
 from mirrorflow_kafka.admin import configs
 from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.admin.topics import NewTopic

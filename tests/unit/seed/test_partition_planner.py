@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import BrokerError
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
-from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
+from mirrorflow_core.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import StartPosition
+from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
 from mirrorflow_seed.verify.comparison import Comparison

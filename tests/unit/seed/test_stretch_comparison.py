@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import BrokerError
-from mirrorflow_core.naming.transforms import NO_EDITS
+from mirrorflow_core.transforms import NO_EDITS
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import stretch_comparison
 from mirrorflow_seed.verify.splits import Split

@@ -6,7 +6,7 @@ from typing import Final
 
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern, PatternList
-from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
+from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
 from mirrorflow_operator.api.spec import InitialPosition, NamingPolicy
 from mirrorflow_operator.api.status import seconds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.naming.flow_id import flow_id, flow_name, runs_elsewhere
+from mirrorflow_core.replication_policy import flow_id, flow_name, runs_elsewhere
 
 
 def test_an_id_names_the_namespace_and_the_kubernetes_cluster() -> None:

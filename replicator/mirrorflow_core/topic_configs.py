@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from mirrorflow_core.naming.patterns import SettingPattern
+from mirrorflow_core.java.patterns import SettingPattern
 
 
 class ConfigSource(IntEnum):

@@ -3,11 +3,11 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.naming.patterns import compile_patterns
-from mirrorflow_core.naming.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
-from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
+from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 DEFAULT = DefaultPolicy()
 IDENTITY = IdentityPolicy("source")

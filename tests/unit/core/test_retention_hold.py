@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mirrorflow_core.topics.retention_hold import (
+from mirrorflow_core.retention_hold import (
     OVER_MS,
     RESTORED_MS,
     Hold,
@@ -12,7 +12,7 @@ from mirrorflow_core.topics.retention_hold import (
     restoring,
     would_delete,
 )
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.writer.identity import decode, encode
 
 NOW = 1_000_000

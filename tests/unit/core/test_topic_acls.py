@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.naming.replication_policy import DefaultPolicy, remote_prefix
-from mirrorflow_core.naming.topic_selection import TopicSelection
+from mirrorflow_core.replication_policy import DefaultPolicy, remote_prefix
 from mirrorflow_core.settings import PolicyKind, PolicySettings
-from mirrorflow_core.topics.topic_acls import (
+from mirrorflow_core.topic_acls import (
     TOPIC,
     AclBinding,
     AclPlan,
@@ -23,6 +22,7 @@ from mirrorflow_core.topics.topic_acls import (
     plan_acls,
     target_acl,
 )
+from mirrorflow_core.topic_selection import TopicSelection
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED

@@ -2,9 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.offsets.checkpoints import Point, Standing
-from mirrorflow_core.offsets.group_offsets import (
+from mirrorflow_core.checkpoints import (
     DUE,
     HAS_MEMBERS,
     NO_CHECKPOINT,
@@ -15,10 +13,13 @@ from mirrorflow_core.offsets.group_offsets import (
     Group,
     GroupFacts,
     GroupSelection,
+    Point,
+    Standing,
     Writable,
     group_offsets,
     writable,
 )
+from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin.groups import Committed
 

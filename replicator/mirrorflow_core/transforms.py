@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import Replacement
+from mirrorflow_core.java.patterns import Replacement, compile_pattern
 from mirrorflow_core.java.properties import PropertyReader
-from mirrorflow_core.naming.patterns import compile_pattern
-from mirrorflow_core.naming.replication_policy import ReplicationPolicy
+from mirrorflow_core.replication_policy import ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
 
 NULL = "null"

@@ -8,9 +8,28 @@ implement `ReplicationPolicy`. The topics in which a worker stores its state hav
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from mirrorflow_core.settings import PolicyKind, PolicySettings
+
+_PLACE: Final = "@"  # neither names of MirrorFlows nor MM2's `A->B` have it
+
+
+def flow_id(name: str, namespace: str, kubernetes_id: str) -> str:
+    """Returns the id of flow *name* in a namespace; *kubernetes_id*: of the Kubernetes cluster, "" if unknown."""
+    place = f"{namespace}.{kubernetes_id}" if kubernetes_id else namespace
+    return f"{name}{_PLACE}{place}"
+
+
+def flow_name(id_: str) -> str:
+    """Returns the name of the flow with this id, for labels of metrics and reports."""
+    return id_.partition(_PLACE)[0]
+
+
+def runs_elsewhere(id_: str, owner: str) -> bool:
+    """Returns whether *owner* is the flow of the file with flow id *id_*, run by an operator."""
+    return id_ == flow_name(owner) != owner
+
 
 # Connect workers and MirrorFlow always name these with dots, whatever `replication.policy.separator` is. With
 # another separator, Java relies on `topics.exclude`, which a user may have replaced. A policy that keeps

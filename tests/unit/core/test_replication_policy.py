@@ -2,12 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.naming.replication_policy import (
-    DefaultPolicy,
-    IdentityPolicy,
-    ReplicationPolicy,
-    make_policy,
-)
+from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy, make_policy
 from mirrorflow_core.settings import PolicyKind, PolicySettings
 
 DEFAULT = DefaultPolicy()

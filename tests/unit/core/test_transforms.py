@@ -3,9 +3,9 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, SettingError
-from mirrorflow_core.naming.replication_policy import DefaultPolicy, IdentityPolicy
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms, literal_bytes
+from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
 from mirrorflow_core.settings import SourceSettings, TransformKind, TransformSettings
+from mirrorflow_core.transforms import TopicTransforms, Transforms, literal_bytes
 from mirrorflow_replicator.config.source import parse_source
 
 

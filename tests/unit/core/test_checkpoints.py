@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.naming.replication_policy import DefaultPolicy, IdentityPolicy
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
-from mirrorflow_core.offsets.checkpoints import (
+from mirrorflow_core.checkpoints import (
     CheckpointStore,
     Point,
     Standing,
@@ -20,9 +18,11 @@ from mirrorflow_core.offsets.checkpoints import (
     standings,
     to_give,
 )
-from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMap
-from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
+from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from mirrorflow_core.naming.patterns import compile_patterns, literal_name
-from mirrorflow_core.naming.replication_policy import HEARTBEATS, ReplicationPolicy, is_worker_topic
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.java.patterns import compile_patterns, literal_name
+from mirrorflow_core.replication_policy import HEARTBEATS, ReplicationPolicy, is_worker_topic
+from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 # A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
 HOPS_MAX = 250

@@ -1,1 +1,0 @@
-"""Translates consumer group offsets: offset map, offset syncs, checkpoints and group selection."""
