@@ -32,8 +32,8 @@ from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader, parse_instant_ms, read_list
 from mirrorflow_core.transforms import read_transforms
-from mirrorflow_operator.api.reserved_keys import field_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
+from mirrorflow_operator.api.workloads import field_of
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.checkpoint import why_not
 from mirrorflow_replicator.config.key_rows import Scope, Verdict

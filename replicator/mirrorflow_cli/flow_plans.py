@@ -17,9 +17,9 @@ from mirrorflow_core.settings import (
 )
 from mirrorflow_kafka.security.client_security import ClientSettingError, check_client, clients_of
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan, plan
+from mirrorflow_operator.plan.properties import SecretLayout
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
 

@@ -16,10 +16,10 @@ from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import parse_properties, read_list
 from mirrorflow_operator.api.load import flow_of, load_flow
-from mirrorflow_operator.api.rules.clusters import may_hold_secret
+from mirrorflow_operator.api.rules.table import may_hold_secret
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.layout import FILE_PROVIDER, SecretLayout
+from mirrorflow_operator.plan.properties import FILE_PROVIDER, SecretLayout
 
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.model import (
     LIST_MAX,
     LIST_SET,
@@ -26,7 +25,7 @@ from mirrorflow_operator.api.model import (
     Properties,
     Quantity,
 )
-from mirrorflow_operator.api.runs import RollingRestart, Seed, Verify
+from mirrorflow_operator.api.workloads import Connectors, RollingRestart, Seed, Verify
 
 
 class AuthenticationType(Enum):
@@ -89,7 +88,7 @@ class Tls(ApiModel):
 
 
 class Authentication(ApiModel):
-    """The identity of the flow on this cluster; `rules.clusters` has the fields of each type."""
+    """The identity of the flow on this cluster; `rules.table` has the fields of each type."""
 
     type: AuthenticationType = Field(
         description="Authentication type: Tls, Plain, ScramSha256, ScramSha512, OAuthBearer or Custom."

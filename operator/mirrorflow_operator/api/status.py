@@ -4,11 +4,12 @@ The status has counts and states, but no topics, groups or secrets; values that 
 metrics. Every list is bounded.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from mirrorflow_operator.api.model import ApiModel, RunId, list_map
 
@@ -212,6 +213,40 @@ class Status(ApiModel):
     seed: SeedStatus | None = Field(None, description="Last seed.")
     verify: VerifyStatus | None = Field(None, description="Last verification.")
     restart: RunStatus | None = Field(None, description="Last restart.")
+
+
+def status_of(document: Any) -> Status:
+    """Parses *document* into a Status; fields of another release or another writer are ignored one by one.
+
+    An unreadable field must not cost the others, because the pinned version is among them.
+    """
+    if not isinstance(document, Mapping):
+        return Status()
+    found: dict[str, Any] = {}
+    for name, field in Status.model_fields.items():
+        alias = field.alias or name
+        if alias in document:
+            found |= _field(name, alias, document[alias])
+    return Status(**found)
+
+
+def _field(name: str, alias: str, value: Any) -> dict[str, Any]:
+    if name == "conditions":
+        rows = value if isinstance(value, list) else []
+        conditions = {one.type: one for one in (_condition(row) for row in rows) if one is not None}
+        return {name: tuple(conditions.values())}
+    try:
+        part = Status.model_validate({alias: value}, extra="ignore")
+    except ValidationError:
+        return {}
+    return {name: getattr(part, name)}
+
+
+def _condition(row: Any) -> Condition | None:
+    try:
+        return Condition.model_validate(row, extra="ignore")
+    except ValidationError:
+        return None
 
 
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import seconds
+from mirrorflow_operator.api.status import seconds, status_of
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
-from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
@@ -27,6 +26,7 @@ from mirrorflow_operator.plan.names import (
     SCHEME_ANNOTATION,
 )
 from mirrorflow_operator.plan.pod import CONTAINER
+from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.observation import (
     DeploymentCondition,
@@ -35,7 +35,6 @@ from mirrorflow_operator.status.observation import (
     PodSeen,
     ScheduleSeen,
 )
-from mirrorflow_operator.status.status_document import status_of
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message

@@ -36,8 +36,7 @@ from mirrorflow_operator.cluster.observed import (
     schedule_seen,
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
-from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.cross_flow_checks import CrossFlowChecks
+from mirrorflow_operator.status.admission import CrossFlowChecks, Key
 from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
 
 Id = tuple[str, str, str]  # kind, namespace, name

@@ -17,12 +17,10 @@ from enum import Enum
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
-from mirrorflow_operator.api.connectors import Template
 from mirrorflow_operator.api.model import amount, whole
-from mirrorflow_operator.api.runs import ForeignRecordPolicy, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.workloads import ForeignRecordPolicy, Seed, SparkJob, Template, Verify
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.objects import content_hash
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, plan_of_all
 from mirrorflow_operator.plan.pod import (
@@ -39,6 +37,7 @@ from mirrorflow_operator.plan.pod import (
     volume_mounts,
     volumes,
 )
+from mirrorflow_operator.plan.properties import SecretLayout
 from mirrorflow_operator.settings import SEED_ACCOUNT
 
 

@@ -2,7 +2,7 @@
 
 Pure and total: the same flow and image give the same bytes, so a second apply changes nothing. Each connector
 has its own workload (KIP-304), or shares one with the connectors in its pod. Only what all connectors share
-belongs to the flow. `cluster.apply` adds owner references, because only it knows the owner's uid.
+belongs to the flow. `reconcile.object_writer` adds owner references, because only it knows the owner's uid.
 
 An object in the cluster is compared with its plan. The API server adds fields, fills in defaults and rewrites
 quantities. So an object matches if it has everything that was planned, whatever else it has. A field removed from
@@ -16,16 +16,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
-from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.model import same_amount
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan import names, replica_sharing
-from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_kind, pods
-from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.api.workloads import Connector
+from mirrorflow_operator.plan import names, pod_sharing
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, Mounts, mounts, pod
-from mirrorflow_operator.plan.properties import STATE_KEY
-from mirrorflow_operator.plan.replica_sharing import Shape
+from mirrorflow_operator.plan.pod_sharing import Shape, connector_spec, file_names, pod_kind, pods
+from mirrorflow_operator.plan.properties import STATE_KEY, SecretLayout
 
 # List members are matched by the first of these keys that all have; others by their index.
 _KEYS: Final = ("name", "mountPath", "containerPort", "uid", "topologyKey")
@@ -105,7 +103,7 @@ def objects(
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
     for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
-        shape = shapes.get(host) or replica_sharing.shape_of(flow, connector_spec(flow.spec.connectors, host))
+        shape = shapes.get(host) or pod_sharing.shape_of(flow, connector_spec(flow.spec.connectors, host))
         # Distributed workers run only what their config topic has: until a pod of several connectors is
         # standalone, the other connectors wait.
         inside = [planned[kind] for kind in (kinds[:1] if shape.is_shared else kinds)]
@@ -137,7 +135,7 @@ def _of_pod(
     config = _config_map(flow, first.kind, files)
     yield config
     if shape.is_shared:
-        yield from replica_sharing.shared_objects(flow, first.kind)
+        yield from pod_sharing.shared_objects(flow, first.kind)
     yield _deployment(
         flow,
         inside,
@@ -168,15 +166,15 @@ def _worker_properties(
     if secure and tls is not None:
         # Probes and the operator have no client certificate.
         listener = f"https{LISTENER}"
-        shown = {**replica_sharing.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
+        shown = {**pod_sharing.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
     if not is_shared:
         return {**plan.worker_properties, **shown, LISTENERS_KEY: listener}
     return {
         **plan.worker_properties,
         **shown,
-        **replica_sharing.node_properties(flow, plan.kind, spec, layout),
+        **pod_sharing.node_properties(flow, plan.kind, spec, layout),
         # For the internal REST between pods only.
-        "listeners": replica_sharing.internal_listener(flow),
+        "listeners": pod_sharing.internal_listener(flow),
         LISTENERS_KEY: listener,
     }
 

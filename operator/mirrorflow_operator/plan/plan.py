@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mirrorflow_operator.api.connectors import ConnectorName
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.workloads import ConnectorName
 from mirrorflow_operator.plan import properties
-from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.properties import SecretLayout
 
 CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
 _NO_SYNCS = (

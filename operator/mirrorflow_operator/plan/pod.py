@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.connectors import (
+from mirrorflow_operator.api.model import ApiModel
+from mirrorflow_operator.api.workloads import (
     ComputeAmounts,
     Connector,
     EnvironmentVariable,
@@ -25,9 +26,8 @@ from mirrorflow_operator.api.connectors import (
     TopologySpread,
     Volume,
 )
-from mirrorflow_operator.api.model import ApiModel
-from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, POD_IP
+from mirrorflow_operator.plan.pod_sharing import INTERNAL_PORT, POD_IP
+from mirrorflow_operator.plan.properties import SecretLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

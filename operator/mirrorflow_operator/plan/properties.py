@@ -7,12 +7,12 @@ so a Secret of cert-manager, Strimzi or `kubectl create secret tls` works unchan
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_operator.api.model import whole
-from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import (
     Authentication,
     AuthenticationType,
@@ -30,7 +30,43 @@ from mirrorflow_operator.api.spec import (
     TopicConfigException,
     TrustedCertificate,
 )
-from mirrorflow_operator.plan.layout import FILE_PROVIDER, PROVIDER, SecretLayout
+from mirrorflow_operator.api.workloads import KEYS_OF_WORKER
+
+PROVIDER = "dir"
+FILE_PROVIDER = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretLayout:
+    """The folders of Secrets and ConfigMaps, absolute paths with `/`.
+
+    Files are at `<secrets>/<secretName>/<key>` and `<config_maps>/<configMapName>/<key>`.
+    *reads_files*: properties may also refer to keys of properties files, as `${file:<path>:<key>}`.
+    """
+
+    secrets: str
+    config_maps: str
+    reads_files: bool = False
+
+    def secret_reference(self, name: str, key: str) -> str:
+        """Returns a reference to a whole file; the process resolves it (Java's DirectoryConfigProvider)."""
+        return f"${{{PROVIDER}:{self.secrets}/{name}:{key}}}"
+
+    def config_map_reference(self, name: str, key: str) -> str:
+        """Returns a reference as `secret_reference` does, for a ConfigMap."""
+        return f"${{{PROVIDER}:{self.config_maps}/{name}:{key}}}"
+
+    def secret_path(self, name: str, key: str) -> str:
+        """Returns the path of a Secret's file."""
+        return f"{self.secrets}/{name}/{key}"
+
+    def config_map_path(self, name: str, key: str) -> str:
+        """Returns the path of a ConfigMap's file."""
+        return f"{self.config_maps}/{name}/{key}"
+
+
+POD_LAYOUT = SecretLayout(secrets="/mnt/mirrorflow/secrets", config_maps="/mnt/mirrorflow/config-maps")
+
 
 STATE_KEY = "mirrorflow.state"
 CLIENT_ROLES = ("consumer", "producer", "admin")

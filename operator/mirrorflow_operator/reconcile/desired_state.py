@@ -14,12 +14,11 @@ from mirrorflow_operator.cluster.client import DEPLOYMENT
 from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.colocation import Pods, pods
 from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
-from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, active_kinds, plan
-from mirrorflow_operator.plan.replica_sharing import Shape
+from mirrorflow_operator.plan.pod_sharing import Pods, Shape, pods
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission

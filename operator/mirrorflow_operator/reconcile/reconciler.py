@@ -11,8 +11,8 @@ from typing import Final
 
 from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.colocation import pod_kind
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.pod_sharing import pod_kind
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer

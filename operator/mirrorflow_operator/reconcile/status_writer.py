@@ -1,18 +1,30 @@
-"""Step 7 of a pass: writes the status if it differs, at most as often as `status_document` allows."""
+"""Step 7 of a pass: writes the status if it differs.
+
+A status is written at once if its meaning changed, within seconds if only pod counts changed, and at most
+once a minute if only figures changed.
+"""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
-from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.api.status import (
+    Condition,
+    ConditionStatus,
+    SeedPartitions,
+    SeedStatus,
+    Status,
+    VerifyStatus,
+    WindowCounts,
+)
 from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
 from mirrorflow_operator.cluster.events import Events
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment
-from mirrorflow_operator.status.problems import new_troubles
-from mirrorflow_operator.status.status_document import held_s, status_document
+from mirrorflow_operator.status.ready import new_troubles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +80,86 @@ class FlowStatusWriter:
         return StatusMemory(
             written_at_s=now_s, written=status, stored=None if stored is None else stored.resource.status
         )
+
+
+FIGURES_EVERY_S: Final = 60.0  # under traffic, at most one status write per minute and flow
+_OF_RUNS: Final = {
+    "run_id",
+    "phase",
+    "start_time",
+    "completion_time",
+    "ended_run_id",
+    "job",
+    "verdict_time",
+    "driver",
+}
+_Run = TypeVar("_Run", SeedStatus, VerifyStatus)
+# Each Deployment's ready count rises one pod at a time; one write covers several steps.
+COUNTS_EVERY_S: Final = 5.0
+
+
+def status_document(status: Status) -> dict[str, Any]:
+    """Returns *status* as it is written; unset fields are omitted, so that server-side apply removes them."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def held_s(old: Status, new: Status, *, last_write_s: float | None, now_s: float) -> float | None:
+    """Returns the seconds for which to hold back *new*; 0: write it over *old* now; None: nothing to write.
+
+    *last_write_s*: wall clock of this process's last write; None before the first. The caller must run another
+    pass by then: without further events the held status would never be written.
+    """
+    if new == old:
+        return None
+    before, after = _meaning(old), _meaning(new)
+    if _uncounted(after) != _uncounted(before) or last_write_s is None:
+        return 0.0
+    every_s = FIGURES_EVERY_S if after == before else COUNTS_EVERY_S
+    since_s = now_s - last_write_s
+    # A clock that was set back must not hold a status back without limit.
+    return every_s - since_s if 0 <= since_s < every_s else 0.0
+
+
+def _meaning(status: Status) -> Status:
+    """Returns *status* without what traffic changes: lag, messages, reasons of True conditions, figures."""
+    conditions = tuple(_settled(condition) for condition in status.conditions)
+    still = {
+        "lag": None,
+        "conditions": conditions,
+        "seed": _unmoved(status.seed),
+        "verify": _unmoved(status.verify),
+    }
+    return status.model_copy(update=still)
+
+
+def _unmoved(run: _Run | None) -> _Run | None:
+    """Returns *run* without the figures that change while it runs."""
+    if run is None:
+        return None
+    still = type(run)(**run.model_dump(include=_OF_RUNS))
+    # The totals stay: they are set once, and setting them is worth a write.
+    if isinstance(run, SeedStatus) and run.partitions is not None:
+        return still.model_copy(update={"partitions": SeedPartitions(total=run.partitions.total)})
+    if isinstance(run, VerifyStatus) and run.windows is not None:
+        return still.model_copy(update={"windows": WindowCounts(total=run.windows.total)})
+    return still
+
+
+def _uncounted(status: Status) -> Status:
+    """Returns *status* without pod counts; each connector's phase shows whether its pods work."""
+    if status.connectors is None:
+        return status
+    still = {"replicas": 0, "ready_replicas": 0}
+    connectors = {
+        name: None if one is None else one.model_copy(update=still)
+        for name in type(status.connectors).model_fields
+        for one in (getattr(status.connectors, name),)
+    }
+    return status.model_copy(update={"connectors": status.connectors.model_copy(update=connectors)})
+
+
+def _settled(condition: Condition) -> Condition:
+    still = {"message": ""}
+    if condition.status is ConditionStatus.TRUE:
+        still["reason"] = "Well"
+    return condition.model_copy(update=still)

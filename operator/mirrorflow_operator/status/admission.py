@@ -6,15 +6,28 @@ How the reconciler uses the result:
 - If `flow` is None, the cluster stays as it is: an unreadable spec does not say what should run, so running
   pods are neither changed nor stopped.
 - An unknown version does not block other changes: the flow runs in the version of its status.
+
+Of flows that conflict, the youngest is refused, so the running one continues; equal age is decided by name. The
+same flows give the same refusals, in whatever order they arrived. A Stopped flow conflicts with none. A flow
+whose spec can no longer be read keeps the last spec that could.
+
+A changed flow is compared only with flows that share a cluster with it, directly or through others. The full
+check runs only if their clusters form a ring or two of them could write to one topic, so a thousand unrelated
+flows cost nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
 
 from mirrorflow_core.replication_policy import flow_id
-from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.status.conditions import Reason
 
 Key = tuple[str, str]  # namespace and name
@@ -76,7 +89,7 @@ def admit(
     """Returns the admission of *resource*.
 
     *versions*: the replicator versions that the operator has, the default first. *kubernetes_id*: the id of the
-    Kubernetes cluster, "" where unknown. *conflict*: the refusal of `cross_flow_checks`, None without one.
+    Kubernetes cluster, "" where unknown. *conflict*: the refusal by `CrossFlowChecks`, None without one.
     """
     pinned = resource.status.version
     if resource.flow is None:
@@ -121,3 +134,214 @@ def _unknown_version(wanted: str, pinned: str, versions: Sequence[str]) -> Admis
 
 def _stopped(flow: MirrorFlow) -> MirrorFlow:
     return flow.model_copy(update={"spec": flow.spec.model_copy(update={"state": State.STOPPED})})
+
+
+_REASONS: Final = {
+    ConflictKind.LOOP: Reason.LOOP_FOUND,
+    ConflictKind.ALIAS: Reason.FLOW_EXISTS,
+    ConflictKind.COLLISION: Reason.TOPIC_COLLISION,
+}
+# The most flows in one full check: its time grows with their square, and it blocks the operator. If there are
+# more, only the oldest are checked; the others run unchecked.
+CLOSELY_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flow:
+    """The parts of a flow that can cause a conflict; a change of any other part needs no check."""
+
+    key: Key
+    created_s: float
+    route: FlowRoute
+    include: tuple[str, ...]
+
+    @property
+    def seniority(self) -> tuple[float, Key]:
+        return self.created_s, self.key
+
+
+@dataclass(slots=True, kw_only=True)
+class CrossFlowChecks:
+    """The flows that exist, and which of them are refused."""
+
+    _flows: dict[Key, _Flow] = field(default_factory=dict)
+    _by_token: dict[str, set[Key]] = field(
+        default_factory=dict
+    )  # an address or an id -> the flows that name it
+    _refusals: dict[Key, AdmissionRefusal] = field(default_factory=dict)
+
+    def put(self, resource: Resource) -> frozenset[Key]:
+        """Adds or updates *resource*; returns the keys of other flows whose refusal has changed."""
+        if resource.flow is None:
+            return frozenset()
+        runs = resource.flow.spec.state is not State.STOPPED
+        return self._replace(resource.key, _flow(resource, resource.flow) if runs else None)
+
+    def remove(self, key: Key) -> frozenset[Key]:
+        """Removes a deleted flow; returns what `put` returns."""
+        return self._replace(key, None)
+
+    def refusal(self, key: Key) -> AdmissionRefusal | None:
+        """Returns why the flow must not run; None: it may."""
+        return self._refusals.get(key)
+
+    def _replace(self, key: Key, new: _Flow | None) -> frozenset[Key]:
+        old = self._flows.get(key)
+        if old == new:
+            return frozenset()
+        around = self._around(old)
+        if old is not None:
+            del self._flows[key]
+            for token in _tokens(old.route):
+                self._by_token[token].discard(key)
+                if not self._by_token[token]:
+                    del self._by_token[token]
+        if new is not None:
+            self._flows[key] = new
+            for token in _tokens(new.route):
+                self._by_token.setdefault(token, set()).add(key)
+        around |= self._around(new)
+        before = {one: self._refusals.pop(one) for one in {*around, key} if one in self._refusals}
+        found = _refusals([self._flows[one] for one in around if one in self._flows])
+        self._refusals |= found
+        return frozenset(one for one in around if one != key and before.get(one) != found.get(one))
+
+    def _around(self, flow: _Flow | None) -> set[Key]:
+        """Returns the flows that share a cluster with *flow*, directly or through other flows."""
+        reached: set[Key] = set()
+        tokens, seen = list(() if flow is None else _tokens(flow.route)), set[str]()
+        while tokens:
+            token = tokens.pop()
+            if token in seen:
+                continue
+            seen.add(token)
+            for key in self._by_token.get(token, set()) - reached:
+                reached.add(key)
+                tokens.extend(_tokens(self._flows[key].route))
+        return reached
+
+
+def _flow(resource: Resource, flow: MirrorFlow) -> _Flow:
+    ids = resource.status.cluster_ids
+    # The ids belong to the addresses of the observed generation: a newer spec may name other clusters.
+    known = ids is not None and resource.status.observed_generation == resource.generation
+    source, target = (ids.source, ids.target) if ids is not None and known else ("", "")
+    return _Flow(
+        key=resource.key,
+        created_s=resource.created_s,
+        route=FlowRoute(
+            flow="/".join(resource.key),
+            source=_endpoint(flow.spec.source, resource.namespace, source),
+            target=_endpoint(flow.spec.target, resource.namespace, target),
+            naming=naming_of(flow),
+        ),
+        include=flow.spec.topics.include,
+    )
+
+
+def _endpoint(cluster: ClusterSpec, namespace: str, cluster_id: str) -> Endpoint:
+    addresses = frozenset(_address(one.lower(), namespace) for one in cluster.bootstrap_servers)
+    return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id)
+
+
+def _address(address: str, namespace: str) -> str:
+    """Returns the cluster-wide form; a host without a dot is a Service of the flow's own namespace."""
+    host, _, port = address.rpartition(":")
+    if "." not in host and not host.startswith("["):
+        host = f"{host}.{namespace}.svc"
+    return f"{host.removesuffix('.cluster.local')}:{port}"
+
+
+def _tokens(route: FlowRoute) -> Iterator[str]:
+    for end in (route.source, route.target):
+        yield from end.addresses
+        if end.cluster_id:
+            yield f"id {end.cluster_id}"
+
+
+def _refusals(flows: Sequence[_Flow]) -> dict[Key, AdmissionRefusal]:
+    """Refuses the youngest flow of each conflict among *flows* until no conflict is left."""
+    left = sorted(flows, key=lambda one: one.seniority)[:CLOSELY_MAX]
+    refused: dict[Key, AdmissionRefusal] = {}
+    if not _needs_a_close_look([one.route for one in left]):
+        return refused
+    names = samples(dict.fromkeys(pattern for one in left for pattern in one.include))
+    # A pattern that is slow on a sample name is no reason to stop a flow: its connector checks real names.
+    while found := [
+        one for one in conflicts([one.route for one in left], names) if one.kind is not ConflictKind.SLOW
+    ]:
+        losers = _losers(left, found)
+        refused |= losers
+        left = [one for one in left if one.key not in losers]
+    return refused
+
+
+def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, AdmissionRefusal]:
+    """Returns the youngest flow of each conflict whose other flows are all accepted."""
+    conflicts_of: dict[str, list[Conflict]] = {}
+    for conflict in found:
+        for name in conflict.flows:
+            conflicts_of.setdefault(name, []).append(conflict)
+    accepted: set[str] = set()
+    losers: dict[Key, AdmissionRefusal] = {}
+    for one in oldest_first:
+        name = one.route.flow
+        lost = next(
+            (it for it in conflicts_of.get(name, ()) if accepted.issuperset({*it.flows} - {name})), None
+        )
+        if lost is None:
+            accepted.add(name)
+        else:
+            message = f"{lost.sentence} This flow is the youngest of them and does not run."
+            losers[one.key] = AdmissionRefusal(reason=_REASONS[lost.kind], message=message)
+    return losers
+
+
+def _needs_a_close_look(routes: Sequence[FlowRoute]) -> bool:
+    """Whether clusters may form a ring, or two routes into one cluster may name a topic alike.
+
+    A cheap filter before the full check, so it errs towards True.
+    """
+    numbers = _numbers(routes)
+    ways: dict[int, set[int]] = {}
+    writers: dict[int, list[TopicSelection]] = {}
+    for route in routes:
+        source, target = (numbers[next(iter(end.addresses))] for end in (route.source, route.target))
+        ways.setdefault(source, set()).add(target)
+        writers.setdefault(target, []).append(route.naming)
+    return _has_ring(ways) or any(_may_collide(namings) for namings in writers.values())
+
+
+def _numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
+    """Numbers each address and cluster id; all of one cluster have the same number."""
+    parents: dict[str, str] = {}
+
+    def root(token: str) -> str:
+        while (parent := parents.setdefault(token, token)) != token:
+            parents[token] = parents[parent]
+            token = parent
+        return token
+
+    for route in routes:
+        for end in (route.source, route.target):
+            first = root(next(iter(end.addresses)))
+            for token in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
+                parents[root(token)] = first
+    roots = {token: root(token) for token in list(parents)}
+    numbers = {one: at for at, one in enumerate(dict.fromkeys(roots.values()))}
+    return {token: numbers[one] for token, one in roots.items()}
+
+
+def _has_ring(ways: Mapping[int, set[int]]) -> bool:
+    """Whether the graph *ways* has a cycle: removes clusters without outgoing routes until none is left."""
+    left = {cluster: set(targets) for cluster, targets in ways.items()}
+    while dead := {target for targets in left.values() for target in targets} - left.keys():
+        left = {cluster: rest for cluster, targets in left.items() if (rest := targets - dead)}
+    return bool(left)
+
+
+def _may_collide(namings: Sequence[TopicSelection]) -> bool:
+    if len(namings) < 2:
+        return False
+    prefixes = sorted(naming.prefix for naming in namings)
+    return any(later.startswith(earlier) for earlier, later in pairwise(prefixes))

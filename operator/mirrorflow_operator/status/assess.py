@@ -39,10 +39,9 @@ from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Finding, bounded
 from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since
-from mirrorflow_operator.status.problems import degraded
-from mirrorflow_operator.status.ready import accepted, ready, reconciling, stalled
+from mirrorflow_operator.status.ready import accepted, degraded, ready, reconciling, stalled
 from mirrorflow_operator.status.replication import checkpoints_fresh, replicating
-from mirrorflow_operator.status.seeding import seed_status, seeded
+from mirrorflow_operator.status.spark_jobs import seed_status, seeded
 from mirrorflow_operator.status.verification import overdue_in_s, verified, verify_status
 from mirrorflow_operator.status.workloads import Workload, connector_status, is_rolling, workload_of
 
@@ -150,7 +149,7 @@ class Assessment:
     """The complete `status`, and the `memory` for the flow's next observation.
 
     `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
-    `causes`: the replicator's reasons behind each condition, by condition type (`problems.new_troubles`).
+    `causes`: the replicator's reasons behind each condition, by condition type (`ready.new_troubles`).
     """
 
     status: Status

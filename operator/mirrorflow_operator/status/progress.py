@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mirrorflow_operator.api.status import RunCost, SeedPartitions, WindowCounts
 from mirrorflow_operator.plan.jobs import RunKind
-from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.status.conditions import bounded
 
 # The versions of pods of this operator's release and of the previous one.

@@ -15,14 +15,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from mirrorflow_operator.api.connectors import RESERVED_VOLUMES
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.plan.colocation import Pods, connector_spec, connectors_in, hosts
+from mirrorflow_operator.api.workloads import RESERVED_VOLUMES
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, connector_word
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object, holds
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION, FORMS
-from mirrorflow_operator.plan.replica_sharing import Live, Shape, next_shape, shape_of
+from mirrorflow_operator.plan.pod_sharing import (
+    Live,
+    Pods,
+    Shape,
+    connector_spec,
+    connectors_in,
+    hosts,
+    next_shape,
+    shape_of,
+)
 from mirrorflow_operator.status.observation import DeploymentSeen
 
 

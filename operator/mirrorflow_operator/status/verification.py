@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from mirrorflow_operator.api.runs import Verify
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import (
     Condition,
@@ -22,6 +21,7 @@ from mirrorflow_operator.api.status import (
     seconds,
     timestamp,
 )
+from mirrorflow_operator.api.workloads import Verify
 from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import JobSeen, Observation

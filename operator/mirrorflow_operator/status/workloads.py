@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
-from mirrorflow_operator.plan import replica_sharing
+from mirrorflow_operator.plan import pod_sharing
 from mirrorflow_operator.plan.names import connector_word, object_name
 from mirrorflow_operator.status.conditions import Reason, bounded
 from mirrorflow_operator.status.observation import ConnectorSeen, DeploymentSeen, PodSeen, has_outdated_pods
@@ -27,7 +27,7 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
     found = {key for part in parts for key in _keys(part, field, name)}
     internal = flow.spec.internal_rest.tls
     if is_secret and internal is not None and internal.secret_name == name:
-        found |= {replica_sharing.CERTIFICATE, replica_sharing.KEY, replica_sharing.AUTHORITY}
+        found |= {pod_sharing.CERTIFICATE, pod_sharing.KEY, pod_sharing.AUTHORITY}
     return tuple(sorted(found)[:KEYS_MAX])
 
 

@@ -37,12 +37,12 @@ from mirrorflow_core.topic_acls import (
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
-from mirrorflow_operator.plan.naming import policy_settings
+from mirrorflow_operator.api.workloads import Connector
+from mirrorflow_operator.plan.names import policy_settings
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.pod_sharing import is_shared, own_topics
 from mirrorflow_operator.plan.properties import is_silent
-from mirrorflow_operator.plan.replica_sharing import is_shared, own_topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

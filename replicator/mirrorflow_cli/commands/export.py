@@ -21,8 +21,8 @@ from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
-from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
+from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

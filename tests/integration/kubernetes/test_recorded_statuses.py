@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.status.status_document import status_document, status_of
+from mirrorflow_operator.api.status import status_of
+from mirrorflow_operator.reconcile.status_writer import status_document
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 

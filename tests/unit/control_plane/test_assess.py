@@ -23,10 +23,12 @@ from mirrorflow_operator.api.status import (
     Lag,
     Status,
     seconds,
+    status_of,
     timestamp,
 )
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
 from mirrorflow_operator.status.admission import AdmissionRefusal, admit
 from mirrorflow_operator.status.assess import Assessment, assess
 from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Reason
@@ -49,12 +51,6 @@ from mirrorflow_operator.status.progress import (
     SideSummary,
     Summary,
     Unread,
-)
-from mirrorflow_operator.status.status_document import (
-    FIGURES_EVERY_S,
-    held_s,
-    status_document,
-    status_of,
 )
 from tests.unit.control_plane.observations import (
     NOW_S,

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.api.connectors import ConnectorName, Connectors
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
-from mirrorflow_operator.plan.colocation import Pods, connectors_in, pods
-from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.api.workloads import ConnectorName, Connectors
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
-from mirrorflow_operator.plan.replica_sharing import Shape
+from mirrorflow_operator.plan.pod_sharing import Pods, Shape, connectors_in, pods
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
 from mirrorflow_operator.status.progress import SideReachability, SideSummary
 from mirrorflow_operator.status.rollouts import (

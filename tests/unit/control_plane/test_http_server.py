@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from mirrorflow_operator import http_server
+from mirrorflow_operator import process
 from mirrorflow_operator.metrics import Metrics
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ LARGE_BYTES = 16 * 1024 * 1024  # more than the kernel buffers of both sides
 
 def run(client: Callable[[int], Awaitable[T]], *, sick: str = "", unready: str = "") -> T:
     async def main() -> T:
-        pages = http_server.serving("127.0.0.1", 0, Metrics(), lambda: sick, lambda: unready)
+        pages = process.serving("127.0.0.1", 0, Metrics(), lambda: sick, lambda: unready)
         async with asyncio.timeout(WAIT_S), pages as port:
             return await client(port)
 
@@ -69,7 +69,7 @@ def test_metrics_come_in_the_format_that_is_asked_for(accepted: str, kind: bytes
 
 def test_an_unfinished_request_is_closed(monkeypatch: pytest.MonkeyPatch):
     """At the deadline, also where bytes still arrive."""
-    monkeypatch.setattr(http_server, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(process, "DEADLINE_S", 0.05)
 
     async def client(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -88,7 +88,7 @@ def test_an_unfinished_request_is_closed(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch):
     """Its deadline has passed when that of a later connection has; others are served."""
-    monkeypatch.setattr(http_server, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(process, "DEADLINE_S", 0.2)
 
     async def client(port: int) -> int:
         lazy = socket.socket()
@@ -109,7 +109,7 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
 
 def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch):
     """One more than allowed is dropped; when one leaves there is room again."""
-    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(process, "CONNECTIONS_MAX", 1)
 
     async def client(port: int) -> tuple[bytes, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.cluster.apply import Applier
 from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.events import Events, PodEvents
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.object_writer import Applier, ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter

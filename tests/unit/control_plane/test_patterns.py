@@ -8,10 +8,9 @@ import pytest
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.names import naming_of
 from mirrorflow_operator.plan.topology import samples
-from mirrorflow_operator.status.admission import Resource
-from mirrorflow_operator.status.cross_flow_checks import CrossFlowChecks
+from mirrorflow_operator.status.admission import CrossFlowChecks, Resource
 from tests.unit.control_plane.test_cross_flow_checks import resource
 
 

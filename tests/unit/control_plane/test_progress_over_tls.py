@@ -13,9 +13,9 @@ from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarget, Verified, ask, session
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.properties import SecretLayout
 from mirrorflow_operator.status.progress import Reading, Unread
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.plan.replica_sharing import Live, Shape, next_shape
+from mirrorflow_operator.plan.pod_sharing import Live, Shape, next_shape
 from mirrorflow_operator.status.rollouts import shapes
 from tests.unit.control_plane.observations import SOURCE, deployment, mirror_flow
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.status import SeedStatus, Status
 from mirrorflow_operator.status.observation import PodSeen
-from mirrorflow_operator.status.seeding import seed_status
+from mirrorflow_operator.status.spark_jobs import seed_status
 from tests.unit.control_plane.observations import (
     NOW_S,
     driver,

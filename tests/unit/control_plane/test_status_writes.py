@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.api.status import ConnectorStatus, ConnectorStatuses, Lag, Phase, Status
-from mirrorflow_operator.status.status_document import COUNTS_EVERY_S, FIGURES_EVERY_S, held_s
+from mirrorflow_operator.reconcile.status_writer import COUNTS_EVERY_S, FIGURES_EVERY_S, held_s
 
 NOW_S = 1_795_000_000.0
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, timestamp
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, status_of, timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.reconcile.status_writer import status_document
 from mirrorflow_operator.status.admission import Admission, AdmissionRefusal, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Reason
@@ -39,7 +40,6 @@ from mirrorflow_operator.status.progress import (
     read_report,
 )
 from mirrorflow_operator.status.spark_jobs import decide
-from mirrorflow_operator.status.status_document import status_document, status_of
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     EXAMPLES,

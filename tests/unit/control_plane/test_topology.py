@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.names import naming_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 
 

@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from mirrorflow_operator.api.connectors import ComputeAmounts
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.api.spec import MirrorFlow, Spec, SyncMode
+from mirrorflow_operator.api.workloads import ComputeAmounts
 from mirrorflow_operator.errors import InvalidSpecError
 
 SMALLEST = (Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml").read_text()

@@ -4,23 +4,21 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mirrorflow_operator.api.connectors import (
-    RESERVED_FOLDER,
-    RESERVED_VOLUMES,
-    Connector,
-    ConnectorName,
-    Connectors,
-)
 from mirrorflow_operator.api.model import amount
-from mirrorflow_operator.api.reserved_keys import (
+from mirrorflow_operator.api.rules.rule import Rule, RuleWord, quoted, starts_with
+from mirrorflow_operator.api.workloads import (
     FIELD_OF_KEY,
     FIELD_OF_PREFIX,
     KEYS_OF_WORKER,
+    RESERVED_FOLDER,
+    RESERVED_VOLUMES,
     SECURITY,
     SECURITY_FIELDS,
+    Connector,
+    ConnectorName,
+    Connectors,
     field_of,
 )
-from mirrorflow_operator.api.rules.rule import Rule, RuleWord, quoted, starts_with
 
 SAMPLE_MIN: Final = "0.000001"  # one window in a million
 EXECUTOR_MEMORY_MIN: Final = "768Mi"  # Spark's Java alone takes two thirds of it
@@ -90,7 +88,7 @@ def _count(*sources: object | None) -> int:
 
 
 def _is_set_by_a_field() -> str:
-    """Returns the CEL condition that `key` is reserved, as `reserved_keys.field_of` decides."""
+    """Returns the CEL condition that `key` is reserved, as `field_of` decides."""
     keys = ", ".join(map(quoted, FIELD_OF_KEY))
     return f"key in [{keys}] || {starts_with('key', FIELD_OF_PREFIX)} || key.matches('{SECURITY}')"
 

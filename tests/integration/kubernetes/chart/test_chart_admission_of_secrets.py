@@ -11,7 +11,7 @@ import yaml
 from mirrorflow_operator.api.crd import schema
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.errors import OperatorError
-from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError

@@ -250,7 +250,7 @@ def test_the_definition_is_the_one_of_the_types_and_stays():
 
 def test_the_secrets_policy_knows_where_pods_mount_secrets():
     """The folder is written in two languages."""
-    from mirrorflow_operator.plan.layout import POD_LAYOUT
+    from mirrorflow_operator.plan.properties import POD_LAYOUT
 
     policy = _one(_of("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
 

@@ -1,21 +1,81 @@
-"""Builds the properties and objects with which several pods share one connector's work. Pure.
+"""Decides which connectors share a pod, and builds what several pods need to share one connector's work. Pure.
 
-The pods are Connect distributed workers that form a group on the target and call each other over the internal
-REST (KIP-710). Each connector has its own group and topics, because workers run every connector in their
-config topic: MM2's topic (`mm2-configs.<source>.internal`) may still hold the connectors of a Java MM2,
-heartbeats and checkpoints among them, which would then run twice. No property depends on the number of pods,
-so scaling restarts no pod.
+A pod of several connectors (`spec.connectors.colocate`) has the name and labels of the first of source,
+checkpoint and heartbeat that runs in it. Its image, resources, ServiceAccount, template and worker settings
+come from the first of these three that is listed, even if it has no work. One process runs all of them, as
+KIP-304's standalone worker runs one connector for each file.
+
+Several pods of one connector are Connect distributed workers that form a group on the target and call each
+other over the internal REST (KIP-710). Each connector has its own group and topics, because workers run every
+connector in their config topic: MM2's topic (`mm2-configs.<source>.internal`) may still hold the connectors of a
+Java MM2, heartbeats and checkpoints among them, which would then run twice. No property depends on the number of
+pods, so scaling restarts no pod.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_core.replication_policy import worker_topic
-from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.workloads import Connector, ConnectorName, Connectors
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
+
+CONNECTOR_FILE: Final = "connector.properties"  # the file of a connector that has its own pod
+_SUFFIX: Final = ".properties"
+Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
+
+
+def pods(connectors: Connectors, running: Iterable[ConnectorKind], *, source_waits: bool = False) -> Pods:
+    """Returns the connectors of each pod, by the pod's first connector; *running* are those that have work.
+
+    *source_waits*: a seed does the work of the source connector, which then shares its pod with no other.
+    """
+    kinds = [kind for kind in ConnectorKind if kind in set(running)]
+    listed = [
+        kind
+        for kind in kinds
+        if _name(kind) in connectors.colocate and not (source_waits and kind is ConnectorKind.SOURCE)
+    ]
+    return {kind: tuple(listed) if kind in listed else (kind,) for kind in kinds if kind not in listed[1:]}
+
+
+def hosts(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
+    """Returns, for each connector, the one whose pod it runs in."""
+    return {kind: host for host, kinds in found.items() for kind in kinds}
+
+
+def pod_kind(connectors: Connectors, kind: ConnectorKind) -> ConnectorKind:
+    """Returns the connector whose spec describes the pod of *kind*."""
+    host = connectors.host(_name(kind)).value
+    return next(one for one in ConnectorKind if connector_word(one) == host)
+
+
+def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
+    """Returns the spec of the connector *kind*."""
+    return connectors.named(_name(kind))
+
+
+def file_names(kinds: Sequence[ConnectorKind]) -> tuple[str, ...]:
+    """Returns the properties file name of each connector in a pod that runs all of *kinds*."""
+    if len(kinds) == 1:
+        return (CONNECTOR_FILE,)
+    return tuple(f"{connector_word(kind)}{_SUFFIX}" for kind in kinds)
+
+
+def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
+    """Returns the connectors that *container* runs, by its file names; *own* is its pod's connector."""
+    files = (container.get("args") or ())[2:]  # after the subcommand and the worker's file
+    words = tuple(file.rpartition("/")[2].removesuffix(_SUFFIX) for file in files)
+    return words if len(words) > 1 else (own,)
+
+
+def _name(kind: ConnectorKind) -> ConnectorName:
+    return ConnectorName(connector_word(kind))
+
 
 INTERNAL_PORT: Final = 8083  # Connect's default
 POD_IP: Final = "MIRRORFLOW_POD_IP"

@@ -1,5 +1,6 @@
-"""Types of each connector's workload: replicas, resources, the parts of the pod that users may set, `config`."""
+"""Types of workloads: connectors with their pods and `config`, and the Spark jobs that run once per `runId`."""
 
+import re
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from mirrorflow_operator.api.model import (
     ObjectName,
     Properties,
     Quantity,
+    RunId,
     list_map,
 )
 
@@ -378,3 +380,167 @@ class Connectors(ApiModel):
         if name not in self.colocate:
             return name
         return next(one for one in ConnectorName if one in self.colocate)
+
+
+class ForeignRecordPolicy(Enum):
+    """What to do if a target topic contains records that the flow has not written."""
+
+    REFUSE = "Refuse"
+    ACCEPT = "Accept"
+
+
+class Executors(ApiModel):
+    """Spark executors."""
+
+    max: int = Field(4, ge=1, le=1_000, description="Maximum number of executors; idle ones are removed.")
+    cores: int = Field(
+        1, ge=1, le=64, description="Number of partitions that one executor processes concurrently."
+    )
+    resources: Resources = Field(
+        default_factory=Resources,
+        description="Compute resources of each executor; at least 768Mi of memory. If absent, they are "
+        "derived from cores.",
+    )
+
+
+class Driver(ApiModel):
+    """Spark's driver, the pod of the Job."""
+
+    resources: Resources = Field(
+        default_factory=Resources,
+        description="Compute resources of the driver. If absent, it requests 100m of CPU and 1Gi of memory.",
+    )
+
+
+class SparkJob(ApiModel):
+    """Settings that all Spark jobs of a flow have."""
+
+    executors: Executors = Field(default_factory=Executors, description="Spark executors.")
+    driver: Driver = Field(default_factory=Driver, description="Spark driver.")
+    bytes_per_second: Quantity | None = Field(
+        None,
+        description="Maximum number of bytes that the whole job reads per second. If absent, "
+        "spec.limits.bytesPerSecond applies.",
+    )
+    image: ImageName | None = Field(
+        None,
+        description="Container image to run instead of the operator's default, for example to test a build.",
+    )
+    template: Template = Field(
+        default_factory=Template,
+        description="Fields of the driver and executor pods that can be customized. The grace period of a "
+        "driver is at least one minute.",
+    )
+
+
+class Seed(SparkJob):
+    """Bulk copy to the target, after which the source connector continues."""
+
+    run_id: RunId = Field("", description="Id of the run. A new value starts a seed; if empty, none runs.")
+    foreign_records: ForeignRecordPolicy = Field(
+        ForeignRecordPolicy.REFUSE,
+        description="Policy for target topics that contain records of other producers. Refuse: the seed "
+        "fails. Accept: it continues and keeps them.",
+    )
+
+
+class Output(ApiModel):
+    """Storage for the results of verifications."""
+
+    claim_name: ObjectName = Field(
+        description="Name of a PersistentVolumeClaim in the namespace of the flow. Only the driver mounts it, "
+        "and creates a directory named after the flow."
+    )
+    fs_group: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Group id that can write to the volume. If absent, none is set; the platform or the "
+        "volume must grant access.",
+    )
+
+
+class Verify(SparkJob):
+    """Comparison of the records on both clusters."""
+
+    run_id: RunId = Field(
+        "", description="Id of the run. A new value starts a verification; if empty, only the schedule does."
+    )
+    schedule: Annotated[str, Field(max_length=100)] = Field(
+        "", description="Cron expression with five fields. If empty, there is no schedule."
+    )
+    time_zone: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")] = Field(
+        "UTC", description="Time zone of the schedule, as in the IANA time zone database."
+    )
+    sample: Annotated[str, Field(max_length=10, pattern=r"^(0(\.[0-9]+)?|1(\.0+)?)$")] = Field(
+        "1.0", description="Fraction of windows to compare, greater than 0 and at most 1."
+    )
+    output: Output | None = Field(
+        None,
+        description="Storage for the table, JSON and page of each run. If absent, only the log has a summary.",
+    )
+
+
+class RollingRestart(ApiModel):
+    """Rolling restart of the connectors."""
+
+    run_id: RunId = Field(
+        "", description="Id of the restart. A new value restarts the connectors; if empty, none is restarted."
+    )
+
+
+# Set by fields of the resource; if `config` set one as well, one of the two values would silently win.
+FIELD_OF_KEY = {
+    "connector.class": "spec.connectors",
+    "tasks.max": "tasks",
+    "topics": "spec.topics.include",
+    "topics.exclude": "spec.topics.exclude",
+    "topics.blacklist": "spec.topics.exclude",
+    "groups": "spec.groups.include",
+    "groups.exclude": "spec.groups.exclude",
+    "groups.blacklist": "spec.groups.exclude",
+    "replication.policy.class": "spec.topics.naming.policy",
+    "replication.policy.separator": "spec.topics.naming.separator",
+    "replication.factor": "spec.topics.replicationFactor",
+    "sync.topic.configs.enabled": "spec.topics.configs.sync",
+    "config.properties.exclude": "spec.topics.configs.exclude",
+    "mirrorflow.config.properties.exclude.by.topic": "spec.topics.configs.exceptions",
+    "mirrorflow.sync.topic.configs.report.only": "spec.topics.configs.sync",
+    "sync.topic.acls.enabled": "spec.topics.acls.sync",
+    "mirrorflow.sync.topic.acls.report.only": "spec.topics.acls.sync",
+    "sync.group.offsets.enabled": "spec.groups.syncOffsets",
+    "offset-syncs.topic.location": "spec.offsetSyncs.location",
+    "emit.heartbeats.enabled": "spec.heartbeats.emitTo",
+    "source.consumer.isolation.level": "spec.isolationLevel",
+    "mirrorflow.start.from": "spec.topics.startFrom",
+    "mirrorflow.state": "spec.state",
+    "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
+    "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",
+    "mirrorflow.takeover.from": "spec.takeOverFrom",
+}
+FIELD_OF_PREFIX = {
+    "source.cluster.": "spec.source",
+    "target.cluster.": "spec.target",
+    "config.providers": "the secret fields of spec.source and spec.target",
+}
+# Keys of a connector's `config` that its worker reads: where offsets are stored, and how a process stops.
+KEYS_OF_WORKER = (
+    "offset.storage.",
+    "config.storage.",
+    "status.storage.",
+    "group.id",
+    "task.shutdown.graceful.timeout.ms",
+)
+# The security and the addresses of one client or of all; CEL and Python read the same expression.
+SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
+SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
+
+
+def field_of(key: str) -> str | None:
+    """Returns the field that sets *key*, or None."""
+    if key in FIELD_OF_KEY:
+        return FIELD_OF_KEY[key]
+    for prefix, field in FIELD_OF_PREFIX.items():
+        if key.startswith(prefix):
+            return field
+    return SECURITY_FIELDS if re.search(SECURITY, key) else None
