@@ -60,7 +60,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
 
 def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> None:
     from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
-    from mirrorflow_seed.seed import command as seeding  # noqa: PLC0415 for the other cases
+    from mirrorflow_seed.seed import driver  # noqa: PLC0415 for the other cases
 
     files = _files(arena.flow(TOPIC, records=records))
 
@@ -78,7 +78,7 @@ def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> 
         add("compared by verify --archive", lambda: archive_verification.run(files, job, spark=spark))
     arena.sweep()
     seeded = _files(arena.flow(TOPIC, records=records))
-    add("seeded", lambda: seeding.run(seeded, job_of({}), spark=spark))
+    add("seeded", lambda: driver.run(seeded, job_of({}), spark=spark))
     arena.sweep()
 
 
@@ -113,8 +113,7 @@ def _seconds(work: Callable[[], int]) -> float:
 def _read(spark: "SparkContext", files: FlowFiles) -> int:
     """What an export reads, in its ranges; the status."""
     from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
-    from mirrorflow_seed.archive.export_plan import plan_ranges  # noqa: PLC0415
-    from mirrorflow_seed.archive.export_survey import survey  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_plan import plan_ranges, survey  # noqa: PLC0415
 
     found = asyncio.run(survey(files.load()))
     ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)

@@ -18,7 +18,7 @@ from benchmarks.watch import end_offsets
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.splits import Split
+from mirrorflow_seed.verify.windows import Split
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _compared(
 ) -> None:
     """One run, without its output; planning has a column of its own."""
     from mirrorflow_seed.report import VerifyReport  # noqa: PLC0415
-    from mirrorflow_seed.verify.command import planned  # noqa: PLC0415
-    from mirrorflow_seed.verify.spark_job import run_job  # noqa: PLC0415
+    from mirrorflow_seed.verify.driver import planned, run_job  # noqa: PLC0415
     from mirrorflow_seed.verify.stretch_comparison import CompareSettings  # noqa: PLC0415
 
     try:
@@ -132,7 +131,7 @@ def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
 
 
 def _splits(files: FlowFiles, job: dict[str, str]) -> list[Split]:
-    from mirrorflow_seed.verify.command import planned  # noqa: PLC0415
+    from mirrorflow_seed.verify.driver import planned  # noqa: PLC0415
 
     return planned(files.load(), job_of(job)).splits
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mirrorflow_cli.command_parser import COMMANDS, command_parser
+from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 

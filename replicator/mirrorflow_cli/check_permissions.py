@@ -1,7 +1,7 @@
 """Checks what the flow's users may do on both clusters, without doing any of it.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.topic_acls` has the operations; `check_creation` checks
+them for topics that do not exist yet, too. `mirrorflow_core.permissions` has the operations; `commands.check` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing
@@ -11,8 +11,8 @@ permission is a problem, except for heartbeats on the source: `run` reports that
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from mirrorflow_cli.check_findings import Findings
 from mirrorflow_cli.clusters import Selected
+from mirrorflow_cli.output import Findings
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.java.patterns import literal_name

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from mirrorflow_cli.check_findings import Findings
 from mirrorflow_cli.check_permissions import first_of
+from mirrorflow_cli.output import Findings
 from mirrorflow_core.errors import KEPT_ON_COPY, MirrorFlowError, NotAuthorizedError, accept_or_skip
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topic_configs import CLEANUP_POLICY, ConfigChange, ConfigEntry, is_compacted

@@ -1,4 +1,7 @@
-"""Prints the results of commands: `--json` as one JSON object on stdout, also for errors; text as a table."""
+"""Prints the results of commands: `--json` as one JSON object on stdout, also for errors; text as a table.
+
+`check` prints facts and notes at once as text, and its problems at the end; as JSON everything at the end.
+"""
 
 import argparse
 import json
@@ -32,3 +35,56 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in (columns, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+SHOWN_MAX = 20  # names of one kind; the others are counted
+
+
+class Findings:
+    """Problems, facts and notes of a check; only problems affect the exit status.
+
+    *prints*: print facts and notes as they are found.
+    """
+
+    def __init__(self, *, prints: bool = True) -> None:
+        self.problems: list[str] = []
+        self._facts: list[str] = []
+        self._notes: list[str] = []
+        self._changes: dict[str, list[str]] = {}
+        self._prints = prints
+
+    def problem(self, sentence: str) -> None:
+        """Adds a condition that would make `run` fail."""
+        self.problems.append(sentence)
+
+    def fact(self, sentence: str) -> None:
+        """Adds a fact. It is printed at once, because the next check may take seconds."""
+        self._facts.append(sentence)
+        self._print(f"ok    {sentence}")
+
+    def note(self, sentence: str) -> None:
+        """Adds a note: worth knowing, but no reason not to run."""
+        self._notes.append(sentence)
+        self._print(f"note  {sentence}")
+
+    def would(self, what: str, names: Sequence[str]) -> None:
+        """Records that a run would do *what* ("create", "grow") to *names*; prints the first of them."""
+        self._changes.setdefault(what, []).extend(names)
+        for name in names[:SHOWN_MAX]:
+            self._print(f"      would {what}: {name}")
+        if len(names) > SHOWN_MAX:
+            self._print(f"      would {what}: {len(names) - SHOWN_MAX} more")
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the findings as a JSON object."""
+        return {
+            "canRun": not self.problems,
+            "problems": self.problems,
+            "facts": self._facts,
+            "notes": self._notes,
+            **{f"would{what.capitalize()}": names for what, names in self._changes.items()},
+        }
+
+    def _print(self, line: str) -> None:
+        if self._prints:
+            print(line, flush=True)

@@ -1,15 +1,19 @@
-"""Starts the process of a flow's connectors, detects its end, and restarts it with backoff; has its files.
+"""Starts the process of a flow's connectors, restarts it with backoff, and lists the flows that run here.
 
 The process ends with the runner: the kernel sends SIGKILL (`exit_with_parent`), and its stdin closes. It has its
 own process group, so Ctrl-C reaches only the runner, which then stops it gracefully.
 
-The files are the properties of worker and connectors, the HTTP address, which the process writes itself, and
+Its files are the properties of worker and connectors, the HTTP address, which the process writes itself, and
 the log. Properties hold references, never a resolved secret, and only the current user can read them. The
 process keeps its log open, so a large log is copied and then truncated (like logrotate's copytruncate). Lines
 written between the two steps, a few at most, are lost from the copy.
+
+Each run also holds a locked file for `running_flows`. The kernel releases the lock however a run ends, so an
+unlocked file belongs to a killed run and is removed.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -17,7 +21,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -251,3 +256,75 @@ def _level_and_text(line: str) -> tuple[str, str]:
         return str(said["level"]), str(said["message"])
     except (ValueError, KeyError):
         return "", line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningFlow:
+    """A flow that runs here now; `url` is None until its process has written its HTTP address."""
+
+    name: str
+    pid: int
+    began_ms: int  # wall clock
+    url: str | None
+
+
+def state_folder() -> Path:
+    """Returns the folder for this user's logs and state (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "mirrorflow"
+
+
+@contextlib.contextmanager
+def registered(name: str, files: ProcessFiles) -> Iterator[None]:
+    """Registers the flow *name* for `running_flows` inside the block. Raises OSError.
+
+    *files* are those of its process.
+    """
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{os.getpid()}.json"
+    said = {
+        "flow": name,
+        "pid": os.getpid(),
+        "beganMs": time.time_ns() // 1_000_000,
+        "urlFile": str(files.http),
+    }
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        json.dump(said, file)
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def running_flows() -> tuple[RunningFlow, ...]:
+    """Returns all running flows, by name, then oldest first."""
+    found = [one for path in _folder().glob("*.json") if (one := _read(path)) is not None]
+    return tuple(sorted(found, key=lambda one: (one.name, one.began_ms)))
+
+
+def _folder() -> Path:
+    return state_folder() / "running"
+
+
+def _read(path: Path) -> RunningFlow | None:
+    try:
+        with path.open("r", encoding="utf-8") as file:
+            if _is_unlocked(file.fileno()):
+                path.unlink(missing_ok=True)
+                return None
+            said = json.load(file)
+        url_file = Path(said["urlFile"])
+        files = ProcessFiles(folder=url_file.parent, connectors=())
+        return RunningFlow(name=said["flow"], pid=said["pid"], began_ms=said["beganMs"], url=files.url())
+    except (OSError, ValueError, KeyError):
+        return None  # The run has just ended, or has not written its file yet.
+
+
+def _is_unlocked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -22,12 +22,12 @@ from mirrorflow_seed import kubernetes
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import FlowFiles, load_job
 
-# Name -> package and summary; a package is imported only when its command runs.
+# Name -> module and summary; a module is imported only when its command runs.
 COMMANDS = {
-    "seed": ("seed", "fill the target with what the source has, then leave it to the live connector"),
-    "verify": ("verify", "compare source and target, or an archive and the target, window by window"),
-    "export": ("archive", "write a flow's topics to an archive"),
-    "restore": ("archive", "fill a cluster from an archive"),
+    "seed": ("seed.driver", "fill the target with what the source has, then leave it to the live connector"),
+    "verify": ("verify.driver", "compare source and target, or an archive and the target, window by window"),
+    "export": ("archive.export_driver", "write a flow's topics to an archive"),
+    "restore": ("archive.restore_driver", "fill a cluster from an archive"),
 }
 
 
@@ -44,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parser().parse_args(given)
         files = FlowFiles(worker=parsed.worker, source=parsed.source)
         job = load_job(parsed.job, overrides_of(os.environ, parsed.set))
-        package = "archive" if parsed.command == "verify" and job.archive else COMMANDS[parsed.command][0]
-        command = importlib.import_module(f"mirrorflow_seed.{package}.command")
-        return int(command.execute(parsed, files, job))
+        module = COMMANDS[parsed.command][0]
+        if parsed.command == "verify" and job.archive:
+            module = "archive.archive_verification"
+        return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
     except SeedError as error:
         return _end(error.status, str(error))
     except SettingError as error:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.command_parser import command_parser
+from mirrorflow_cli.commands import command_parser
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import flow_of, load_flow

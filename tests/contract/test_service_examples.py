@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_cli.command_parser import command_parser
+from mirrorflow_cli.commands import command_parser
 from mirrorflow_replicator.__main__ import EXIT_SETTINGS, _parser
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from mirrorflow_replicator.version import version

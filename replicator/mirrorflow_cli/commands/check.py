@@ -2,18 +2,17 @@
 
 This module checks reachability with each client's own credentials, which APIs the brokers offer, who owns the
 flow, and which guarantee it will have (docs/exactly-once.md). `check_permissions` checks what the flow's users may
-do; `check_creation` checks what would be created. No transactional id is used: that would take the flow from its
+do; `check_creation` below checks what would be created. No transactional id is used: that would take the flow from its
 owner.
 """
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirrorflow_cli.check_creation import check_creation, check_kept
-from mirrorflow_cli.check_findings import Findings
 from mirrorflow_cli.check_permissions import (
+    UNAUTHORIZED,
     check_acls,
     check_heartbeats_on_source,
     check_source,
@@ -21,22 +20,31 @@ from mirrorflow_cli.check_permissions import (
     check_target,
     check_target_groups,
     checkpoint_topics,
+    first_of,
     heartbeat_topics,
     own_topics,
+    refused,
     source_acls,
 )
-from mirrorflow_cli.check_record_limits import TopicSample, sample_topics
-from mirrorflow_cli.clusters import reached, selected_topics
+from mirrorflow_cli.check_record_limits import TopicSample, check_record_limits, sample_topics
+from mirrorflow_cli.clusters import reached, selected_topics, target_plan, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
-from mirrorflow_cli.flow_plans import companion_settings, source_settings, valid_plan
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_cli.flows import (
+    add_flow_arguments,
+    companion_settings,
+    flow_from,
+    layout_from,
+    source_settings,
+    valid_plan,
+)
+from mirrorflow_cli.output import Findings, add_json_argument, print_json
 from mirrorflow_core.errors import (
     ClusterChangedError,
     ClusterError,
     FlowExistsError,
     NotAuthorizedError,
     SettingError,
+    UnsupportedBrokerError,
 )
 from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
@@ -47,15 +55,24 @@ from mirrorflow_core.settings import (
     SourceSettings,
 )
 from mirrorflow_core.topic_acls import AclBinding
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.log_batches import read_log
 from mirrorflow_replicator.config.clients import shared
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 from mirrorflow_replicator.connectors.flow_owner import refuse_changed_clusters
-from mirrorflow_replicator.connectors.internal_topics import internal_topics, internal_topics_of_source
+from mirrorflow_replicator.connectors.internal_topics import (
+    internal_topics,
+    internal_topics_of_source,
+    is_internal,
+    mend_topics,
+)
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 # APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
@@ -249,3 +266,157 @@ async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | No
         return None  # `check_permissions` reports the missing permission.
     claims = decided_records(log, Claim).committed
     return claims[-1] if claims else None
+
+
+LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
+MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
+
+
+async def check_creation(
+    target: Cluster,
+    settings: SourceSettings,
+    topics: dict[str, int],
+    configs: dict[str, tuple[ConfigEntry, ...]],
+    samples: Mapping[str, TopicSample],
+    more: Sequence[admin.NewTopic],
+    findings: Findings,
+) -> None:
+    """Reports which copies of the source *topics* could not be created, and what would be created and grown.
+
+    *samples* are records of the source, by topic; *more* are the topics that connectors create for themselves.
+    """
+    present = await topic_sizes(target)
+    planned = target_plan(settings, topics, present, configs)
+    for topic, other in planned.clashes.items():
+        findings.problem(f"Topic {topic} would have the target name of {other}; exclude one of them.")
+    wanted = [
+        admin.NewTopic(
+            name=new.name,
+            partitions=new.partitions,
+            replication_factor=new.replication_factor,
+            configs=new.configs,
+        )
+        for new in planned.create
+    ] + [topic for topic in more if topic.name not in present]
+    outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
+    for sentence in outcome.settings:
+        findings.note(sentence)
+    await _check_replicas(
+        target,
+        [new for new in wanted if new.name not in outcome.refused],
+        [name for name in _copies(settings, topics, more) if name in present],
+        findings,
+    )
+    forbidden = []
+    for name, refusal in outcome.refused.items():
+        if refusal.code in UNAUTHORIZED:
+            forbidden.append(name)
+        else:
+            findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
+    if forbidden:
+        findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
+    kept = [topic for topic in more if is_internal(topic.name) or topic.name == settings.offsets.topic]
+    await check_kept(target, [topic for topic in kept if topic.name in present], findings)
+    new = {
+        one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
+        for one in planned.create
+    }
+    await _check_settings(target, settings, present, configs, new, samples, findings)
+    findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
+    findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+
+
+async def _check_replicas(
+    target: Cluster, new: Sequence[admin.NewTopic], existing: Sequence[str], findings: Findings
+) -> None:
+    """Reports *new* and *existing* topics with fewer replicas than writes need.
+
+    Brokers since Kafka 3.7 ask for no more replicas in sync than there are (KAFKA-15583).
+    """
+    node_id = min(target.metadata.brokers)
+    if LIST_CLIENT_METRICS in (await target.connection(node_id)).versions:
+        return
+    try:
+        brokers = await admin.describe_broker_configs(target, node_id, [MIN_IN_SYNC, DEFAULT_FACTOR])
+        topics = await admin.describe_topic_configs(target, existing)
+    except NotAuthorizedError:
+        return  # `run` names both settings when writes are refused
+    least, usual = (_number(brokers.get(name)) for name in (MIN_IN_SYNC, DEFAULT_FACTOR))
+    replicas = {
+        topic.name: (
+            usual if topic.replication_factor == -1 else topic.replication_factor,
+            int(topic.configs.get(MIN_IN_SYNC, least)),
+        )
+        for topic in new
+    }
+    for name, entries in topics.items():
+        needed = _number(next((entry for entry in entries if entry.name == MIN_IN_SYNC), None))
+        partitions = target.metadata.topics[name].partitions.values()
+        replicas[name] = (min((len(one.replicas) for one in partitions), default=needed), needed)
+    for sentence in too_few_replicas(replicas, target.alias):
+        findings.problem(sentence)
+
+
+def too_few_replicas(replicas: Mapping[str, tuple[int, int]], alias: str) -> list[str]:
+    """Returns a sentence for topics that accept no write; *replicas*: topic -> replicas, `min.insync.replicas`."""
+    short: dict[tuple[int, int], list[str]] = {}
+    for name, (count, needed) in replicas.items():
+        if count < needed:
+            short.setdefault((count, needed), []).append(name)
+    return [
+        f"Replicas on {alias} are too few for {first_of(names)}: {count} (replication.factor), and no write is "
+        f"accepted with fewer than {needed} in sync (min.insync.replicas): raise the first or lower the second."
+        for (count, needed), names in short.items()
+    ]
+
+
+def _number(entry: ConfigEntry | None) -> int:
+    return int(entry.value) if entry is not None and entry.value else 1
+
+
+async def _check_settings(
+    target: Cluster,
+    settings: SourceSettings,
+    present: dict[str, int],
+    configs: dict[str, tuple[ConfigEntry, ...]],
+    new: Mapping[str, tuple[ConfigChange, ...]],
+    samples: Mapping[str, TopicSample],
+    findings: Findings,
+) -> None:
+    """Notes what the target would refuse: settings of existing copies, and records of existing and *new* ones.
+
+    *new* is copy -> its settings. Copies that are compacted alone refuse records, too.
+    """
+    remote = make_selection(settings).target_topic
+    names = {topic: remote(topic) for topic in configs if remote(topic) in present}
+    try:
+        found = await admin.describe_topic_configs(target, list(names.values()))
+        changes = {}
+        if settings.sync_configs_s is not None:
+            changes = changes_by_copy(names, configs, found, make_config_rules(settings))
+        accepted, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
+    except (NotAuthorizedError, UnsupportedBrokerError):
+        return  # reported among the permissions and the brokers' APIs
+    applied = {} if settings.configs_report_only else accepted
+    for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
+        findings.note(sentence)
+    names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
+    await check_record_limits(target, names, configs, found, {**new, **applied}, samples, findings)
+
+
+def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:
+    """Returns the names of all topics that the flow writes on the target."""
+    remote = make_selection(settings).target_topic
+    return [*map(remote, topics), *(topic.name for topic in more)]
+
+
+async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
+    """Reports those of the flow's own *topics* that expire records and that the flow may not change."""
+    unmended = await mend_topics(cluster, topics, validate_only=True)
+    for sentence in unmended.refused:
+        findings.problem(sentence)
+    if unmended.unread:
+        findings.note(
+            f"How long {first_of(unmended.unread)} on {cluster.alias} keep records cannot be seen without "
+            "DescribeConfigs on them."
+        )

@@ -6,7 +6,7 @@ The script completes commands, flags, choices and file names.
 import argparse
 from collections.abc import Iterator
 
-from mirrorflow_cli.command_parser import COMMANDS, command_parser
+from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_cli.errors import EXIT_DONE
 
 SHELLS = ("bash", "zsh", "fish")

@@ -15,8 +15,7 @@ from typing import Any
 
 from mirrorflow_cli.clusters import reached
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
-from mirrorflow_cli.flow_plans import source_settings, valid_plan
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, source_settings, valid_plan
 from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from mirrorflow_cli.clusters import reached
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
-from mirrorflow_cli.flow_plans import source_settings, valid_plan
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, source_settings, valid_plan
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, standings, writable
 from mirrorflow_core.errors import ClusterError

@@ -13,8 +13,7 @@ from typing import Any
 
 from mirrorflow_cli.clusters import reached, selected_topics, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
-from mirrorflow_cli.flow_plans import source_settings, valid_plans
-from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
+from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from, source_settings, valid_plans
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings

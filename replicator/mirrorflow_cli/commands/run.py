@@ -1,17 +1,49 @@
-"""`mirrorflow run`: runs the connectors of a flow on this machine."""
+"""`mirrorflow run`: runs the connectors of a flow on this machine until they are stopped, and shows their progress.
+
+All connectors run in one process (docs/decisions/010-one-process-on-a-laptop.md). One loop in one thread
+starts the process when it is due, detects its end, polls progress and shows it. SIGINT or SIGTERM stops it
+gracefully (SIGTERM to the process, then a grace period); a second signal kills it. The process does not outlive
+the runner (`run_process`).
+
+For `run --until-caught-up`, progress alone decides whether the run is over and has succeeded. Only records
+count: checkpoints and heartbeats never end, so neither they nor their errors matter. A run does not succeed
+while a topic of the flow is not copied, and does not fail while any partition can still catch up.
+"""
 
 import argparse
 import math
+import signal
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
-from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.flow_plans import valid_plan
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, UsageError
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, valid_plan
 from mirrorflow_cli.run_display import Display, JsonDisplay, PlainDisplay, TableDisplay
-from mirrorflow_cli.run_process import LogFile
-from mirrorflow_cli.runner import Runner, RunOptions
-from mirrorflow_cli.running_flows import state_folder
+from mirrorflow_cli.run_process import (
+    EXIT_SETTINGS,
+    REPLICATOR,
+    LogFile,
+    ProcessFiles,
+    ReplicatorProcess,
+    registered,
+    state_folder,
+)
+from mirrorflow_cli.run_progress import Progress, read_progress
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowExistsError,
+    FlowNotMovedError,
+    InvalidSettingError,
+    RefusedSettingError,
+    UnsupportedBrokerError,
+)
+from mirrorflow_operator.plan.plan import ConnectorPlan
 from mirrorflow_replicator.process.log_setup import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 
 PORT_MAX = 65_535
@@ -113,3 +145,233 @@ def _log(name: str | None, flow: str) -> LogFile | None:
     if name == "-":
         return None
     return LogFile(Path(name) if name else state_folder() / f"{flow}.log")
+
+
+TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
+PROGRESS_INTERVAL_S = 1.0
+CATCH_UP_INTERVAL_S = 0.25  # a script waits for the result
+GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
+KILLED_WITHIN_S = 10.0  # a process that survives SIGKILL longer is stuck in the kernel
+HTTP_LISTENERS = "mirrorflow.http.listeners"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run the flow `name`.
+
+    `log` None sends the replicator's log to stderr. `command` is called with the property files.
+    """
+
+    until_caught_up: bool = False
+    time_limit_s: float | None = None  # applies to catching up
+    http_port: int = 0  # on the loopback address; 0: any free port
+    name: str = ""  # "": `mirrorflow status` does not show the flow
+    log: LogFile | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # more variables for the process
+    command: Sequence[str] = REPLICATOR
+
+
+class Runner:
+    """Keeps *connectors* running, with the source connector first; `run` returns the exit status."""
+
+    def __init__(
+        self,
+        connectors: Sequence[ConnectorPlan],
+        display: Display,
+        options: RunOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connectors = tuple(connectors)
+        self._display = display
+        self._options = options
+        self._clock = clock
+        self._signals: list[int] = []
+        self._began_s = clock()
+        self._asked_at_s = -PROGRESS_INTERVAL_S
+        self._shown_at_s = -PROGRESS_INTERVAL_S
+        self._hindrance, self._hindered_since_s = "", self._began_s
+
+    def run(self) -> int:
+        """Runs until caught up (if requested), a signal, or an invalid setting that no restart fixes.
+
+        Returns the exit status. Must be called in the main thread.
+        """
+        before = {
+            number: signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        try:
+            with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
+                process = self._prepare(Path(folder))
+                with self._registered(process):
+                    try:
+                        status = self._loop(process)
+                    finally:
+                        self._stop(process)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return status
+
+    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[None]:
+        name = self._options.name
+        return registered(name, process.files) if name else nullcontext()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _prepare(self, folder: Path) -> ReplicatorProcess:
+        files = ProcessFiles(folder=folder, connectors=tuple(plan.name for plan in self._connectors))
+        # Worker properties differ only in offset storage, where the source connector's applies.
+        files.write(
+            {
+                **self._connectors[0].worker_properties,
+                HTTP_LISTENERS: f"http://127.0.0.1:{self._options.http_port}",
+            },
+            {plan.name: plan.connector_properties for plan in self._connectors},
+        )
+        return ReplicatorProcess(
+            files,
+            command=self._options.command,
+            environment=self._options.environment,
+            log=self._options.log,
+            clock=self._clock,
+        )
+
+    def _loop(self, process: ReplicatorProcess) -> int:
+        while not self._signals:
+            status = process.ended()
+            if status is not None:
+                is_final = status == EXIT_SETTINGS
+                restarts_in_s = None if is_final else process.restarts_in_s
+                self._display.ended(status, process.last_log_line(), restarts_in_s)
+                if is_final:
+                    return EXIT_USAGE
+            if process.start_if_due():
+                self._display.started(process.pid or 0, process.starts)
+            # A full disk must not stop copying; rotation is tried again.
+            with suppress(OSError):
+                process.rotate_log()
+            done = self._poll(process)
+            if done is not None:
+                return done
+            time.sleep(TICK_S)
+        return EXIT_SIGNAL_BASE + self._signals[0]
+
+    def _poll(self, process: ReplicatorProcess) -> int | None:
+        """Polls progress if it is due; returns the exit status if the run is over."""
+        now_s = self._clock()
+        interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
+        if now_s - self._asked_at_s < interval_s:
+            return None
+        self._asked_at_s = now_s
+        seen = self._progress(process)
+        over = None
+        if self._options.until_caught_up:
+            if hindrance(seen) != self._hindrance:
+                self._hindrance, self._hindered_since_s = hindrance(seen), now_s
+            over = verdict(seen, held_s=now_s - self._hindered_since_s)
+        if over is None and self._is_late(now_s):
+            over = RunVerdict(failure=f"Not caught up within {self._options.time_limit_s:g} s.")
+        if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
+            self._shown_at_s = now_s
+            self._display.progress(seen)
+        if over is None:
+            return None
+        if over.failure:
+            self._display.failed(over.failure)
+            return EXIT_FAILED
+        self._display.caught_up()
+        return EXIT_DONE
+
+    def _is_late(self, now_s: float) -> bool:
+        limit_s = self._options.time_limit_s
+        return limit_s is not None and now_s - self._began_s >= limit_s
+
+    def _progress(self, process: ReplicatorProcess) -> Progress | None:
+        url = process.files.url() if process.running else None
+        return None if url is None else read_progress(url)
+
+    def _stop(self, process: ReplicatorProcess) -> None:
+        asked = len(self._signals)
+        if process.running:
+            self._display.stopping(is_interrupted=signal.SIGINT in self._signals)
+        process.signal(signal.SIGTERM)
+        self._wait_for_end(process, GRACE_S, lambda: len(self._signals) > asked)
+        process.signal(signal.SIGKILL)
+        self._wait_for_end(process, KILLED_WITHIN_S, lambda: False)
+
+    def _wait_for_end(
+        self, process: ReplicatorProcess, within_s: float, impatient: Callable[[], bool]
+    ) -> None:
+        deadline_s = self._clock() + within_s
+        while self._clock() < deadline_s and not impatient():
+            if process.ended() is not None or not process.running:
+                return
+            time.sleep(TICK_S)
+
+
+# What may heal is given as long, from when it was first reported: a refused creation is tried again after 1, 3
+# and 7 s, and brokers that start do not know all of their topics yet.
+HEALS_WITHIN_S = 15.0
+# Reasons that only a user can remove.
+_FINAL = frozenset(
+    error.reason
+    for error in (
+        ClusterChangedError,
+        FlowExistsError,
+        FlowNotMovedError,
+        InvalidSettingError,
+        RefusedSettingError,
+        UnsupportedBrokerError,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerdict:
+    """The run is over: it succeeded, or failed for the reason in `failure`."""
+
+    failure: str
+
+
+def hindrance(seen: Progress | None) -> str:
+    """Returns what may heal and holds up the run now; "" if nothing is known to."""
+    if seen is None:
+        return ""
+    if seen.uncopied:
+        return "uncopied"
+    return "nothing selected" if seen.nothing_selected else seen.reason
+
+
+def verdict(seen: Progress | None, *, held_s: float) -> RunVerdict | None:
+    """Returns the verdict for the source connector's progress (None if it did not answer).
+
+    *held_s*: seconds since its `hindrance` was first seen. Returns None while waiting may still help.
+    """
+    if seen is None:
+        return None
+    if seen.caught_up:
+        return RunVerdict(failure="")
+    failure = _failure(seen, is_settled=held_s >= HEALS_WITHIN_S)
+    return RunVerdict(failure=failure) if failure else None
+
+
+def _failure(progress: Progress, *, is_settled: bool) -> str:
+    if progress.uncopied:
+        if not is_settled or not (progress.all_stopped or progress.behind == 0):
+            return ""
+        topics = "1 topic is" if progress.uncopied_total == 1 else f"{progress.uncopied_total} topics are"
+        return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
+    if progress.nothing_selected:
+        return progress.nothing_selected if is_settled else ""
+    if progress.problem and progress.partitions_total == 0:
+        return progress.problem if is_settled or progress.reason in _FINAL else ""
+    if progress.all_stopped:
+        first = progress.all_stopped[0]
+        return (
+            f"{len(progress.all_stopped)} partitions have stopped before they had caught up; first:"
+            f" {first.get('message') or first.get('reason')}"
+        )
+    return ""

@@ -7,8 +7,8 @@ from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
+from mirrorflow_cli.run_process import RunningFlow, running_flows
 from mirrorflow_cli.run_progress import Progress, lag_in_words, read_progress, reasons, troubles
-from mirrorflow_cli.running_flows import RunningFlow, running_flows
 
 COLUMNS = ("flow", "state", "partitions", "lag", "records/s", "copied", "running for", "pid", "address")
 

@@ -8,8 +8,15 @@ from typing import Any
 
 from mirrorflow_cli.commands.plan import found_together
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE, UsageError
-from mirrorflow_cli.flow_plans import source_settings, valid_plans, warnings_of, worker_settings
-from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
+from mirrorflow_cli.flows import (
+    add_flow_arguments,
+    flows_from,
+    layout_from,
+    source_settings,
+    valid_plans,
+    warnings_of,
+    worker_settings,
+)
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.plan.plan import Plan

@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if is_set:
             properties[key] = "true"
-    job = "verify.command"
+    job = "verify.driver"
     if arguments.archive is not None:
         job, properties["archive"] = "archive.archive_verification", arguments.archive
     if arguments.json:

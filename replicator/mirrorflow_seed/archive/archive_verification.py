@@ -21,8 +21,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
-from mirrorflow_seed.archive.restore_driver import read_manifest
-from mirrorflow_seed.archive.restore_preparation import require_isolation
+from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.archive.rows import record_of
 from mirrorflow_seed.archive.spot_reads import ArchiveRowReader, SpotReadArchive
@@ -32,12 +31,12 @@ from mirrorflow_seed.location import Location
 from mirrorflow_seed.report import Cost, VerifyReport
 from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
-from mirrorflow_seed.verify import command
+from mirrorflow_seed.verify import driver
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
-from mirrorflow_seed.verify.splits import Split
 from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
 from mirrorflow_seed.verify.summary import Verification, counted
 from mirrorflow_seed.verify.verify_plan import plan
+from mirrorflow_seed.verify.windows import Split
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -64,7 +63,7 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_archive(job)
-    return command.run(files, job, display=display, spark=spark, work=verification, light=False)
+    return driver.run(files, job, display=display, spark=spark, work=verification, light=False)
 
 
 def verification(
@@ -81,8 +80,8 @@ def verification(
     require_isolation(manifest, settings, location.text)
     rows = ArchiveRowReader(spark, location)
     verify_plan = asyncio.run(_planned(settings, job, manifest, rows))
-    compare_settings = command.compare_settings_of(settings, job)
-    first = command.first_report(job, verify_plan)
+    compare_settings = driver.compare_settings_of(settings, job)
+    first = driver.first_report(job, verify_plan)
     publish(first)
     results = _compare(
         spark,
@@ -93,7 +92,7 @@ def verification(
         compare_settings,
         lambda done: publish(report_of(first, done)),
     )
-    return command.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
+    return driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
 def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
@@ -124,7 +123,7 @@ async def _planned(
     archive = SpotReadArchive(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
-        plan_settings = replace(command.plan_settings_of(job), target_may_be_ahead=True)
+        plan_settings = replace(driver.plan_settings_of(job), target_may_be_ahead=True)
         return await plan(archive, target, settings, plan_settings)
     finally:
         await target.close()

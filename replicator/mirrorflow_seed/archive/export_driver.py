@@ -15,9 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_seed.archive.export_plan import ExportRange, plan_ranges
-from mirrorflow_seed.archive.export_survey import survey
-from mirrorflow_seed.archive.job_reporter import JobReporter
+from mirrorflow_seed.archive.export_plan import ExportRange, plan_ranges, survey
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -32,7 +30,7 @@ from mirrorflow_seed.errors import (
     ArchiveOccupiedError,
     JobFailedError,
 )
-from mirrorflow_seed.job_status_server import Display
+from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.location import DATA_PREFIX, Location
 from mirrorflow_seed.report import Cost
 from mirrorflow_seed.session import cause_of, session_of
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 import re
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_survey import ExportSurvey
+from mirrorflow_seed.archive.export_plan import ExportSurvey
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,

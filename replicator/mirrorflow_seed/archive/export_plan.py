@@ -1,15 +1,26 @@
-"""Decides which task of an export reads which offsets. Pure.
+"""Reads what an export needs from the source, and decides which task reads which offsets.
 
 Ranges can be read in any order, so a partition is split into ranges, each with one task and one file of about
 the configured size. Offsets without records (compaction, markers) make a file smaller than planned.
 """
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.wire.batch import split
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import Resolver
 
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
@@ -65,3 +76,76 @@ def _pieces(extent: OffsetExtent, bytes_per_offset: float, file_bytes: int) -> I
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield OffsetExtent(start, end)
+
+
+# One fetch at the start of each partition estimates its density; this many at once do not load brokers.
+SAMPLE_BYTES = 256 << 10
+SAMPLES_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSurvey:
+    """Topics, settings, offsets and densities of the source when an export begins."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    configs: Mapping[str, tuple[ConfigEntry, ...]]
+    extents: Mapping[TopicPartition, OffsetExtent]
+    bytes_per_offset: Mapping[TopicPartition, float]
+
+
+async def survey(settings: SourceSettings) -> ExportSurvey:
+    """Reads the source. Raises MirrorFlowError."""
+    resolve = Resolver(settings.providers).resolve_client
+    cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
+    try:
+        await cluster.refresh()
+        selection = make_selection(settings)
+        topics = {
+            name: topic
+            for name, topic in cluster.metadata.topics.items()
+            if not topic.error and topic.partitions and selection.selects(name)
+        }
+        partitions = [
+            TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
+        ]
+        # Read start offsets last: records deleted in between are then no gap.
+        ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
+        starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
+        extents = {one: OffsetExtent(min(starts[one], ends[one]), ends[one]) for one in partitions}
+        return ExportSurvey(
+            cluster_id=cluster.cluster_id,
+            topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
+            configs=await _configs(cluster, topics),
+            extents=extents,
+            bytes_per_offset=await _densities(cluster, extents),
+        )
+    finally:
+        await cluster.close()
+
+
+async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tuple[ConfigEntry, ...]]:
+    try:
+        return await admin.describe_topic_configs(cluster, topics)
+    except NotAuthorizedError:
+        return {}  # an archive without settings: a restore then uses the target's defaults, as a copy would
+
+
+async def _densities(
+    cluster: Cluster, extents: Mapping[TopicPartition, OffsetExtent]
+) -> Mapping[TopicPartition, float]:
+    turn = asyncio.Semaphore(SAMPLES_AT_ONCE)
+
+    async def density(partition: TopicPartition, extent: OffsetExtent) -> float:
+        async with turn:
+            answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
+        batches = split(answer.records)
+        if not batches:
+            return 1.0
+        return sum(one.size_bytes for one in batches) / max(
+            1, batches[-1].next_offset - batches[0].base_offset
+        )
+
+    wanted = {one: extent for one, extent in extents.items() if extent.end > extent.start}
+    found = await asyncio.gather(*(density(one, extent) for one, extent in wanted.items()))
+    return dict(zip(wanted, found, strict=True))

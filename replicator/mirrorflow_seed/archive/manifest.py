@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import ArchiveDamagedError
+from mirrorflow_seed.verify.digests import Tally
 
 FORMAT: Final = 1
 MANIFEST_NAME: Final = "_manifest.json"

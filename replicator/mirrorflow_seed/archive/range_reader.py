@@ -26,9 +26,9 @@ from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.manifest import Gap
 from mirrorflow_seed.archive.rows import ArchiveRow, row_of, timestamp_type
-from mirrorflow_seed.archive.tally import Tally, TallyBuilder
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.verify.digests import Tally, TallyBuilder
 
 # Size of one fetch: a task holds this much, and one batch of it decoded.
 FETCH_BYTES = 4 << 20

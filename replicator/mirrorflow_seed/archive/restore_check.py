@@ -20,8 +20,8 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
-from mirrorflow_seed.archive.tally import TallyBuilder
 from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.verify.digests import TallyBuilder
 from mirrorflow_seed.verify.stretch_reader import StretchReader
 
 if TYPE_CHECKING:

@@ -14,11 +14,9 @@ from typing import Any
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_seed.archive.archive_source import ArchiveCluster
+from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.archive.spool import Spool
-from mirrorflow_seed.archive.tally import Tally, TallyBuilder
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
 from mirrorflow_seed.seed.seed_task import (
     SeedTaskRunner,
@@ -26,6 +24,7 @@ from mirrorflow_seed.seed.seed_task import (
     WaveSettings,
     prepare,
 )
+from mirrorflow_seed.verify.digests import Tally, TallyBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import encode_as_logged
-from mirrorflow_seed.archive.archive_source import ArchiveCluster
+from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import FILE_SCHEMA, record_of
-from mirrorflow_seed.archive.spool import BATCH_OFFSETS
 from mirrorflow_seed.location import Location
 
 if TYPE_CHECKING:

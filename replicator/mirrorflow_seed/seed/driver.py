@@ -9,6 +9,7 @@ where to continue. SIGTERM or Ctrl-C ends the tasks gracefully.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import time
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mirrorflow_core.errors import FlowTakenError, MirrorFlowError, NotAuthorizedError, SettingError
 from mirrorflow_core.settings import LossPolicy, SourceSettings
@@ -29,15 +30,20 @@ from mirrorflow_seed.errors import (
     JobFailedError,
     StalledError,
 )
-from mirrorflow_seed.job_status_server import JobStatusServer
-from mirrorflow_seed.report import JobPhase
+from mirrorflow_seed.job_status_server import Display, JobStatusServer
+from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask, shares_of, tasks_of
 from mirrorflow_seed.seed.progress import SeedProgress, StallTimer
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_task import PartitionOutcome, TaskResult, WaveSettings
+from mirrorflow_seed.seed.seed_task import PartitionOutcome, TaskResult, WaveSettings, run_tasks
 from mirrorflow_seed.seed.survey import SeedSurvey
 from mirrorflow_seed.seed.task_messages import Coordinator
+from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
 
 REPORT_EVERY_S: Final = 1.0
 POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
@@ -361,3 +367,54 @@ class SeedJob:
 def _without_names(error: Exception) -> str:
     """The reason of *error* without its message, which may name topics and addresses: the report is public."""
     return getattr(error, "reason", "") or type(error).__name__
+
+
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """Runs a seed and returns its exit status; also called by the `mirrorflow` command.
+
+    With *spark*, the job uses that context and leaves it open.
+    """
+    settings = files.load()
+    coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    status_server = JobStatusServer(SeedReport(run_id=job.run_id), display=display, handler=coordinator)
+    try:
+        with session_of(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
+            return asyncio.run(_job(files, job, status_server, coordinator, context).run())
+    except BaseException as error:
+        newest = status_server.newest
+        if isinstance(newest, SeedReport) and newest.phase is JobPhase.PREPARING:
+            status_server.publish(
+                SeedReport(run_id=job.run_id, phase=JobPhase.FAILED, message=type(error).__name__)
+            )
+        raise
+    finally:
+        status_server.close()
+
+
+def _job(
+    files: FlowFiles,
+    job: JobSettings,
+    status_server: JobStatusServer,
+    coordinator: Coordinator,
+    spark: "SparkContext",
+) -> SeedJob:
+    def run_on_spark(tasks: Sequence[SeedTask], wave: WaveSettings) -> list[TaskResult]:
+        spread = spark.parallelize(tasks, len(tasks)).mapPartitions(functools.partial(run_tasks, wave=wave))
+        try:
+            results: list[TaskResult] = spread.collect()
+        except Exception as error:
+            raise JobFailedError(f"Spark has failed the job: {cause_of(error)}") from error
+        return results
+
+    return SeedJob(
+        files,
+        job,
+        status_server=status_server,
+        coordinator=coordinator,
+        run=run_on_spark,
+        cancel=spark.cancelAllJobs,
+        slots=lambda: int(spark.defaultParallelism),
+        url=driver_url(spark, status_server.port, coordinator.path),
+    )

@@ -24,8 +24,7 @@ from mirrorflow_core.wire.batch import (
     checksum_holds,
 )
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult, WindowTally
+from mirrorflow_seed.verify.windows import DifferenceKind, Split, WindowResult, WindowTally
 
 UNSETTLED: Final = "The target ends here, and no stored offset shows whether this was copied."
 # Consecutive records that must agree, or all up to the end: a single one may be a twin.

@@ -1,4 +1,4 @@
-"""Computes the digest by which records are compared: key, value, headers in order, timestamp, partition.
+"""Computes the digest by which records are compared, and the sums by which sequences of records are.
 
 In the canonical form each length precedes its content and a null has length -1, so no two records share a
 form:
@@ -7,12 +7,13 @@ form:
     of each header: name length INT32, value length INT32, name, value
 
 The timestamp's type is not part of it: a copy always has CreateTime, with the time that the source's
-consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run, so records cannot be written that will
-collide in a later run.
+consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run or by the archive's id, so records cannot be
+written that will collide in a later run.
 """
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -103,3 +104,52 @@ class RecordDigest:
                 content or b"",
             )
         return parts
+
+
+_START: Final = bytes(DIGEST_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Count, bytes and digests of consecutive records; `sum` and `chain` are hexadecimal."""
+
+    records: int
+    bytes: int  # of keys, values and headers
+    sum: str
+    chain: str
+
+
+class TallyBuilder:
+    """Computes the tally of records of one partition, added in offset order."""
+
+    __slots__ = ("_bytes", "_chain", "_digest", "_records", "_sum")
+
+    def __init__(self, archive_id: str, partition: int) -> None:
+        self._digest = RecordDigest(archive_id, partition)
+        self._records = self._bytes = self._sum = 0
+        self._chain = _START
+
+    def add(self, record: Record) -> None:
+        """Adds the next record."""
+        digest = self._digest.of(record)
+        self._records += 1
+        self._bytes += size_bytes(record)
+        self._sum = (self._sum + int.from_bytes(digest)) % SUM_MODULUS
+        self._chain = blake2b(self._chain + digest, digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def tally(self) -> Tally:
+        """The tally of all records added so far."""
+        return Tally(
+            records=self._records, bytes=self._bytes, sum=f"{self._sum:032x}", chain=self._chain.hex()
+        )
+
+
+def size_bytes(record: Record) -> int:
+    """Returns the bytes of key, value and headers, without the overhead of Kafka or Parquet."""
+    _, _, key, value, headers = record
+    return (
+        len(key or b"")
+        + len(value or b"")
+        + sum(len(name) + len(content or b"") for name, content in headers)
+    )

@@ -28,17 +28,18 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known_offsets import Guess, KnownPartition
-from mirrorflow_seed.verify.splits import (
+from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
+from mirrorflow_seed.verify.windows import (
     KEYS_MAX,
     SPLIT_WINDOWS,
     WINDOW_OFFSETS,
     Method,
     Split,
+    WindowOutcome,
+    WindowResult,
     is_sampled,
     stretches,
 )
-from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
-from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
 RUN_RECORDS: Final = 8

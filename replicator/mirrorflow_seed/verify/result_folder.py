@@ -6,6 +6,8 @@ OUTPUT is a path on the driver or an address of a file system that Spark support
 a cluster, a path is a volume of the driver's pod that executors do not have; so the table is written after
 they are gone, by a context of one core in the same JVM. An unwritable folder is detected before the
 comparison, not after it.
+
+The page is one file without scripts and without external fonts or images; all names are escaped.
 """
 
 import json
@@ -17,12 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.settings import JobSettings
-from mirrorflow_seed.verify.html_report import page
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.windows import WindowResult
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import groupby
+
+from mirrorflow_seed.verify.windows import WindowOutcome
 
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
@@ -157,3 +163,140 @@ def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
 
 def _known(number: int) -> int | None:
     return None if number < 0 else number
+
+
+# More cells cannot be distinguished on a screen: several windows then share one, with the worst outcome.
+CELLS_MAX: Final = 200
+# What a browser renders well; partitions that are not equal come first.
+PARTITIONS_MAX: Final = 1_000
+WINDOWS_MAX: Final = 200
+NOTES_MAX: Final = 200
+
+_WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24;background:#fff}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}code{font:13px ui-monospace,monospace}
+.said{padding:.8rem 1rem;border-radius:6px;border-left:6px solid}
+table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #d8dee4;
+vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:12px;height:16px;border-radius:2px}
+.equal{background:#8fd19e;border-color:#2da44e}.reordered{background:#f2c94c;border-color:#bf8700}
+.different{background:#e5534b;border-color:#a40e26}.undecided{background:#afb8c1;border-color:#57606a}
+.cells .different{outline:2px solid #a40e26}.cells .undecided{background:repeating-linear-gradient(45deg,#afb8c1 0 3px,#eee 3px 6px)}
+.key span{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 .3rem 0 1rem}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,th{border-color:#30363d}.said{color:#1b1f24}}
+"""
+
+
+def page(verification: Verification) -> str:
+    """Returns the HTML document."""
+    title = f"{escape(verification.flow)}, run {escape(verification.run_id)}"
+    return "".join(
+        (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width">',
+            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>Verification of {title}</h1>",
+            *_head(verification),
+            *_partitions(verification.windows),
+            *_not_equal(verification.windows),
+            *_notes(verification.notes),
+            "</body></html>\n",
+        )
+    )
+
+
+def _head(verification: Verification) -> Iterator[str]:
+    counts = verification.counts
+    worst = next(
+        (one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), WindowOutcome.UNDECIDED
+    )
+    yield f'<p class="said {worst.value}">{escape(verification.message)}</p>'
+    rows = (
+        ("from", f"{verification.source_alias} to {verification.target_alias}"),
+        (
+            "sample",
+            "every window" if verification.share >= 1.0 else f"{verification.share:.2%} of the windows",
+        ),
+        ("partitions", f"{verification.partitions:,}"),
+        (
+            "records",
+            f"{verification.source_records:,} of the source, {verification.target_records:,} of the target",
+        ),
+        ("records that differ", f"{verification.differences:,}"),
+        ("not yet due on the target", f"{verification.behind:,} records"),
+        (
+            "cost",
+            (
+                f"{verification.seconds:.1f} s, {verification.cost.executor_seconds:.1f} executor seconds,"
+                f" {verification.cost.bytes_read:,} bytes read"
+            ),
+        ),
+    )
+    yield "<table>"
+    for name, value in rows:
+        yield f"<tr><th>{name}</th><td>{escape(value)}</td></tr>"
+    yield "</table>"
+
+
+def _partitions(windows: Sequence[WindowResult]) -> Iterator[str]:
+    yield '<h2>Windows of each partition</h2><p class="key">'
+    for one in _WORST_LAST:
+        yield f'<span class="{one.value}"></span>{one.value}'
+    yield "</p><table><tr><th>partition</th><th>source offsets</th><th>windows, oldest first</th></tr>"
+    parts = [(at, list(found)) for at, found in groupby(windows, key=lambda one: (one.topic, one.partition))]
+    parts.sort(key=lambda part: -max(_WORST_LAST.index(one.outcome) for one in part[1]))
+    for (topic, partition), found in parts[:PARTITIONS_MAX]:
+        first, last = min(one.from_offset for one in found), max(one.to_offset for one in found)
+        yield f"<tr><td><code>{escape(topic)}-{partition}</code></td><td>{first:,} to {last:,}</td>"
+        yield f'<td><div class="cells">{"".join(_cells(found))}</div></td></tr>'
+    yield "</table>"
+    if len(parts) > PARTITIONS_MAX:
+        yield f"<p>{len(parts) - PARTITIONS_MAX:,} further partitions are in the table only.</p>"
+
+
+def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
+    share = -(-len(windows) // CELLS_MAX)
+    for at in range(0, len(windows), share):
+        some = windows[at : at + share]
+        worst = max(some, key=lambda one: _WORST_LAST.index(one.outcome))
+        records = sum(one.source_count for one in some)
+        said = f"{worst.outcome.value}: offsets {some[0].from_offset:,} to {some[-1].to_offset:,}, {records:,} records"
+        yield f'<span class="{worst.outcome.value}" title="{escape(said)}"></span>'
+
+
+def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
+    found = [one for one in windows if one.outcome is not WindowOutcome.EQUAL]
+    if not found:
+        return
+    yield "<h2>Windows that are not equal</h2><table><tr><th>window</th><th>outcome</th><th>records</th>"
+    yield "<th>first records that differ: source offset, target offset</th></tr>"
+    for one in found[:WINDOWS_MAX]:
+        name = f"{one.topic}-{one.partition}"
+        place = f"{one.from_offset:,} to {one.to_offset:,}" + (
+            f", keys of class {one.key_class}" if one.key_class >= 0 else ""
+        )
+        yield f"<tr><td><code>{escape(name)}</code><br>{place}</td><td>{one.outcome.value}</td>"
+        yield f"<td>{one.source_count:,} / {one.target_count:,}</td><td>{escape(one.reason)}"
+        for each in one.differences:
+            offsets = ", ".join(
+                "-" if at < 0 else f"{at:,}" for at in (each.source_offset, each.target_offset)
+            )
+            digests = " / ".join(text[:12] or "-" for text in (each.source_digest, each.target_digest))
+            yield f"<div>{each.kind.value} {offsets} <code>{digests}</code></div>"
+        if one.differing > len(one.differences):
+            yield f"<div>and {one.differing - len(one.differences):,} more</div>"
+        yield "</td></tr>"
+    yield "</table>"
+    if len(found) > WINDOWS_MAX:
+        yield f"<p>{len(found) - WINDOWS_MAX:,} further windows are in the table only.</p>"
+
+
+def _notes(notes: Sequence[str]) -> Iterator[str]:
+    if not notes:
+        return
+    yield "<h2>What was not compared</h2><ul>"
+    for note in notes[:NOTES_MAX]:
+        yield f"<li>{escape(note)}</li>"
+    yield "</ul>"
+    if len(notes) > NOTES_MAX:
+        yield f"<p>And {len(notes) - NOTES_MAX:,} more.</p>"

@@ -35,9 +35,8 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_seed.verify.comparison import Comparison, Needs
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.splits import Method, Split
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
-from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult, WindowTally
+from mirrorflow_seed.verify.windows import DifferenceKind, Method, Split, WindowResult, WindowTally
 
 UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
 EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.command import run
+from mirrorflow_seed.seed.driver import run
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import FlowFiles, job_of
 from tests.harness.kafka.installation import write_properties

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorflow_seed.archive import archive_verification
 from mirrorflow_seed.report import VerifyReport
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.command import run
+from mirrorflow_seed.verify.driver import run
 from mirrorflow_seed.verify.result_folder import SUMMARY, output_folder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.comparing import produce

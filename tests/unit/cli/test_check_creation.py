@@ -1,6 +1,6 @@
 """What `mirrorflow check` foresees of topics that a flow creates."""
 
-from mirrorflow_cli.check_creation import too_few_replicas
+from mirrorflow_cli.commands.check import too_few_replicas
 
 
 def test_fewer_replicas_than_writes_need_are_named_with_both_settings():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.command_parser import COMMANDS
+from mirrorflow_cli.commands import COMMANDS
 
 WAIT_S = 300.0
 BASH = """

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.command_parser import COMMANDS
+from mirrorflow_cli.commands import COMMANDS
 
 # Those that have the flags of a flow; `status` and the others have none.
 TAKE_A_FLOW = sorted(COMMANDS.keys() - {"status", "convert", "completion"})

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_cli.commands.run import HEALS_WITHIN_S, RunVerdict, hindrance, verdict
 from mirrorflow_cli.run_progress import Progress
-from mirrorflow_cli.runner import HEALS_WITHIN_S, RunVerdict, hindrance, verdict
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
 BEHIND = {"reachedStartEnd": False, "phase": "copying"}

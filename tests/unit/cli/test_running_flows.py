@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.run_process import ProcessFiles
-from mirrorflow_cli.running_flows import registered, running_flows
+from mirrorflow_cli.run_process import ProcessFiles, registered, running_flows
 
 RUNS = """
 import sys, time
 from pathlib import Path
 from mirrorflow_cli.run_process import ProcessFiles
-from mirrorflow_cli.running_flows import registered
+from mirrorflow_cli.run_process import registered
 with registered("killed", ProcessFiles(folder=Path(sys.argv[1]), connectors=())):
     print("runs", flush=True)
     time.sleep(60)

@@ -71,7 +71,7 @@ def test_a_rate_reaches_the_job_in_bytes(
         return 0
 
     monkeypatch.setattr("mirrorflow_seed.session.require_spark", lambda: None)
-    for module in ("seed.command", "archive.export_driver", "archive.restore_driver"):
+    for module in ("seed.driver", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 
     assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))
@@ -81,7 +81,7 @@ def test_a_rate_reaches_the_job_in_bytes(
 def test_a_display_is_closed_whatever_happens() -> None:
     display = Silent()
     with pytest.raises(UsageError):
-        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.command", {}, display)
+        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.driver", {}, display)
     assert 1 == display.closed
 
 

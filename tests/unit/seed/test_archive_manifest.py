@@ -19,8 +19,8 @@ from mirrorflow_seed.archive.manifest import (
     encode,
 )
 from mirrorflow_seed.archive.range_reader import RangeResult
-from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
+from mirrorflow_seed.verify.digests import Tally
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
 FOLDER = "topic=orders/partition=0"

@@ -9,9 +9,8 @@ from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_seed.archive.archive_source import ArchiveCluster
+from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedConfig, ArchivedPartition, ArchivedTopic, Manifest
-from mirrorflow_seed.archive.spool import Spool
 
 ORDERS = TopicPartition("orders", 1)
 NOW_MS = 1_700_000_000_000

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.splits import Method, Split
 from mirrorflow_seed.verify.stretch_comparison import NewestPerKeyComparison
-from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult
+from mirrorflow_seed.verify.windows import DifferenceKind, Method, Split, WindowResult
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.settings import LossPolicy, StartPosition
+from mirrorflow_seed.archive.archive_source import Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.archive.restore_task import FileCopy, FileTask
-from mirrorflow_seed.archive.spool import Spool
-from mirrorflow_seed.archive.tally import TallyBuilder
 from mirrorflow_seed.seed.seed_task import WaveSettings
 from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.verify.digests import TallyBuilder
 from tests.unit.seed.test_archive_source import ORDERS, manifest
 
 SOURCE = """name=MirrorSourceConnector

@@ -1,13 +1,12 @@
 """The settings of a job, and what it refuses."""
 
-import argparse
 import importlib
 
 import pytest
 
 from mirrorflow_seed.__main__ import main, overrides_of
 from mirrorflow_seed.errors import JobSettingError
-from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.settings import FlowFiles, job_of
 
 
 def test_empty_job_runs_locally():
@@ -50,28 +49,29 @@ def test_invalid_setting_is_refused_by_name(key: str, value: str):
 
 
 @pytest.mark.parametrize(
-    ("command", "sets", "package"),
+    ("command", "sets", "module"),
     [
-        ("verify", [], "verify"),
-        ("verify", ["--set=archive=/x"], "archive"),
-        ("seed", ["--set=archive=/x"], "seed"),
-        ("export", ["--set=archive=/x"], "archive"),
+        ("verify", [], "verify.driver"),
+        ("verify", ["--set=archive=/x"], "archive.archive_verification"),
+        ("seed", ["--set=archive=/x"], "seed.driver"),
+        ("export", ["--set=archive=/x"], "archive.export_driver"),
+        ("restore", ["--set=archive=/x"], "archive.restore_driver"),
     ],
 )
 def test_named_archive_replaces_the_source(
-    command: str, sets: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+    command: str, sets: list[str], module: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """The archive package runs the command."""
+    """One module runs each command."""
     done: list[str] = []
 
-    def execute(arguments: argparse.Namespace, *_: object) -> int:
-        done.append(arguments.command)
+    def run(files: FlowFiles, _: object) -> int:
+        done.append(files.source)
         return 0
 
-    monkeypatch.setattr(importlib.import_module(f"mirrorflow_seed.{package}.command"), "execute", execute)
+    monkeypatch.setattr(importlib.import_module(f"mirrorflow_seed.{module}"), "run", run)
 
     assert main([command, "--worker=w", "--source=s", *sets]) == 0
-    assert done == [command]
+    assert done == ["s"]
 
 
 def test_scheduled_run_is_named_after_its_job_by_default():

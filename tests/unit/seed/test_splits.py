@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed.verify.splits import is_sampled, stretches
+from mirrorflow_seed.verify.windows import is_sampled, stretches
 
 
 @given(

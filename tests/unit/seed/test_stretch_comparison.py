@@ -10,8 +10,8 @@ from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.transforms import NO_EDITS
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import stretch_comparison
-from mirrorflow_seed.verify.splits import Split
 from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
+from mirrorflow_seed.verify.windows import Split
 
 SPLIT = Split(
     topic="t",

@@ -4,8 +4,7 @@ import json
 import re
 
 from mirrorflow_seed.report import encode
-from mirrorflow_seed.verify.html_report import CELLS_MAX, page
-from mirrorflow_seed.verify.result_folder import SCHEMA, output_folder, row
+from mirrorflow_seed.verify.result_folder import CELLS_MAX, SCHEMA, output_folder, page, row
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 
