@@ -8,9 +8,8 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_core.topic_configs import ConfigEntry, TopologyPlan, plan_topics
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 
 
 @contextlib.asynccontextmanager

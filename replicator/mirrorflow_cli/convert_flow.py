@@ -35,10 +35,10 @@ from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
 from mirrorflow_replicator.config import clients, keys
-from mirrorflow_replicator.config.checkpoint import why_not
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.connector import why_not
+from mirrorflow_replicator.config.keys import Scope, Verdict
+from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.topic_config_rules import config_exceptions
 
 _POLICIES = {
     # Strimzi's class is older than Kafka's and names topics in the same way.
@@ -248,7 +248,7 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
             if kind == CHECKPOINT:
                 out[kind] = {"config": {"enabled": "false"}}
             continue
-        if kind == CHECKPOINT and (problem := why_not(PropertyReader(own, Resolver({})))):
+        if kind == CHECKPOINT and (problem := why_not(PropertyReader(own, Resolver({}), keys.DEFAULTS))):
             # Java does not run this connector either, and a MirrorFlow's connector would not start.
             findings.lose(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
             out[kind] = {"config": {"enabled": "false"}}

@@ -36,7 +36,7 @@ from mirrorflow_replicator.config.dedicated_mode import (
     read_mm2,
     worker_properties,
 )
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.keys import Scope, Verdict
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 
 _WORD = re.compile(r"mirrorflowReference(\d+)x")

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirrorflow_replicator.process import log_setup
+from mirrorflow_replicator import logs
 
 if TYPE_CHECKING:
     from mirrorflow_core.settings import WorkerSettings
-    from mirrorflow_replicator.worker.state_files import StateFiles
+    from mirrorflow_replicator.worker.herder import StateFiles
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        log_setup.set_up(os.environ)
+        logs.set_up(os.environ)
     except ValueError as error:
         return _end(EXIT_SETTINGS, str(error))
     try:
@@ -130,7 +130,7 @@ def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
 
 
 def _state_files(options: argparse.Namespace, settings: Sequence[WorkerSettings]) -> StateFiles | None:
-    from mirrorflow_replicator.worker.state_files import StateFiles  # noqa: PLC0415
+    from mirrorflow_replicator.worker.herder import StateFiles  # noqa: PLC0415
 
     if options.form == "mm2":
         return None

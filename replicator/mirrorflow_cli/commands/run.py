@@ -44,7 +44,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_operator.plan.plan import ConnectorPlan
-from mirrorflow_replicator.process.log_setup import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
+from mirrorflow_replicator.logs import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 
 PORT_MAX = 65_535
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Protocol
 
 from mirrorflow_core.errors import InvalidSettingError
@@ -67,6 +68,9 @@ def read_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+_NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
+
+
 class ReferenceResolver(Protocol):
     """Replaces references such as `${env:NAME}`."""
 
@@ -75,14 +79,23 @@ class ReferenceResolver(Protocol):
 
 
 class PropertyReader:
-    """Typed access to *properties*; without *resolver*, references are read as they are written."""
+    """Typed access to *properties*; without *resolver*, references are read as they are written.
 
-    def __init__(self, properties: Mapping[str, str], resolver: ReferenceResolver | None = None) -> None:
-        self._properties = properties
+    *defaults* are the values of absent keys. The default that a call names is for keys that are not in them.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        resolver: ReferenceResolver | None = None,
+        defaults: Mapping[str, str] = _NO_DEFAULTS,
+    ) -> None:
+        self._given = properties
+        self._properties = {**defaults, **properties}
         self._resolver = resolver
 
     def __contains__(self, key: str) -> bool:
-        return key in self._properties
+        return key in self._given
 
     def text(self, key: str, default: str = "") -> str:
         """Return the trimmed, resolved value."""
@@ -98,23 +111,23 @@ class PropertyReader:
             raise InvalidSettingError(key=key, problem="it is missing", action=action)
         return value
 
-    def names(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    def names(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return a list, split at commas. An empty value is an empty list, which matches nothing."""
         if key not in self._properties:
             return default
         return tuple(read_list(self.text(key)))
 
-    def flag(self, key: str, *, default: bool) -> bool:
+    def flag(self, key: str, *, default: bool = False) -> bool:
         """Return the boolean of `true` or `false`, in any case."""
         value = self._choice(key, ("true", "false"))
         return default if value is None else value == "true"
 
-    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+    def choice(self, key: str, choices: tuple[str, ...], default: str = "") -> str:
         """Return one of *choices*, as written there; the value may be in any case."""
         value = self._choice(key, choices)
         return default if value is None else value
 
-    def whole(self, key: str, default: int, *, minimum: int, maximum: int = 2**63 - 1) -> int:
+    def whole(self, key: str, default: int = 0, *, minimum: int, maximum: int = 2**63 - 1) -> int:
         """Return a whole number within the given bounds."""
         if key not in self._properties:
             return default

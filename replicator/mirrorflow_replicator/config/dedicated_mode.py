@@ -21,22 +21,27 @@ from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split, worker_topic
 from mirrorflow_core.settings import WorkerSettings
 from mirrorflow_replicator.config import clients, keys
-from mirrorflow_replicator.config.checkpoint import why_not
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
-from mirrorflow_replicator.config.keys import read_properties
-from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
-from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.secret_masking import shown_value
-from mirrorflow_replicator.config.worker import (
+from mirrorflow_replicator.config.connector import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
-    LISTENERS_DEFAULT,
     SOURCE_CONNECTOR,
+    why_not,
+)
+from mirrorflow_replicator.config.keys import (
+    DEFAULTS,
+    SERVER_NAME_KEY,
+    SEVERAL_KEY,
+    Scope,
+    Verdict,
+    read_properties,
+)
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
+from mirrorflow_replicator.config.worker import (
     checked_listeners,
     distributed_settings,
     worker_settings,
 )
-from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
 
 _LITERAL = re.compile(r"[\w.-]+")  # a dot may match any character; in practice it separates parts of a name
 
@@ -228,17 +233,17 @@ def _enabled(raw: Mapping[str, str], aliases: Sequence[str]) -> tuple[EnabledFlo
     flows = []
     for source, target in permutations(aliases, 2):
         properties = connector_properties(raw, source, target, SOURCE_CONNECTOR)
-        read = PropertyReader(properties, Resolver(properties))
-        if read.flag("enabled", default=False):
+        read = PropertyReader(properties, Resolver(properties), DEFAULTS)
+        if read.flag("enabled"):
             policy = read.text("replication.policy.class", "DefaultReplicationPolicy")
             separates = policy.removeprefix(MIRROR_PACKAGE) == "DefaultReplicationPolicy"
             flows.append(
                 EnabledFlow(
                     source=source,
                     target=target,
-                    topics=read.names("topics", (".*",)),
+                    topics=read.names("topics"),
                     keeps_names=policy.endswith("IdentityReplicationPolicy"),
-                    separator=read.text("replication.policy.separator", ".") if separates else "",
+                    separator=read.text("replication.policy.separator") if separates else "",
                 )
             )
     return tuple(flows)
@@ -324,15 +329,15 @@ def _herder(
     ]
     herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
     distributed = distributed_settings(
-        PropertyReader(worker, Resolver(worker)),
+        PropertyReader(worker, Resolver(worker), DEFAULTS),
         worker,
         connectors,
         target_alias=target,
         flow=(source, target),
     )
-    read = PropertyReader(raw, Resolver(raw))
-    serves_others = read.flag(SEVERAL_KEY, default=False)
-    internal = checked_listeners(read.names("listeners", LISTENERS_DEFAULT)) if serves_others else ()
+    read = PropertyReader(raw, Resolver(raw), DEFAULTS)
+    serves_others = read.flag(SEVERAL_KEY)
+    internal = checked_listeners(read.names("listeners")) if serves_others else ()
     # Our HTTP server has the process's certificate, never the client certificate for a herder's target.
     tls = clients.with_prefix(raw, "listeners.https.") or {
         key: value for key, value in raw.items() if key.startswith("ssl.")
@@ -342,7 +347,7 @@ def _herder(
 
 def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:
     """Returns *properties*, disabled if MM2 refuses this connector and runs the others."""
-    read = PropertyReader(properties, Resolver(properties))
+    read = PropertyReader(properties, Resolver(properties), DEFAULTS)
     if properties["connector.class"] != MIRROR_PACKAGE + CHECKPOINT_CONNECTOR or not read.flag(
         "enabled", default=True
     ):

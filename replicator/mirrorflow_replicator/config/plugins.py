@@ -1,7 +1,8 @@
 """Reads the keys that name a Java class, and builds what replaces that class.
 
 Kafka's own defaults are built in; a user's own class can be a Python class (`python:package.module:Class`). Anything else
-is refused by name: ignoring it would copy other topics, or under other names, than requested.
+is refused by name: ignoring it would copy other topics, or under other names, than requested. Topic settings are selected by a
+filter of names and by exceptions for single topics (`mirrorflow.config.properties.exclude.by.topic`), which MM2 lacks.
 """
 
 import importlib
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from mirrorflow_core.checkpoints import GroupSelection
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.java.patterns import SettingPattern, compile_pattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.settings import (
@@ -20,6 +21,7 @@ from mirrorflow_core.settings import (
     PolicySettings,
     SourceSettings,
 )
+from mirrorflow_core.topic_configs import ConfigException, ConfigRules
 from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
@@ -216,3 +218,43 @@ def load_python_class(key: str, written: str) -> type:
     if not isinstance(loaded, type):
         raise InvalidSettingError(key=key, problem=f"{written} is not a class", action="name a class")
     return loaded
+
+
+BY_TOPIC_KEY = "mirrorflow.config.properties.exclude.by.topic"
+# Neither topics nor settings have a colon in their names; that of `(?:` is part of an expression.
+_COLON = re.compile(r"(?<!\(\?):")
+
+
+def config_exceptions(read: PropertyReader) -> tuple[tuple[str, str], ...]:
+    """Returns pairs of expressions, for topics of the source and for settings. Raises InvalidSettingError."""
+    pairs = tuple(_pair(written) for written in read.names(BY_TOPIC_KEY, ()))
+    _compiled(pairs)
+    return pairs
+
+
+def _pair(written: str) -> tuple[str, str]:
+    parts = [part.strip() for part in _COLON.split(written)]
+    if len(parts) != 2 or not all(parts):
+        raise InvalidSettingError(
+            key=BY_TOPIC_KEY,
+            problem=f"{written!r} is not a pair",
+            action="write topics:settings, for example orders.*:retention\\.ms",
+        )
+    return parts[0], parts[1]
+
+
+def make_config_rules(settings: SourceSettings) -> ConfigRules:
+    """Returns the rules of a connector."""
+    return ConfigRules(
+        selects=make_config_filter(settings),
+        defaults_from_source=settings.use_defaults_from_source,
+        exceptions=_compiled(settings.config_exceptions),
+    )
+
+
+def _compiled(pairs: tuple[tuple[str, str], ...]) -> tuple[ConfigException, ...]:
+    return tuple(ConfigException(topics=_expression(one), settings=_expression(two)) for one, two in pairs)
+
+
+def _expression(pattern: str) -> SettingPattern:
+    return compile_pattern(BY_TOPIC_KEY, pattern)

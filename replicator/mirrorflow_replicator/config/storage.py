@@ -18,7 +18,6 @@ from mirrorflow_core.settings import (
 )
 from mirrorflow_replicator.config import clients
 
-PARTITIONS = 25  # Connect's
 STATUS_PARTITIONS = 5  # Connect's
 _PREFIX = "offset.storage."
 _KAFKA = "kafka."
@@ -38,7 +37,7 @@ def offset_storage(
         long = _PREFIX + _KAFKA + key
         return long if long in read else _PREFIX + key
 
-    store = OffsetStore(read.choice(spelled("store"), ("kafka", "file"), "kafka"))
+    store = OffsetStore(read.choice(spelled("store"), ("kafka", "file")))
     file = read.text("offset.storage.file.filename")
     if store is OffsetStore.FILE and not file:
         raise InvalidSettingError(
@@ -55,8 +54,8 @@ def offset_storage(
     return OffsetStorageSettings(
         store=store,
         topic=read.text(spelled("topic")) or worker_topic("offsets", source_alias),
-        partitions=read.whole(spelled("partitions"), PARTITIONS, minimum=-1, maximum=100_000),
-        replication_factor=replication_factor(read, spelled("replication.factor"), -1),
+        partitions=read.whole(spelled("partitions"), minimum=-1, maximum=100_000),
+        replication_factor=replication_factor(read, spelled("replication.factor")),
         topic_configs=configs,
         file=file,
         client=clients.client_settings(
@@ -96,7 +95,7 @@ def _worker_topic(
     return StorageTopicSettings(
         topic=topic,
         partitions=partitions,
-        replication_factor=replication_factor(read, prefix + "replication.factor", -1),
+        replication_factor=replication_factor(read, prefix + "replication.factor"),
         # All other keys are settings of the topic itself, as in Connect.
         topic_configs={key: read.text(prefix + key) for key in said if key not in _OWN},
         client=clients.client_settings(
@@ -110,9 +109,9 @@ def _client_base(worker: Mapping[str, str]) -> str:
     return "-".join(filter(None, (worker.get("group.id") or "connect", worker.get("client.id", "").strip())))
 
 
-def replication_factor(read: PropertyReader, key: str, default: int) -> int:
+def replication_factor(read: PropertyReader, key: str) -> int:
     """Returns -1 (the cluster's default) or a factor of at least 1. Raises InvalidSettingError."""
-    value = read.whole(key, default, minimum=-1, maximum=2**15 - 1)
+    value = read.whole(key, -1, minimum=-1, maximum=2**15 - 1)
     if value == 0:
         raise InvalidSettingError(
             key=key, problem="0 is out of bounds", action="write -1 (the cluster's default) or at least 1"

@@ -14,41 +14,27 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_core.connect.group_assignment import PROTOCOLS
-from mirrorflow_core.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
+from mirrorflow_core.connect.session_keys import ALGORITHMS
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import (
-    ClientSettings,
-    ConnectorSettings,
     DistributedSettings,
     GroupSettings,
     HttpSettings,
     MetricsLevel,
     OffsetStorageSettings,
-    PolicyKind,
     SessionKeySettings,
-    SourceSettings,
     WorkerSettings,
 )
 from mirrorflow_replicator.config import clients, keys
-from mirrorflow_replicator.config.checkpoint import parse_checkpoint
-from mirrorflow_replicator.config.connector_basics import Basics
-from mirrorflow_replicator.config.heartbeat import parse_heartbeat
-from mirrorflow_replicator.config.keys import read_properties
-from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE, make_selection
+from mirrorflow_replicator.config.connector import parse_connector
+from mirrorflow_replicator.config.keys import DEFAULTS, SERVER_NAME_KEY, SEVERAL_KEY, read_properties
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.source import TASKS_MAX, parse_source
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
-from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY, converter_warnings
 
 STANDALONE = "standalone"  # the name of a worker in this mode
 DISTRIBUTED = "distributed"
-SOURCE_CONNECTOR = "MirrorSourceConnector"
-CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
-HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
-CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR)
-LISTENERS_DEFAULT = ("http://:8083",)  # Connect's
 HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
 HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
 PORT_MAX = 65_535
@@ -70,8 +56,8 @@ def load_standalone(
             problem="no connector is given",
             action="name at least one connector.properties",
         )
-    reader = PropertyReader(worker, Resolver(worker))
-    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    reader = PropertyReader(worker, Resolver(worker), DEFAULTS)
+    listeners = reader.names("listeners")
     return worker_settings(STANDALONE, worker, connectors, listeners, warnings, now_ms=now_ms)
 
 
@@ -83,13 +69,13 @@ def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> Worker
     """
     warnings: list[str] = []
     worker, connectors = _files(worker_text, connector_texts, warnings)
-    reader = PropertyReader(worker, Resolver(worker))
-    if reader.text("offset.storage.store", "kafka") != "kafka":
+    reader = PropertyReader(worker, Resolver(worker), DEFAULTS)
+    if reader.text("offset.storage.store") != "kafka":
         raise RefusedSettingError(
             key="offset.storage.store",
             why="a distributed worker keeps its positions where its connectors are, in Kafka",
         )
-    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    listeners = reader.names("listeners")
     settings = worker_settings(DISTRIBUTED, worker, connectors, listeners, warnings)
     distributed = distributed_settings(reader, worker, connectors, target_alias=DISTRIBUTED)
     http = settings.http
@@ -161,7 +147,7 @@ def worker_settings(
         for key, value in text.items()
         if key in (HTTP_LISTENERS_KEY, LEVEL_KEY)
     }
-    read = PropertyReader(process | dict(worker), Resolver(worker))
+    read = PropertyReader(process | dict(worker), Resolver(worker), DEFAULTS)
     parsed = tuple(parse_connector(properties, worker, now_ms=now_ms) for properties in connectors)
     names = [connector.name for connector in parsed]
     for duplicate in {name for name in names if names.count(name) > 1}:
@@ -170,9 +156,7 @@ def worker_settings(
         )
     # Read only to validate its value: each record is admitted once with any of them.
     read.choice("exactly.once.source.support", ("disabled", "preparing", "enabled"), "disabled")
-    level = read.choice(
-        "metrics.level", tuple(level.value for level in MetricsLevel), MetricsLevel.PARTITION.value
-    )
+    level = read.choice("metrics.level", tuple(level.value for level in MetricsLevel))
     return WorkerSettings(
         name=name,
         connectors=parsed,
@@ -186,67 +170,11 @@ def worker_settings(
             advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
         ),
         metrics_level=MetricsLevel(level),
-        shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", 5_000, minimum=0) / 1000,
+        shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", minimum=0) / 1000,
         warnings=tuple(dict.fromkeys(warnings)),
         providers={key: value for key, value in worker.items() if key.startswith(PROVIDERS_KEY)},
         shared=clients.shared(worker),
     )
-
-
-def parse_connector(
-    properties: Mapping[str, str], worker: Mapping[str, str], *, now_ms: int | None = None
-) -> ConnectorSettings:
-    """Parses one connector of a worker with the derived *worker* properties.
-
-    Raises InvalidSettingError, RefusedSettingError.
-    """
-    read = PropertyReader(properties, Resolver({**worker, **properties}))
-    name = read.required("name", action="name the connector, for example MirrorSourceConnector")
-    written = read.required("connector.class", action="write " + " or ".join(CONNECTORS))
-    connector_class = written.removeprefix(MIRROR_PACKAGE)
-    if connector_class not in CONNECTORS:
-        raise RefusedSettingError(
-            key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
-        )
-    read.whole(
-        "tasks.max", 1, minimum=1, maximum=TASKS_MAX
-    )  # checked for every class, even where one task does all
-    enabled = read.flag("enabled", default=True)
-    is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
-    is_checkpoint = connector_class == CHECKPOINT_CONNECTOR
-    source = parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None
-    return ConnectorSettings(
-        name=name,
-        connector_class=connector_class,
-        properties=dict(properties),
-        source=source,
-        checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
-        # Java's heartbeat connector ignores `enabled`: an mm2.properties has herders for heartbeats only.
-        heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
-        is_paused=read.choice("mirrorflow.state", ("running", "paused"), "running") == "paused",
-        warnings=(*converter_warnings(properties, worker), *_never_copied(source)),
-    )
-
-
-def _never_copied(source: SourceSettings | None) -> tuple[str, ...]:
-    # A class of the user's own is imported when the connector starts.
-    if source is None or source.topic_filter or source.policy.kind is PolicyKind.CUSTOM:
-        return ()
-    return make_selection(source).never_copied
-
-
-def kept_offsets(
-    properties: Mapping[str, str], worker: Mapping[str, str]
-) -> tuple[OffsetStorageSettings, ClientSettings]:
-    """Returns where a connector's offsets are stored, whatever its class, and the client that reads them.
-
-    Raises InvalidSettingError.
-    """
-    basics = Basics.of(properties, worker)
-    client = clients.target_client(properties, worker, "admin")
-    clients.require_addresses(client, key="bootstrap.servers")
-    admin = clients.client_settings(basics.target_alias, f"{basics.label}|offsets-target-admin", client)
-    return offset_storage(PropertyReader(worker, basics.resolver), worker, basics.source_alias, admin), admin
 
 
 def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,16 +196,7 @@ def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
     return listeners
 
 
-EXACTLY_ONCE_KEY = "exactly.once.source.support"
-SESSION_MS = 10_000  # Connect's
-HEARTBEAT_MS = 500  # Connect's is 3000; a node learns of a rebalance at its next heartbeat
-REBALANCE_MS = 30_000  # Connect's is 60000; our nodes rejoin as soon as they learn of it
-KEY_TTL_MS = 3_600_000  # Connect's
-
-
-def _is_exactly_once(read: PropertyReader) -> bool:
-    """Whether Java's nodes of the group, if any, write in transactions."""
-    return read.text(EXACTLY_ONCE_KEY, "disabled") == "enabled"
+REBALANCE_MAX_MS = 30_000  # Connect's default is 60000; our nodes rejoin as soon as they learn of it
 
 
 def group_settings(
@@ -287,17 +206,17 @@ def group_settings(
 
     *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
     """
-    if flow is None and not read.flag(SEVERAL_KEY, default=False):
+    if flow is None and not read.flag(SEVERAL_KEY):
         return None
     group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
-    protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"), "sessioned")
+    protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"))
     if protocol == "eager":
         raise RefusedSettingError(
             key="connect.protocol",
             why="with the eager protocol all nodes stop at each change; write sessioned, or compatible",
         )
-    session_ms = read.whole("session.timeout.ms", SESSION_MS, minimum=1)
-    heartbeat_ms = read.whole("heartbeat.interval.ms", HEARTBEAT_MS, minimum=1)
+    session_ms = read.whole("session.timeout.ms", minimum=1)
+    heartbeat_ms = read.whole("heartbeat.interval.ms", minimum=1)
     if heartbeat_ms >= session_ms:
         raise InvalidSettingError(
             key="heartbeat.interval.ms",
@@ -311,20 +230,20 @@ def group_settings(
         protocols=tuple(PROTOCOLS) if protocol == "sessioned" else ("compatible",),
         session_s=session_ms / 1000,
         heartbeat_s=heartbeat_ms / 1000,
-        rebalance_s=read.whole("rebalance.timeout.ms", REBALANCE_MS, minimum=1_000, maximum=REBALANCE_MS)
-        / 1000,
+        rebalance_s=read.whole("rebalance.timeout.ms", minimum=1_000, maximum=REBALANCE_MAX_MS) / 1000,
         keys=_keys(read),
         server_name=read.text(SERVER_NAME_KEY),
         flow=flow,
-        fences_java=_is_exactly_once(read),
+        fences_java=read.text("exactly.once.source.support")
+        == "enabled",  # then Java's nodes write in transactions
     )
 
 
 def _keys(read: PropertyReader) -> SessionKeySettings:
     names = tuple(ALGORITHMS)
-    algorithm = read.choice("inter.worker.key.generation.algorithm", names, DEFAULT_ALGORITHM)
-    signature = read.choice("inter.worker.signature.algorithm", names, DEFAULT_ALGORITHM)
-    accepted = read.names("inter.worker.verification.algorithms", (DEFAULT_ALGORITHM,))
+    algorithm = read.choice("inter.worker.key.generation.algorithm", names)
+    signature = read.choice("inter.worker.signature.algorithm", names)
+    accepted = read.names("inter.worker.verification.algorithms")
     if signature not in accepted:
         raise InvalidSettingError(
             key="inter.worker.verification.algorithms",
@@ -334,7 +253,7 @@ def _keys(read: PropertyReader) -> SessionKeySettings:
     return SessionKeySettings(
         algorithm=algorithm,
         size_bytes=read.whole("inter.worker.key.size", ALGORITHMS[algorithm][1], minimum=16, maximum=1024),
-        ttl_ms=read.whole("inter.worker.key.ttl.ms", KEY_TTL_MS, minimum=0),
+        ttl_ms=read.whole("inter.worker.key.ttl.ms", minimum=0),
         signature=signature,
         accepted=accepted,
     )

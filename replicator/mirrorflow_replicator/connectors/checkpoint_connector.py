@@ -23,8 +23,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointClusters, CheckpointPasses
-from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
-from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
+from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 
 # The first pause is short: brokers restart in seconds, and the source connector creates the offset-syncs
 # topic within one.

@@ -1,19 +1,225 @@
-"""Hosts the connectors of a worker: their common interface, how each class is created, and their start order.
+"""Hosts the connectors of a worker: their common interface, how each class is created, and connectors that copy nothing.
 
 `host` is the only place that knows all classes: it maps settings to the object that runs them.
+
+A paused source connector writes nothing, but still reports the lag:
+
+    connect both ──> stored offsets, topics, end offsets ──> sleep ──┐
+        ^                    ^───────────────────────────────────────┘
+        └── any error: reported, retried after a backoff
+
+It reports for each partition what the next copier will find: the offset that the last one stored, and the source's end since.
+The offsets topic is created if it is missing, as by any worker that starts.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_core.settings import ConnectorSettings
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import Position, TopicPartition
+from mirrorflow_core.replication_policy import flow_name
+from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_core.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.position_store import PositionStore, position_store
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
+from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
-from mirrorflow_replicator.connectors.idle_connector import PAUSED, IdleConnector, PausedSource
 from mirrorflow_replicator.connectors.source_host import SourceHost
+from mirrorflow_replicator.http.command_decisions import simple_name
 from mirrorflow_replicator.http.samples import Samples
+
+# Maximum age of the reported lag. It costs a few requests, however many partitions there are.
+LAG_S = 5.0
+PAUSE_MAX_S = 30.0  # after many failures in a row
+PAUSED = "PAUSED"
+
+
+class PausedSource:
+    """One paused source connector.
+
+    `run` ends only by cancellation; everything else is safe to read at any time.
+    """
+
+    def __init__(self, connector: ConnectorSettings, settings: SourceSettings, *, samples: Samples) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._samples = samples
+        self._selection = make_selection(settings)
+        self._resolve = Resolver(settings.providers).resolve_client
+        self._started_at_s = time.time()
+        self._clusters: dict[str, Cluster] = {}
+        self._store: PositionStore | None = None
+        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
+        self._partitions: tuple[PartitionReport, ...] = ()
+        self._setbacks = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self.heard_of_all = False  # whether every partition was read once
+
+    async def run(self) -> None:
+        """Polls until cancelled; retries after errors."""
+        try:
+            while True:
+                try:
+                    await self._read_lag()
+                except MirrorFlowError as error:
+                    self._setbacks.note(error)
+                    await asyncio.sleep(self._setbacks.pause_s)
+                else:
+                    self._setbacks.over()
+                    self.heard_of_all = True
+                    await asyncio.sleep(LAG_S)
+        finally:
+            await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+
+    async def stop(self, grace_s: float) -> None:
+        """Does nothing: nothing is under way."""
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's cluster id; "" before it was reached."""
+        target = self._clusters.get("target")
+        return "" if target is None else target.cluster_id
+
+    async def _read_lag(self) -> None:
+        settings = self._settings
+        source = await self._reach("source", settings.source_admin)
+        target = await self._reach("target", settings.target_producer)
+        if self._store is None:
+            store = position_store(settings, target)
+            await store.open()
+            self._store = store
+        else:
+            await self._store.read_new()
+        await source.refresh()
+        partitions = sorted(
+            TopicPartition(topic, number)
+            for topic, found in source.metadata.topics.items()
+            if not found.error and self._selection.selects(topic) and not self._selection.obstacle(topic)
+            for number in found.partitions
+        )
+        committed = settings.read_committed
+        ends = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
+        begins = await self._begins(source, partitions, self._store.positions)
+        self._partitions = tuple(
+            self._report(one, self._store.positions.get(one), begins.get(one, -1), ends[one].offset)
+            for one in partitions
+            if not ends[one].error
+        )
+        self._samples.observe(self._connector.name, self._task(), time.time())
+        self._samples.retain(self._connector.name, self._partitions)
+
+    async def _reach(self, side: str, client: ClientSettings) -> Cluster:
+        if side not in self._clusters:
+            try:
+                cluster = await Cluster.connect(client, resolve=self._resolve)
+            except MirrorFlowError as error:
+                self._sides.note(error)
+                raise
+            self._sides.connected(cluster)
+            self._clusters[side] = cluster
+        return self._clusters[side]
+
+    async def _begins(
+        self, source: Cluster, partitions: list[TopicPartition], positions: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, int]:
+        """Returns where partitions without a stored offset begin, if that is known before they are copied."""
+        new = [one for one in partitions if one not in positions]
+        if not new or self._settings.start is not StartPosition.EARLIEST:
+            return {}
+        found = await admin.list_offsets(source, new, EARLIEST)
+        return {one: answer.offset for one, answer in found.items() if not answer.error}
+
+    def _report(
+        self, partition: TopicPartition, position: Position | None, begin: int, end: int
+    ) -> PartitionReport:
+        return PartitionReport(
+            topic=partition.topic,
+            target_topic=self._selection.target_topic(partition.topic),
+            partition=partition.partition,
+            phase=PartitionPhase.WAITING,
+            source_offset=begin if position is None else position.source_offset + 1,
+            source_end_offset=end,
+            target_offset=-1
+            if position is None or position.target_offset < 0
+            else position.target_offset + 1,
+            # The records not copied came after that, unless the copier was behind already: the best estimate
+            # without reading them.
+            record_timestamp_ms=-1 if position is None else position.written_ms,
+        )
+
+    def _task(self) -> TaskReport:
+        return TaskReport(task=0, state=PAUSED, partitions=self._partitions)
+
+    def report(self) -> ConnectorReport:
+        """Returns the current report of the connector."""
+        source, target = self._sides.reports(self._clusters.values())
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=PAUSED,
+            problem=self._setbacks.newest,
+            started_at_s=self._started_at_s,
+        )
+        return replace(report, tasks=(self._task(),), source=source, target=target)
+
+
+class IdleConnector:
+    """Reports *state* for the connector with *properties* and for its tasks. *error* is why it failed."""
+
+    heard_of_all = True
+    target_cluster_id = ""
+
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        state: str,
+        tasks: Sequence[Mapping[str, str]] = (),
+        error: MirrorFlowError | None = None,
+    ) -> None:
+        self._name = name
+        self._properties = properties
+        self._state = state
+        self._tasks = tuple(tasks)
+        self._error = error
+        self._started_at_s = time.time()
+
+    async def run(self) -> None:
+        """Waits to be cancelled."""
+        await asyncio.Event().wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """Does nothing: nothing is under way."""
+
+    def report(self) -> ConnectorReport:
+        """Returns the current report of the connector."""
+        properties, error = self._properties, self._error
+        source, target = (properties.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
+        return ConnectorReport(
+            name=self._name,
+            connector_class=simple_name(properties.get("connector.class", "")),
+            flow=flow_name(properties.get("mirrorflow.flow", f"{source}->{target}")),
+            source_alias=source,
+            target_alias=target,
+            properties=properties,
+            state=self._state,
+            trace="" if error is None else str(error),
+            reason="" if error is None else error.reason,
+            started_at_s=self._started_at_s,
+            now_s=time.time(),
+            tasks=tuple(TaskReport(task=number, state=self._state) for number in range(len(self._tasks))),
+            task_properties=self._tasks,
+            heard_of_all=True,
+        )
+
 
 # A source that cannot be reached must not delay heartbeats to the target for long.
 BESIDE_AFTER_S = 3.0

@@ -22,19 +22,17 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_replicator.config.plugins import make_selection
-from mirrorflow_replicator.config.topic_config_rules import make_config_rules
+from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync
-from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
+from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.internal_topics import (
     internal_topics,
     internal_topics_of_source,
     mend_topics,
 )
 from mirrorflow_replicator.connectors.rebalancing import Rebalancing
-from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
-from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
+from mirrorflow_replicator.process import now_ms
 
 Hand = Callable[[Assignment], Awaitable[None]]
 

@@ -10,12 +10,12 @@ from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
+from mirrorflow_replicator.config.connector import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.connector_state import report_of
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
-from mirrorflow_replicator.connectors.heartbeat_monitor import HeartbeatMonitor
-from mirrorflow_replicator.connectors.retry_state import report_of
+from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn

@@ -25,8 +25,8 @@ from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
-from mirrorflow_replicator.http.loggers import LOGGERS
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.logs import LOGGERS
+from mirrorflow_replicator.process import now_ms
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 RESTART_GRACE_S = 10.0  # a task drains for 3 s and then stores offsets

@@ -22,6 +22,7 @@ from mirrorflow_core.writer.position import encode_position
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
+from mirrorflow_replicator import process
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
 from mirrorflow_replicator.copy.expiration_monitor import apply_expiries, follow_expiries
@@ -37,8 +38,7 @@ from mirrorflow_replicator.copy.task_parts import TaskParts
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 from mirrorflow_replicator.copy.task_writer import TaskWriter, UnfencedWriter
 from mirrorflow_replicator.copy.writer_resumer import WriterResumer
-from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 
 log = logging.getLogger("mirrorflow.task")
 
@@ -361,6 +361,6 @@ class CopyTask:
             if copied != self._copied_bytes:
                 copied, quiet_since_s = self._copied_bytes, time.monotonic()
             elif quiet_since_s and time.monotonic() - quiet_since_s > QUIET_S:
-                memory_tuning.give_back()
+                process.give_back()
                 quiet_since_s = 0
             await asyncio.sleep(TICK_S)

@@ -32,7 +32,7 @@ from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
-from mirrorflow_replicator.config.offset_sync_settings import REPLICATION_FACTOR_KEY
+from mirrorflow_replicator.config.connector import SYNCS_FACTOR_KEY
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class SyncsTopic:
                 cluster,
                 self._topic,
                 replication_factor=settings.replication_factor,
-                key=REPLICATION_FACTOR_KEY,
+                key=SYNCS_FACTOR_KEY,
             )
         except NotAuthorizedError as error:
             raise NotAuthorizedError(

@@ -32,7 +32,7 @@ from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 
 LOOK_S = 1.0  # a small part of STALLED_AFTER_S
 JUDGE_AGAIN_S = 5.0  # checking ten thousand stalled partitions must not cost as much as copying them

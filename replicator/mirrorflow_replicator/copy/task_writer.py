@@ -11,7 +11,7 @@ from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 
 TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
 NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR = 6, 56

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import TargetState
 from mirrorflow_replicator.http.worker_view import WORD_MAX, Request
+from mirrorflow_replicator.logs import NUMBERS as LOG_LEVELS
 
 NOT_FOUND = "HTTP 404 Not Found"  # Jersey's message where no resource matches
 NOT_ALLOWED = "HTTP 405 Method Not Allowed"
@@ -28,7 +29,6 @@ _INITIAL_STATES = {
     "PAUSED": TargetState.PAUSED,
     "STOPPED": TargetState.STOPPED,
 }
-LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")  # Log4j's
 _TARGETS = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": TargetState.STOPPED}
 
 
@@ -230,7 +230,7 @@ def _level(request: Request) -> str:
     level = _strings(_object(request)).get("level")
     if level is None:
         raise ConnectError(400, "Desired 'level' parameter was not specified in request.")
-    if level.upper() not in LEVELS:
+    if level.upper() not in LOG_LEVELS:
         raise ConnectError(404, f"invalid log level '{level[:WORD_MAX]}'.")
     return level.upper()
 

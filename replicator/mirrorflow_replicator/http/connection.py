@@ -6,10 +6,9 @@ arrived already. If the input is not HTTP, it sends Connect's error body and clo
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Protocol
 
 import h11
 
@@ -33,28 +32,19 @@ _MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORIT
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class HttpConnectionLimits(Protocol):
-    """The part of `http.server.HttpLimits` for one connection."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """The limits for one client, and for all of them together."""
 
-    @property
-    def header_bytes(self) -> int:
-        """Size limit of request line and headers."""
+    connections: int = 64  # a monitoring system, an operator, probes and a few people; 64 x 64 KiB is 4 MiB
+    header_bytes: int = 16 * 1024  # h11's own default; Connect's (Jetty) is 8 KiB
+    body_bytes: int = 1024 * 1024  # a configuration to validate has a few kB
+    request_s: float = 10.0  # from a request's first byte to its last
+    idle_s: float = 60.0  # between requests; Prometheus scrapes every 15 to 60 s
+    write_s: float = 30.0  # for a client to take a piece of an answer
 
-    @property
-    def body_bytes(self) -> int:
-        """Size limit of the request body."""
 
-    @property
-    def request_s(self) -> float:
-        """Time limit for a whole request to arrive."""
-
-    @property
-    def idle_s(self) -> float:
-        """Time limit between requests."""
-
-    @property
-    def write_s(self) -> float:
-        """Time limit for the client to take a piece of an answer."""
+LIMITS = HttpLimits()
 
 
 class _RefusedError(Exception):
@@ -69,7 +59,7 @@ class HttpConnection:
     """The server side of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpConnectionLimits
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpLimits
     ) -> None:
         self._reader = reader
         self._writer = writer

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE, ConnectError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
-from mirrorflow_replicator.config.secret_masking import shown
+from mirrorflow_replicator.config.providers import shown
 from mirrorflow_replicator.http.commands import (
     NOT_ALLOWED,
     NOT_FOUND,
@@ -30,13 +30,13 @@ from mirrorflow_replicator.http.commands import (
 )
 from mirrorflow_replicator.http.rest_plugins import PLUGINS, definitions, plugins, validation
 from mirrorflow_replicator.http.worker_view import (
-    LoggerLevel,
     Request,
     Response,
     WorkerView,
     error_response,
     json_response,
 )
+from mirrorflow_replicator.logs import LoggerLevel
 from mirrorflow_replicator.version import connect_version
 
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")

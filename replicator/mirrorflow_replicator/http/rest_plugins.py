@@ -18,15 +18,14 @@ from typing import Any
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict
-from mirrorflow_replicator.config.providers import PROVIDERS_KEY
-from mirrorflow_replicator.config.secret_masking import shown_value
-from mirrorflow_replicator.config.worker import (
+from mirrorflow_replicator.config.connector import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,
     parse_connector,
 )
+from mirrorflow_replicator.config.keys import Key, Scope, Verdict
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
 from mirrorflow_replicator.http.commands import NULL_VALUE
 from mirrorflow_replicator.http.worker_view import PluginKey, WorkerView
 from mirrorflow_replicator.version import connect_version
@@ -145,18 +144,6 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "mirrorflow.sync.",
     ),
 }
-_DEFAULTS = {
-    "use.defaults.from": "target",
-    "offset.flush.interval.ms": "5000",
-    "mirrorflow.state": "running",
-    "mirrorflow.heartbeats.emit.to": "target",
-    "mirrorflow.source.loss.policy": "fail",
-    "mirrorflow.refused.records": "stop",
-    "mirrorflow.balance.tasks.enabled": "true",
-    "mirrorflow.balance.tasks.interval.seconds": "60",
-    "mirrorflow.sync.topic.configs.report.only": "false",
-    "mirrorflow.sync.topic.acls.report.only": "false",
-}
 
 
 def plugin_keys() -> dict[str, tuple[PluginKey, ...]]:
@@ -200,7 +187,7 @@ def _of_ours(plugin: str, java: Mapping[str, object]) -> Iterator[PluginKey]:
         yield PluginKey(
             name=key.name,
             type=_type(key.name),
-            default=_DEFAULTS.get(key.name),
+            default=key.default or None,
             importance="LOW",
             documentation=_documentation(key),
             group=GROUP,

@@ -1,54 +1,47 @@
-"""The HTTP server of a process: sockets, limits and timeouts; other modules of `http` produce the answers.
+"""The HTTP server of a process: sockets, limits, TLS and timeouts; other modules of `http` produce the answers.
 
-Guarantees: each client's cost is bounded, by limits on connections, header and body sizes, and the time a
-client may take to send or read. Requests of a connection are answered in order, pipelined or not. A bug in an
-answer becomes a 500 with Connect's error body and a log line, and the server keeps running. h11 and the
-renderers are imported at the first connection: a process that receives no request does not pay for them.
+Guarantees: each client's cost is bounded, by limits on connections, header and body sizes, and the time a client may take to
+send or read. Requests of a connection are answered in order, pipelined or not. A bug in an answer becomes a 500 with Connect's
+error body and a log line, and the server keeps running.
+
+TLS is read from Java's `ssl.*` as in Connect's REST server (RestServer, SSLUtils), in every form that clients may use. It
+follows the files: connections opened after a certificate was renewed get the new one.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
-from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.errors import InvalidSettingError, SettingError
+from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
+from mirrorflow_kafka.security.rotation import LOOK_S, stamp
+from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
+from mirrorflow_replicator.http import metrics, progress, rest
+from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
+from mirrorflow_replicator.http.connection import LIMITS, READ_BYTES, HttpConnection, HttpLimits
+from mirrorflow_replicator.http.worker_view import (
+    Request,
+    Response,
+    WorkerView,
+    error_response,
+    here,
+    json_response,
+)
 
-if TYPE_CHECKING:
-    import ssl
-
-    from mirrorflow_replicator.http.commands import Command
-    from mirrorflow_replicator.http.worker_view import Request, Response, WorkerView
-
-    CarryOut = Callable[[Command, Request], Awaitable[Response]]
-    Route = Callable[[Request], Response | Command]
+CarryOut = Callable[[Command, Request], Awaitable[Response]]
+Route = Callable[[Request], Response | Command]
 
 log = logging.getLogger(__name__)
 
 LISTENERS_KEY = "listeners"
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
-READ_BYTES = 64 * 1024
 TICK_S = 1.0
 CARRY_OUT_S = 90.0  # as for Connect's REST requests
 STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of that
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """The limits for one client, and for all of them together."""
-
-    connections: int = 64  # a monitoring system, an operator, probes and a few people; 64 x 64 KiB is 4 MiB
-    header_bytes: int = 16 * 1024  # h11's own default; Connect's (Jetty) is 8 KiB
-    body_bytes: int = 1024 * 1024  # a configuration to validate has a few kB
-    request_s: float = 10.0  # from a request's first byte to its last
-    idle_s: float = 60.0  # between requests; Prometheus scrapes every 15 to 60 s
-    write_s: float = 30.0  # for a client to take a piece of an answer
-
-
-LIMITS = HttpLimits()
 
 
 class HttpServer:
@@ -162,8 +155,6 @@ class HttpServer:
             return
         self._connections.add(task)
         try:
-            from mirrorflow_replicator.http.connection import HttpConnection  # noqa: PLC0415 - see the module's docstring
-
             await HttpConnection(reader, writer, self._limits).serve(self._answer)
         except asyncio.CancelledError:
             # `close` cancels this task and waits; Python 3.11 logs a connection's cancelled task.
@@ -182,8 +173,6 @@ class HttpServer:
                 writer.close()
 
     async def _answer(self, request: Request) -> Response:
-        from mirrorflow_replicator.http.worker_view import Response, error_response  # noqa: PLC0415
-
         try:
             found = self._route(request)
             if isinstance(found, Response):
@@ -199,32 +188,28 @@ class HttpServer:
 
     def _route_all(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:
-            from mirrorflow_replicator.http import rest  # noqa: PLC0415
-
             return rest.answer(request, self._current())
+        if request.method == "OPTIONS":
+            return Response(headers=rest.ALLOW)
         if request.method not in {"GET", "HEAD"}:
-            return _not_read(request)
+            return error_response(405, NOT_ALLOWED, headers=rest.ALLOW)
         if request.path == "/healthz":
             return self._healthz()
-        from mirrorflow_replicator.http.worker_view import here  # noqa: PLC0415
-
         view = here(self._current())
-        if request.path == "/readyz":
-            return _readyz(ready=view.ready)
-        if request.path == "/metrics":
-            from mirrorflow_replicator.http import metrics  # noqa: PLC0415
-
-            return metrics.answer(view)
         query = dict(parse_qsl(request.query, keep_blank_values=True))
-        if request.path == "/offsets":
-            from mirrorflow_replicator.http import group_offsets  # noqa: PLC0415
-
-            return group_offsets.answer(query, view)
-        from mirrorflow_replicator.http import progress  # noqa: PLC0415
-
-        if request.path == "/progress":
-            return progress.answer(query, view)
-        return progress.partitions(query, view)
+        match request.path:
+            case "/readyz" if view.ready:
+                return json_response({"status": "ready"})
+            case "/readyz":
+                return json_response({"status": "starting"}, status=503)
+            case "/metrics":
+                return metrics.answer(view)
+            case "/offsets":
+                return progress.offsets(query, view)
+            case "/progress":
+                return progress.answer(query, view)
+            case _:
+                return progress.partitions(query, view)
 
     def _current(self) -> WorkerView:
         """Returns the view now; once ready, it stays ready: a partition added later is not a new start.
@@ -238,29 +223,10 @@ class HttpServer:
         return replace(view, ready=self._was_ready, serving=self._was_ready)
 
     def _healthz(self) -> Response:
-        from mirrorflow_replicator.http.worker_view import json_response  # noqa: PLC0415
-
         silent_s = asyncio.get_running_loop().time() - self._ticked_s
         if silent_s > STALLED_S:
             return json_response({"status": "stalled", "silentSeconds": round(silent_s, 1)}, status=503)
         return json_response({"status": "alive"})
-
-
-def _readyz(*, ready: bool) -> Response:
-    from mirrorflow_replicator.http.worker_view import json_response  # noqa: PLC0415
-
-    if ready:
-        return json_response({"status": "ready"})
-    return json_response({"status": "starting"}, status=503)
-
-
-def _not_read(request: Request) -> Response:
-    from mirrorflow_replicator.http.worker_view import Response, error_response  # noqa: PLC0415
-
-    allow = (("Allow", "GET,HEAD,OPTIONS"),)
-    if request.method == "OPTIONS":
-        return Response(headers=allow)
-    return error_response(405, "HTTP 405 Method Not Allowed", headers=allow)
 
 
 def _parse(listener: str) -> tuple[str, str, int]:
@@ -283,3 +249,101 @@ def _parse(listener: str) -> tuple[str, str, int]:
             action="write http://host:port or https://host:port",
         )
     return scheme, host, port
+
+
+_CLIENT_AUTH = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+secrets_log = logging.getLogger("mirrorflow.secrets")
+
+
+class ServerTls:
+    """The TLS of the listeners, from the current *resolved* properties.
+
+    Raises SettingError if the first ones are wrong.
+    """
+
+    def __init__(self, resolved: Callable[[], Mapping[str, str]]) -> None:
+        self._resolved = resolved
+        self._seen = self._read()
+        self._newest, self.warnings = server_context(self._seen[0])
+        self.context = self._newest  # passed to the listeners; it switches each connection to the newest
+        self.context.sni_callback = self._use_newest
+        self._reported = ""
+
+    async def follow(self) -> None:
+        """Checks for renewed certificates until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.reload()
+
+    def reload(self) -> None:
+        """Applies changed files; if they are unusable, logs that once and keeps the last good certificate."""
+        try:
+            seen = self._read()
+            if seen == self._seen:
+                return
+            self._newest, _ = server_context(seen[0])
+        except SettingError as error:
+            if str(error) != self._reported:
+                self._reported = str(error)
+                secrets_log.warning("HTTPS keeps using the previous certificate: %s", error)
+            return
+        self._seen, self._reported = seen, ""
+        secrets_log.info("HTTPS now uses the renewed certificate")
+
+    def _read(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
+        properties = dict(self._resolved())
+        return properties, {
+            key: stamp(value) for key, value in properties.items() if key.endswith(".location")
+        }
+
+    def _use_newest(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        # Called at every ClientHello, with or without a server name.
+        caller.context = self._newest
+
+
+def server_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[str, ...]]:
+    """Returns a server's context and its warnings. Raises SettingError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    warnings = [*choose_versions(context, properties), *choose_ciphers(context, properties)]
+    own = client_key(properties)
+    if own is None:
+        raise InvalidSettingError(
+            key="ssl.keystore.location",
+            problem="it is missing, and a listener is https",
+            action="name the server's keystore, or write http:// listeners only",
+        )
+    load_key(context, own)
+    written = properties.get("ssl.client.auth", "none").strip().lower()
+    if written not in _CLIENT_AUTH:
+        raise InvalidSettingError(
+            key="ssl.client.auth",
+            problem=f"{written!r} is not known",
+            action="write " + " or ".join(_CLIENT_AUTH),
+        )
+    if _CLIENT_AUTH[written] is not ssl.CERT_NONE:
+        _ask_for_certificates(context, properties, _CLIENT_AUTH[written])
+    return context, tuple(warnings)
+
+
+def _ask_for_certificates(
+    context: ssl.SSLContext, properties: Mapping[str, str], mode: ssl.VerifyMode
+) -> None:
+    """Makes *context* request client certificates. Raises InvalidSettingError without a trust store.
+
+    Without one the public authorities would be trusted, and anyone can get a certificate from them.
+    """
+    anchors = trusted_certificates(properties)
+    if anchors is None:
+        raise InvalidSettingError(
+            key="ssl.truststore.location",
+            problem="it is missing, and ssl.client.auth asks for certificates",
+            action="name the store of the authorities that are trusted",
+        )
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trust(context, anchors)
+    context.verify_mode = mode

@@ -7,12 +7,13 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from mirrorflow_core.connect.session_keys import NO_SIGNATURE, Signature
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.logs import LoggerLevel
+from mirrorflow_replicator.process import ResourceUsage
 
 JSON = "application/json"
 SIGNATURE_HEADER = "X-Connect-Authorization"  # KIP-507
@@ -68,21 +69,6 @@ class PluginKey:
     order: int = -1  # in the group, from 1; -1 without one
     width: str = "NONE"
     display_name: str = ""  # "": the name
-
-
-class LoggerLevel(NamedTuple):
-    """A logger's level by Log4j's name, and when it was changed; None: never (Java LoggerLevel)."""
-
-    level: str
-    changed_ms: int | None = None
-
-
-class ResourceUsage(NamedTuple):
-    """The resources that this process and its tasks' processes use."""
-
-    resident_bytes: int
-    threads: int
-    cpu_s: float
 
 
 def _unknown_usage() -> ResourceUsage | None:

@@ -41,7 +41,7 @@ from mirrorflow_replicator.http.worker_view import (
     Response,
     error_response,
 )
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 
 FORWARD_S = 60.0  # less than the 90 s after which the client's request times out
 ASK_S = 30.0

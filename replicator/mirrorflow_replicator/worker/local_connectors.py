@@ -25,10 +25,8 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.worker import parse_connector
-from mirrorflow_replicator.config.worker_keys import converter_warnings
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost
-from mirrorflow_replicator.connectors.idle_connector import IdleConnector
+from mirrorflow_replicator.config.connector import converter_warnings, parse_connector
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
 from mirrorflow_replicator.connectors.source_host import SourceHost
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.http.command_decisions import Wanted

@@ -1,17 +1,22 @@
-"""The main process of a worker: runs its connectors and its HTTP server until it is stopped."""
+"""The main process of a worker: runs its connectors and its HTTP server until it is stopped.
+
+With an mm2.properties it runs all flows of the file (`DedicatedHerders`); each flow is a group on its target, which other
+processes may join.
+"""
 
 import asyncio
 import logging
 import os
 import signal
 import socket
+import ssl
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from mirrorflow_core.connect.group_assignment import NO_URL
@@ -21,15 +26,15 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import GroupSettings, WorkerSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.security.client_security import check_client, clients_of
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.connectors.connector_host import host
+from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
-from mirrorflow_replicator.http.loggers import LOGGERS
-from mirrorflow_replicator.http.resource_usage import resource_usage
 from mirrorflow_replicator.http.rest_plugins import plugin_keys, problems
 from mirrorflow_replicator.http.samples import Samples
-from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server import HttpServer, ServerTls
 from mirrorflow_replicator.http.worker_view import (
     PluginKey,
     Request,
@@ -38,20 +43,13 @@ from mirrorflow_replicator.http.worker_view import (
     error_response,
     json_response,
 )
-from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_replicator.process.parent_watch import stdin_ended
+from mirrorflow_replicator.logs import LOGGERS
+from mirrorflow_replicator.process import resource_usage, stdin_ended
 from mirrorflow_replicator.version import connect_version, version
-from mirrorflow_replicator.worker.dedicated_herders import DedicatedHerders
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
-from mirrorflow_replicator.worker.herder import FixedHerder, Herder
-from mirrorflow_replicator.worker.internal_rest import Flow, route
+from mirrorflow_replicator.worker.herder import FixedHerder, Herder, StateFiles, States
+from mirrorflow_replicator.worker.internal_rest import Flow, flow_of, route
 from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
-from mirrorflow_replicator.worker.state_files import StateFiles
-
-if TYPE_CHECKING:
-    import ssl
-
-    from mirrorflow_replicator.http.server_tls import ServerTls
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -100,7 +98,7 @@ class Worker:
         )
         self._publish_addresses(server.addresses)
         internal = await self._internal_server(tls)
-        loop.call_later(STARTED_AFTER_S, memory_tuning.give_back)
+        loop.call_later(STARTED_AFTER_S, process.give_back)
         running = asyncio.create_task(self._herd.run())
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
@@ -117,7 +115,7 @@ class Worker:
             await asyncio.gather(*(cancel_and_wait(task) for task in [running, *waits] if not task.done()))
             await asyncio.gather(server.close(), internal.close())
 
-    async def _internal_server(self, tls: "ServerTls | None") -> HttpServer:
+    async def _internal_server(self, tls: ServerTls | None) -> HttpServer:
         """Starts the server for other nodes; without listeners where nodes call the first public one."""
         flows = [group.flow for group in map(_group, self._settings) if group is not None and group.flow]
         server = await HttpServer.start(
@@ -194,15 +192,11 @@ class Worker:
     def _listeners(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
 
-    def _tls(self, client_auth: str = "") -> "ServerTls | None":
+    def _tls(self, client_auth: str = "") -> ServerTls | None:
         """Builds TLS for the listeners from the settings; *client_auth* replaces `ssl.client.auth`."""
         listeners = (*self._listeners(), *self._settings[0].http.internal)
         if not any(listener.lower().startswith("https:") for listener in listeners):
             return None
-        from mirrorflow_replicator.http.server_tls import (  # noqa: PLC0415 few listen to https
-            ServerTls,
-        )
-
         first = self._settings[0]
         properties = {**first.http.tls, **({"ssl.client.auth": client_auth} if client_auth else {})}
         tls = ServerTls(partial(Resolver(first.providers).resolve_client, properties))
@@ -304,5 +298,81 @@ def _plugin_keys() -> Mapping[str, tuple[PluginKey, ...]]:
     return plugin_keys()
 
 
-def _context(tls: "ServerTls | None") -> "ssl.SSLContext | None":
+def _context(tls: ServerTls | None) -> ssl.SSLContext | None:
     return None if tls is None else tls.context
+
+
+class DedicatedHerders:
+    """One herder for each flow. *herds* maps (source alias, target alias) to its herder."""
+
+    takes_changes = False
+
+    def __init__(self, herds: Mapping[Flow, DistributedHerder]) -> None:
+        self._herds = herds
+
+    async def run(self) -> None:
+        """Runs all herders; when one ends, all end."""
+        await together(
+            [asyncio.create_task(herd.run(), name=_flow_name(flow)) for flow, herd in self._herds.items()]
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops all herders at the same time."""
+        await asyncio.gather(*(herd.stop(grace_s) for herd in self._herds.values()))
+
+    def set_states(self, states: States) -> None:
+        """Does nothing: an mm2.properties is not followed."""
+
+    def reports(self) -> tuple[ConnectorReport, ...]:
+        """Reports each connector now."""
+        return tuple(
+            replace(report, name=f"{_flow_name(flow)}.{report.name}")
+            for flow, herd in self._herds.items()
+            for report in herd.reports()
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of each flow, with the flow before them."""
+        return tuple(
+            f"{_flow_name(flow)}: {warning}"
+            for flow, herd in self._herds.items()
+            for warning in herd.warnings
+        )
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether this node's part of each flow has started."""
+        return all(herd.is_ready(herd.reports()) for herd in self._herds.values())
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether any flow's group is rebalancing."""
+        return any(herd.is_rebalancing for herd in self._herds.values())
+
+    @property
+    def has_connectors(self) -> bool:
+        """Whether each flow has read its connectors."""
+        return all(herd.has_connectors for herd in self._herds.values())
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether each flow knows its connectors."""
+        return all(herd.is_serving(()) for herd in self._herds.values())
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's id from the first flow that knows it; "" if none does."""
+        return next(filter(None, (herd.target_cluster_id for herd in self._herds.values())), "")
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Carries out another node's call for one of the flows. Raises ConnectError, MirrorFlowError."""
+        if isinstance(command, SetLevel):
+            LOGGERS.set(command.name, command.level)
+            return Response(status=204)
+        herd = self._herds.get(flow_of(request) or ("", ""))
+        if herd is None:
+            raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")
+        return await herd.carry_out(command, request)
+
+
+def _flow_name(flow: Flow) -> str:
+    return "->".join(flow)

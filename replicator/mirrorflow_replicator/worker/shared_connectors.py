@@ -29,16 +29,15 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost
-from mirrorflow_replicator.connectors.idle_connector import IdleConnector
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
+from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.rebalancing import Rebalancing
-from mirrorflow_replicator.connectors.retry_state import RetryState
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.connectors.source_host import SourceHost
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor
 from mirrorflow_replicator.http.samples import Samples
-from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
 
 RETRY_MAX_S = 15.0  # while a cluster cannot be used; short at first: it may be this node's first connection
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mirrorflow_core.connect.session_keys import ConnectError
-from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
+from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord, TargetState
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, DistributedSettings, WorkerSettings
@@ -46,17 +46,17 @@ from mirrorflow_replicator.http.commands import (
     SetLevel,
     SetTarget,
 )
-from mirrorflow_replicator.http.loggers import follow_levels
+from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.rest import STARTING, connector_info, connector_status
 from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.samples import Samples
-from mirrorflow_replicator.http.totals import has_started
 from mirrorflow_replicator.http.worker_view import Request, Response, json_response
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.logs import LOGGERS, NUMBERS
+from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.version import connect_version
 from mirrorflow_replicator.worker.connector_offsets import OffsetChanges
+from mirrorflow_replicator.worker.herder import States
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors
-from mirrorflow_replicator.worker.state_files import States
 from mirrorflow_replicator.worker.status_writer import WorkerStatuses, is_settled
 
 # A restart that takes longer is answered before it is done; stopping takes `shutdown_s`, 5 s by default.
@@ -256,7 +256,11 @@ class SingleNodeHerder:
     async def _read_new(self) -> Sequence[ConfigRecord]:
         """Returns the new records of the config topic; sets logger levels as they arrive."""
         assert self._configs is not None
-        return follow_levels(await self._configs.read_new())
+        records = await self._configs.read_new()
+        for record in records:
+            if isinstance(record, LogLevelRecord) and record.level in NUMBERS:
+                LOGGERS.set(record.namespace, record.level)
+        return records
 
     async def _publish(self) -> None:
         assert self._statuses is not None

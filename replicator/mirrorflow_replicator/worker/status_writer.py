@@ -19,7 +19,7 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.http import command_decisions
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.version import connect_version
 
 GOODBYE_S = 3.0  # for the last statuses; a later worker writes its own

@@ -9,26 +9,32 @@ import asyncio
 import logging
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
-from mirrorflow_kafka.stores.position_store import position_store
+from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+from mirrorflow_replicator import logs, process
+from mirrorflow_replicator.config.connector import for_task, offset_syncs_topic
+from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.source import for_task
-from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
+from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, read
 from mirrorflow_replicator.copy.copy_task import CopyTask
+from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
+from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import encode_report
-from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
-from mirrorflow_replicator.process import log_setup, memory_tuning
-from mirrorflow_replicator.process.parent_watch import die_with_parent
-from mirrorflow_replicator.worker.task_factory import begin
+from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts, flow_topics
+from mirrorflow_replicator.process import die_with_parent, now_ms
 
 HEARD_S = 1.0  # for work under way when a stop arrives; an assignment takes milliseconds
 REPORT_S = 0.5  # interval of reports
@@ -226,7 +232,7 @@ async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message
     while True:
         message = await read(stream)
         if isinstance(message, Level):
-            log_setup.apply(message.logger, message.level)
+            logs.apply(message.logger, message.level)
             continue
         await messages.put(message)
         if message is None or isinstance(message, Stop):
@@ -258,10 +264,52 @@ def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
 def main() -> int:
     """The entry point of a task process."""
     die_with_parent()
-    memory_tuning.settle_in()
+    process.settle_in()
     asyncio.run(run())
     return 0
 
 
 def _cause(error: MirrorFlowError) -> tuple[str, str]:
     return error.reason, error.cluster if isinstance(error, ClusterError) else str(error)
+
+
+async def begin(
+    settings: SourceSettings,
+    clusters: tuple[Cluster, Cluster],
+    store: PositionStore,
+    *,
+    resolve: Resolve,
+    task: int,
+    fenced: FencedStart,
+) -> CopyTask:
+    """Returns a running copy task without partitions; *clusters* are source and target. Raises ClusterError."""
+    source, target = clusters
+    errors: Counter[str] = Counter()
+    parts = TaskParts(
+        source=source,
+        target=target,
+        positions=store,
+        route=make_naming(settings).route,
+        rack=settings.source_consumer.properties.get("client.rack", ""),
+        errors=errors,
+        syncs=_syncing(settings, errors, target, resolve),
+        fenced=fenced,
+    )
+    begun = CopyTask(settings, task, parts)
+    await begun.start()
+    return begun
+
+
+def _syncing(
+    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
+) -> OffsetSyncWriter | None:
+    if settings.syncs is None:
+        return None
+    log = SyncsLog(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
+    map_log = MapLog(
+        target,
+        offset_map_topic(settings.source_alias),
+        replication_factor=settings.offsets.replication_factor,
+    )
+    maps = OffsetMaps(map_log, errors=errors, now_ms=now_ms)
+    return OffsetSyncWriter(log, lag_max=settings.syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
@@ -181,7 +181,7 @@ def _compare(
 
 def compare_files(rows: Iterator[Any], task: ArchiveStretchTask) -> Iterator[StretchResult]:
     """Compares one stretch, for `mapPartitions`; *rows* are its rows, file by file."""
-    memory_tuning.settle_in()
+    process.settle_in()
     split = task.split
     with ArchiveLog(task.archived, start=split.source_from, end=split.source_to) as log:
         for row in rows:

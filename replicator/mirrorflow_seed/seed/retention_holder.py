@@ -1,6 +1,6 @@
 """Holds target retention that would delete seeded records while they arrive, and restores it afterwards.
 
-The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.retention_writer`), so
+The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.topic_sync`), so
 that a killed job leaves no topic held for ever.
 """
 
@@ -15,8 +15,8 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
-from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.seed.plan import SeedShare
 from mirrorflow_seed.seed.survey import SeedSurvey
 

@@ -31,14 +31,14 @@ from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
-from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_replicator.worker.task_factory import begin
+from mirrorflow_replicator.worker.task_process import begin
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
@@ -106,7 +106,7 @@ def run_tasks(tasks: Iterator[SeedTask], wave: WaveSettings) -> Iterator[TaskRes
 
 def prepare() -> None:
     """Tunes memory use and sets up logging in a Spark worker process."""
-    memory_tuning.settle_in()
+    process.settle_in()
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -158,7 +158,7 @@ class SeedTaskRunner:
         return TaskResult(
             report=self._progress,
             partition_results=tuple(self._partition_results.values()),
-            memory_bytes=memory_tuning.peak_bytes(),
+            memory_bytes=process.peak_bytes(),
             start_s=self._start_s,
         )
 

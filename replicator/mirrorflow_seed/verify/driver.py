@@ -26,7 +26,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_replicator.process import memory_tuning
+from mirrorflow_replicator import process
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -249,7 +249,7 @@ class CompareTask:
 
     def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
         """Yields one result per split. Raises ClusterError, SettingError, OSError."""
-        memory_tuning.settle_in()
+        process.settle_in()
         flow = self._files.load()
         for group in groups:
             yield from asyncio.run(compare_stretches(flow, group, self._compare_settings))

@@ -30,9 +30,9 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch, checksum_holds
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_seed.verify.comparison import Comparison, Needs
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
@@ -270,7 +270,7 @@ async def compare_stretch(
         behind=comparison.behind,
         bytes_read=bytes_read,
         seconds=time.perf_counter() - began,
-        memory_bytes=memory_tuning.peak_bytes(),
+        memory_bytes=process.peak_bytes(),
     )
 
 

@@ -17,8 +17,8 @@ from mirrorflow_core.retention_hold import LEASE_MS, RetentionLease
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
 from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed import retention_holder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import StalledError
 from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed import driver, retention_holder

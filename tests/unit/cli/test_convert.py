@@ -19,8 +19,7 @@ from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.key_rows import Scope
-from mirrorflow_replicator.config.keys import KEYS
+from mirrorflow_replicator.config.keys import KEYS, Scope
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 

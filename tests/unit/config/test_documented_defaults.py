@@ -1,15 +1,10 @@
-"""The defaults that the notes of keys name, and so docs/settings.md, are those that the parsers use."""
-
-import re
+"""The defaults of the table of settings, and so of docs/settings.md, are valid and those that the parsers use."""
 
 import pytest
 
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings
-from mirrorflow_replicator.config.checkpoint import parse_checkpoint
-from mirrorflow_replicator.config.heartbeat import parse_heartbeat
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
-from mirrorflow_replicator.config.keys import KEYS
-from mirrorflow_replicator.config.source import parse_source
+from mirrorflow_replicator.config.connector import parse_checkpoint, parse_heartbeat, parse_source
+from mirrorflow_replicator.config.keys import KEYS, Scope, Verdict
 
 WORKER = {"bootstrap.servers": "b:9092"}
 CONNECTOR = {
@@ -19,23 +14,16 @@ CONNECTOR = {
     "source.cluster.bootstrap.servers": "a:9092",
     "target.cluster.bootstrap.servers": "b:9092",
 }
-# Expressions: in the note's own words, and the value behind a list of choices.
-DEFAULT = re.compile(r"`(?P<choice>[^`]+)` \(default\)|\bdefault (?:`(?P<quoted>[^`]+)`|(?P<plain>-?\w+))")
-NO_VALUE = {"none", "the", "as", "listeners", "and"}  # these notes describe the default
 Parsed = tuple[SourceSettings, CheckpointSettings | None, HeartbeatSettings | None]
 
 
 def documented(scope: Scope) -> dict[str, str]:
-    """Returns key -> the default that its note names."""
-    found = {}
-    for key in KEYS:
-        match = DEFAULT.search(key.note)
-        if key.scope is not scope or key.verdict is not Verdict.HONOURED or "*" in key.name or match is None:
-            continue
-        value = match["choice"] or match["quoted"] or match["plain"]
-        if value not in NO_VALUE and "<" not in value:
-            found[key.name] = value.replace("A->B", "A->target")
-    return found
+    """Returns key -> the default of the table."""
+    return {
+        key.name: key.default
+        for key in KEYS
+        if key.scope is scope and key.verdict is Verdict.HONOURED and key.default
+    }
 
 
 def parsed(connector: dict[str, str], worker: dict[str, str]) -> Parsed:
@@ -56,6 +44,6 @@ def test_a_worker_is_parsed_the_same_with_its_documented_defaults(key: str, valu
     assert parsed({}, {key: value}) == parsed({}, {})
 
 
-def test_the_notes_of_most_keys_name_a_default() -> None:
+def test_most_keys_have_a_default() -> None:
     assert len(documented(Scope.CONNECTOR)) > 40
     assert len(documented(Scope.WORKER)) > 8

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_core.java.security_keys import SECURITY_KEYS
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.keys import Scope, Verdict
 
 ROOT = Path(__file__).parents[3]
 

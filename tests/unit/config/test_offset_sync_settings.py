@@ -3,9 +3,8 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_replicator.config.connector import for_task, offset_syncs_topic, parse_source
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
-from mirrorflow_replicator.config.source import for_task, parse_source
 
 PROPERTIES = {
     "name": "MirrorSourceConnector",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_replicator.config.secret_masking import HIDDEN, shown_value
+from mirrorflow_replicator.config.providers import HIDDEN, shown_value
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 

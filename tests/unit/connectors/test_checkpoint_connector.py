@@ -8,7 +8,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
 from mirrorflow_replicator.connectors.connector_host import host
-from mirrorflow_replicator.http.totals import is_ready, replicating, totals
+from mirrorflow_replicator.http.progress import is_ready, replicating, totals
 from tests.unit.http.reports import view
 
 WAIT_S = 300.0

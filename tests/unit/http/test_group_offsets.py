@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_core.checkpoints import GroupOffset
 from mirrorflow_core.reports import GroupsReport
-from mirrorflow_replicator.http.group_offsets import answer
+from mirrorflow_replicator.http.progress import offsets
 from tests.unit.http.reports import NOW_S, connector, content, view
 
 ONE = GroupOffset(
@@ -21,7 +21,7 @@ def known(group):
 
 def shown(**query):
     reports = connector(name="checkpoint", groups=GroupsReport(offsets=known)), connector(name="source")
-    response = answer(query, view(*reports))
+    response = offsets(query, view(*reports))
     return response.status, json.loads(content(response))
 
 

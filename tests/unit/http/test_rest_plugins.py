@@ -1,7 +1,7 @@
 """The settings that Connect's REST lists for each connector class."""
 
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.keys import Scope, Verdict
 from mirrorflow_replicator.http.rest_plugins import GROUP, plugin_keys
 
 SOURCE = "MirrorSourceConnector"

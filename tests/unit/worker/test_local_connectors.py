@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mirrorflow_replicator.connectors.idle_connector import IdleConnector
+from mirrorflow_replicator.connectors.connector_host import IdleConnector
 from mirrorflow_replicator.http.command_decisions import Wanted
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 

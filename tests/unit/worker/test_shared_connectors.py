@@ -12,8 +12,8 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.worker.group_tasks import TaskFencing
 from mirrorflow_replicator.worker.shared_connectors import Publish, SharedConnector, TaskShare
-from mirrorflow_replicator.worker.task_fencing import TaskFencing
 
 Part = TypeVar("Part", bound=SharedConnector)
 

@@ -9,11 +9,10 @@ import pytest
 
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors.idle_connector import IdleConnector
+from mirrorflow_replicator.connectors.connector_host import IdleConnector
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker import herder
-from mirrorflow_replicator.worker.herder import FileConnector, FixedHerder
-from mirrorflow_replicator.worker.state_files import StateFiles
+from mirrorflow_replicator.worker.herder import FileConnector, FixedHerder, StateFiles
 
 BOUND_S = 300.0
 WORKER = "bootstrap.servers=b:9092\n"

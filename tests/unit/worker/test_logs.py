@@ -8,8 +8,8 @@ import pytest
 
 LOGS = """
 import logging, os
-from mirrorflow_replicator.process import log_setup
-log_setup.set_up(os.environ)
+from mirrorflow_replicator import logs
+logs.set_up(os.environ)
 logging.getLogger("mirrorflow.task").debug("fine")
 logging.getLogger("mirrorflow.task").info("more\\nthan %s", "one line")
 try:

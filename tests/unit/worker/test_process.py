@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from mirrorflow_replicator.http.resource_usage import resource_usage
+from mirrorflow_replicator.process import resource_usage
 
 CHILD = "print('up', flush=True); input()"
 

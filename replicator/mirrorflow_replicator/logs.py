@@ -1,9 +1,10 @@
-"""Sets up logging on stderr, and sets and finds the levels of loggers by Log4j's names.
+"""The log of a process: its format, and the levels of loggers, which REST changes (`/admin/loggers`, KIP-495, KIP-976).
 
-- MIRRORFLOW_LOG_LEVEL is one of Log4j's levels (default INFO); REST changes it (`/admin/loggers`).
+- MIRRORFLOW_LOG_LEVEL is one of Log4j's levels (default INFO).
 - MIRRORFLOW_LOG_FORMAT is text (default) or json: time (RFC 3339, UTC), level, logger, message, exception.
 
-The module is small, because task processes load it too.
+Levels have Log4j's names and meanings, and apply to the process. Changes are sent to task processes, including those that
+start later. A restart of the worker resets them, as Java's does.
 """
 
 import json
@@ -11,7 +12,10 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakSet
+
+from mirrorflow_replicator.process import now_ms
 
 LEVEL_VARIABLE: Final = "MIRRORFLOW_LOG_LEVEL"
 FORMAT_VARIABLE: Final = "MIRRORFLOW_LOG_FORMAT"
@@ -79,3 +83,61 @@ def known(namespace: str = ROOT) -> dict[str, logging.Logger]:
         return {ROOT: logging.root, **every}
     below = {name: logger for name, logger in every.items() if name.startswith(f"{namespace}.")}
     return {namespace: logging.getLogger(namespace), **below}
+
+
+# The logger of task processes: listed here all the same, so that users find it.
+TASK_LOGGER: Final = "mirrorflow.task"
+SET_MAX = 1000  # set by hand, one at a time; a client that sends more names must not fill memory
+
+
+class LoggerLevel(NamedTuple):
+    """A logger's level by Log4j's name, and when it was changed; None: never (Java LoggerLevel)."""
+
+    level: str
+    changed_ms: int | None = None
+
+
+class Follower(Protocol):
+    """Another process of ours."""
+
+    def set_level(self, logger: str, level: str) -> None:
+        """Sets *level* for *logger* and all loggers below it."""
+
+
+class Loggers:
+    """The levels of this process's loggers, and the processes that follow them."""
+
+    def __init__(self) -> None:
+        self.was_set: dict[str, str] = {}  # in the order of the calls, for a process that starts later
+        self.followers: WeakSet[Follower] = WeakSet()
+        self._changed_ms: dict[str, int] = {}
+        logging.getLogger(TASK_LOGGER)
+
+    def levels(self) -> dict[str, LoggerLevel]:
+        """Returns the level of every logger, by name; the effective one where none was set."""
+        return {
+            name: LoggerLevel(_name(logger.getEffectiveLevel()), self._changed_ms.get(name))
+            for name, logger in sorted(known().items())
+        }
+
+    def set(self, namespace: str, level: str) -> list[str]:
+        """Sets *level*, one of NUMBERS, for a logger and all below it; returns the changed names."""
+        namespace = ROOT if namespace.lower() in {"", ROOT} else namespace
+        if len(self.was_set) >= SET_MAX and namespace not in self.was_set:
+            return []
+        before = {name: logger.getEffectiveLevel() for name, logger in known(namespace).items()}
+        self.was_set.pop(namespace, None)
+        self.was_set[namespace] = level
+        apply(namespace, level)
+        changed = sorted(name for name, number in before.items() if number != NUMBERS[level])
+        self._changed_ms.update(dict.fromkeys(changed, now_ms()))
+        for follower in tuple(self.followers):
+            follower.set_level(namespace, level)
+        return changed
+
+
+def _name(number: int) -> str:
+    return next((name for name, one in NUMBERS.items() if number <= one), "OFF")
+
+
+LOGGERS: Final = Loggers()

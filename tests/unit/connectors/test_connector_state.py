@@ -12,7 +12,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.reports import UNKNOWN_SIDE, SideReport, TaskReport, worst_side
 from mirrorflow_kafka.client.pool import Reachability
-from mirrorflow_replicator.connectors.cluster_clients import ClusterClients, missing_of
+from mirrorflow_replicator.connectors.connector_state import ClusterClients, missing_of
 from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report
 
 

@@ -1,0 +1,147 @@
+"""What every connector tracks besides its work: whether its clusters can be used, its errors and backoff, its common report.
+
+The clients' connections show whether a cluster can be used; before there are any, the errors of attempts to connect do.
+
+An error is logged when its reason differs from the previous one: the message of a lost connection changes with each attempt.
+Each consecutive error doubles the pause before the next attempt, up to a maximum.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    FileMissingError,
+    MirrorFlowError,
+    UnreachableError,
+    UnresolvedReferenceError,
+    UnsupportedBrokerError,
+)
+from mirrorflow_core.java.properties import references
+from mirrorflow_core.replication_policy import flow_name
+from mirrorflow_core.reports import ConnectorReport, SideReport, worst_side
+from mirrorflow_core.settings import ConnectorSettings
+from mirrorflow_kafka.client.cluster import Cluster
+
+# Errors about the whole cluster; a missing ACL is not one.
+_OF_CLUSTERS = (UnreachableError, AuthenticationFailedError, UnsupportedBrokerError)
+
+
+class ClusterClients:
+    """The state of both clusters of a connector, by alias."""
+
+    def __init__(self, source: str, target: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._failed: dict[str, SideReport] = {}
+
+    def note(self, error: object) -> None:
+        """Notes that an attempt to create a client failed with *error*."""
+        if isinstance(error, _OF_CLUSTERS):
+            before = self._failed.get(error.cluster)
+            since_s = self._clock() if before is None else before.since_s
+            self._failed[error.cluster] = SideReport(reason=error.reason, since_s=since_s)
+
+    def connected(self, cluster: Cluster) -> None:
+        """Notes that a client exists: its own state counts from now on."""
+        self._failed.pop(cluster.alias, None)
+
+    def reports(self, clusters: Iterable[Cluster]) -> tuple[SideReport, SideReport]:
+        """Returns the state of source and target, from *clusters* and failed attempts."""
+        known = [(cluster.alias, cluster.reach) for cluster in clusters]
+        known += list(self._failed.items())
+        source, target = (
+            worst_side(side for alias, side in known if alias == wanted)
+            for wanted in (self._source, self._target)
+        )
+        return source, target
+
+
+def missing_of(error: MirrorFlowError | None) -> tuple[str, str] | None:
+    """Returns the folder and file that *error* misses; None if it is about something else.
+
+    For a Secret these are its mount and its key.
+    """
+    if isinstance(error, FileMissingError):
+        folder, _, name = error.path.rpartition("/")
+        return folder, name
+    if isinstance(error, UnresolvedReferenceError):
+        return next(((one.path, one.key) for one in references(error.reference)), None)
+    return None
+
+
+PAUSE_MIN_S: Final = 0.5
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class RetryState:
+    """The errors of the connector, or the part of it, that the log calls *name*."""
+
+    def __init__(self, name: str, *, pause_max_s: float) -> None:
+        self.newest: MirrorFlowError | None = None  # of the last attempt; None while all is well
+        self._name = name
+        self._pause_max_s = pause_max_s
+        self._in_a_row = 0
+
+    def note(self, error: MirrorFlowError) -> None:
+        """Notes a failed attempt."""
+        if self.newest is None or self.newest.reason != error.reason:
+            log.warning("%s: %s", self._name, error)
+        self.newest = error
+        self._in_a_row += 1
+
+    def over(self) -> None:
+        """Notes a successful attempt."""
+        self.newest, self._in_a_row = None, 0
+
+    @property
+    def pause_s(self) -> float:
+        """The pause before the next attempt, in seconds."""
+        return backoff_s(self._in_a_row, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
+
+
+class Flow(Protocol):
+    """The settings that every kind of connector has."""
+
+    @property
+    def flow(self) -> str:
+        """The flow that claims the source alias on the target."""
+
+    @property
+    def source_alias(self) -> str:
+        """The alias of the cluster that is read."""
+
+    @property
+    def target_alias(self) -> str:
+        """The alias of the cluster that is written to."""
+
+
+def report_of(
+    connector: ConnectorSettings,
+    flow: Flow,
+    *,
+    state: str,
+    problem: MirrorFlowError | None,
+    started_at_s: float,
+) -> ConnectorReport:
+    """Returns the connector's identity and its error; each connector adds what it does."""
+    return ConnectorReport(
+        name=connector.name,
+        connector_class=connector.connector_class,
+        flow=flow_name(flow.flow),
+        source_alias=flow.source_alias,
+        target_alias=flow.target_alias,
+        properties=connector.properties,
+        state=state,
+        trace="" if problem is None else str(problem),
+        reason="" if problem is None else problem.reason,
+        started_at_s=started_at_s,
+        now_s=time.time(),
+        task_properties=(dict(connector.properties),),
+        missing=missing_of(problem),
+    )

@@ -1,0 +1,130 @@
+"""What a process sets up and measures: its memory, its end with its parent's, the wall clock, the resources that it uses.
+
+By default glibc asks the kernel for every large buffer and returns it at once. The kernel then zeroes each page and faults it
+in again, which cost a third of the CPU of a copy. Kept pages serve the next buffer; they are returned when there is nothing to
+copy. Waiting and measuring use the monotonic clock; `now_ms` is for the timestamps of records.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+MMAP_THRESHOLD_BYTES = 32 << 20  # the largest value that glibc accepts; fetch responses are smaller
+TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `give_back` does
+# Batches are tuples that the collector need not visit, thousands a second; reference counting frees them.
+GC_THRESHOLD = 200_000
+
+
+def settle_in() -> None:
+    """Tunes a process that copies or compares, once its imports are done. Further calls do nothing."""
+    if gc.get_threshold()[0] == GC_THRESHOLD:
+        return
+    gc.freeze()  # imported objects stay for the life of the process
+    gc.set_threshold(GC_THRESHOLD)
+    keep_buffers()
+
+
+def keep_buffers() -> None:
+    """Keeps freed buffers for reuse. Works only with glibc; does nothing elsewhere."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def give_back() -> None:
+    """Returns free memory to the kernel, after collecting garbage (of a start, or a backlog)."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def peak_bytes() -> int:
+    """Returns the peak memory of this process in bytes. Linux counts in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def now_ms() -> int:
+    """Returns milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Makes the kernel kill this process when its parent dies. Linux only; elsewhere use `stdin_ended`.
+
+    SIGKILL, because a stopped process does not handle any other signal. Exactly-once does not depend on a
+    graceful stop.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before prctl
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def stdin_ended() -> None:
+    """Waits until the writing end of our stdin is closed."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(4096):
+        pass
+
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat after the name in brackets, counted from the state (proc_pid_stat(5)). The four
+# times are the process's own and those of its children that have ended.
+_TIMES, _THREADS, _RESIDENT = slice(11, 15), 17, 21
+
+
+class ResourceUsage(NamedTuple):
+    """The resources that this process and its tasks' processes use."""
+
+    resident_bytes: int
+    threads: int
+    cpu_s: float
+
+
+def resource_usage() -> ResourceUsage | None:
+    """Returns the sum over this process and its descendants; None where there is no /proc."""
+    if not (_PROC / "self" / "stat").exists():
+        return None
+    pages = threads = ticks = 0
+    for pid in _family(os.getpid()):
+        try:
+            text = (_PROC / str(pid) / "stat").read_text()
+        except OSError:
+            continue
+        found = text.rpartition(")")[2].split()
+        pages += int(found[_RESIDENT])
+        threads += int(found[_THREADS])
+        ticks += sum(map(int, found[_TIMES]))
+    return ResourceUsage(resident_bytes=pages * _PAGE_BYTES, threads=threads, cpu_s=ticks / _TICKS)
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for thread in _PROC.glob(f"{pid}/task/*/children"):
+        try:
+            children = thread.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from _family(int(child))

@@ -1,0 +1,185 @@
+"""What a node of a group does for the tasks of its connectors: it stores their configs, and fences their earlier owners.
+
+Task configs are stored through the leader, or directly on it; directly, too, where the leader serves no HTTP: only the node of
+a connector stores its tasks, so no two write.
+
+Before a task begins, no earlier owner of its partitions may write (KIP-618):
+
+    the leader fences earlier tasks ──> the task's own id is taken ──> is it still ours? ──> it begins
+
+Earlier owners may be Java's tasks. It works as Java's worker does, by transactional ids `GROUP-CONNECTOR-TASK`. The leader's
+round covers tasks that were re-created since, whose partitions may have been under another number; taking the id covers the
+earlier owner of this number. Then the offsets topic holds all that they have committed, and what they left open is aborted.
+
+Guarantees: storing is retried for as long as the connector is this node's, also while the leader is gone or busy; nothing is
+written that is stored already; values are the connector's own, so that references stay references. When a claim returns, it
+held after all others had been fenced, with the partitions that are stored now.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from mirrorflow_core.connect import worker_state
+from mirrorflow_core.connect.group_assignment import Unit
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partition_assignment import Assignment
+from mirrorflow_kafka.admin.transactions import init_producer_id
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker.group_member import GroupMember
+from mirrorflow_replicator.worker.internal_rest import FENCE_TIMEOUT_MS, PeerClient
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class NotAssignedError(MirrorFlowError):
+    """The task to claim belongs to another node, or the group is rebalancing."""
+
+    reason = "NotOurs"
+    retriable = True
+
+    def __init__(self, connector: str, task: int) -> None:
+        super().__init__(f"Task {task} of {connector} is not, or not yet, this node's to begin.")
+
+
+class TaskFencing:
+    """Fences earlier tasks of connector *name*.
+
+    *read* reads the config topic to its end and applies what it defines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        configs: ConfigTopic,
+        node: GroupMember,
+        others: PeerClient,
+        cluster: Cluster,
+        *,
+        fences_java: bool,
+        read: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._name = name
+        self._configs = configs
+        self._node = node
+        self._others = others
+        self._cluster = cluster
+        self._fences_java = fences_java
+        self._read = read
+        self._warned = False
+
+    @property
+    def group_id(self) -> str:
+        """The group of the node."""
+        return self._others.group_id
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether Java's tasks may have, or may have had, a part of the connector."""
+        return self._fences_java and self._name in self._configs.configs.fenced
+
+    async def claim(self, task: int) -> None:
+        """Fence the earlier owners of *task*. Raises MirrorFlowError if it must not begin yet."""
+        name = self._name
+        self.check(task)
+        await self._fence()
+        transactional_id = self._others.transactional_id(name, task)
+        producer_id, epoch = await init_producer_id(
+            self._cluster, transactional_id, timeout_ms=FENCE_TIMEOUT_MS
+        )
+        written = self._configs.configs.tasks.get(name)
+        await self._read()
+        self.check(task)
+        if written != self._configs.configs.tasks.get(name):
+            raise NotAssignedError(name, task)
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "Java's tasks have had a part of %s: they copy again what ours has copied since its last position, where "
+                "ours is killed.",
+                name,
+            )
+        log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
+
+    async def _fence(self) -> None:
+        node, name, configs = self._node, self._name, self._configs.configs
+        if node.acts_for_leader:
+            await self._others.fence(name, self._cluster, self._configs)
+        else:
+            key = configs.session_key if node.signs else None
+            await self._others.ask_to_fence(node.leader_url, name, key)
+
+    def check(self, task: int) -> None:
+        """Raise NotAssignedError unless the group has given the task to this node."""
+        node, unit = self._node, Unit(connector=self._name, task=task)
+        if node.meeting or not node.leader_url or unit not in node.held:
+            raise NotAssignedError(self._name, task)
+
+
+# Short at first, as in Connect, because a rebalance takes a second; then as often as a new leader may appear.
+RETRY_MIN_S, RETRY_MAX_S = 0.25, 10.0
+
+
+Make = Callable[[Mapping[str, str]], tuple[dict[str, str], ...]]
+
+
+class TaskConfigWriter:
+    """Stores the task configs of this node's connectors.
+
+    *read* reads the config topic to its end; *arrange* starts and stops what it then defines.
+    """
+
+    def __init__(
+        self,
+        configs: ConfigTopic,
+        node: GroupMember,
+        others: PeerClient,
+        *,
+        read: Callable[[], Awaitable[None]],
+        arrange: Callable[[], None],
+    ) -> None:
+        self._topic = configs
+        self._node = node
+        self._others = others
+        self._read = read
+        self._arrange = arrange
+
+    async def assignment(self, name: str, assignment: Assignment, initial: bool) -> None:  # noqa: FBT001 Publish
+        """Stores tasks of source connector *name* that share *assignment*."""
+        await self._put(
+            name, lambda properties: worker_state.source_task_configs(properties, assignment, initial=initial)
+        )
+
+    async def one(self, name: str) -> None:
+        """Stores that connector *name* has one task."""
+        await self._put(name, worker_state.single_task_config)
+
+    async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
+        """Writes *tasks* to the config topic. Raises ClusterError."""
+        if records := command_decisions.new_tasks(name, tasks, self._topic.configs):
+            await self._topic.put(*records, now_ms=now_ms())
+        self._arrange()
+
+    async def _put(self, name: str, make: Make) -> None:
+        topic, node, pause_s = self._topic, self._node, RETRY_MIN_S
+        while Unit(connector=name) in node.held and name in topic.configs.connectors:
+            properties = topic.configs.connectors[name]
+            tasks = command_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
+            written = topic.configs.tasks.get(name)
+            if worker_state.are_same_tasks(tasks, written) and name not in topic.configs.inconsistent:
+                return
+            try:
+                if node.acts_for_leader:
+                    await self.write(name, tasks)
+                    return
+                if node.leader_url and not node.meeting:
+                    key = topic.configs.session_key if node.signs else None
+                    await self._others.post_tasks(node.leader_url, name, tasks, key)
+                await self._read()
+            except MirrorFlowError as error:
+                log.warning("%s: its tasks are not written down yet: %s", name, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
