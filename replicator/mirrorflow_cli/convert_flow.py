@@ -29,8 +29,8 @@ from mirrorflow_cli.convert_java_flow import (
     readers,
 )
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader, parse_instant_ms, read_list
+from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of

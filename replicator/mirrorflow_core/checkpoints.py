@@ -18,7 +18,6 @@ from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.offset_map import MappedOffset, OffsetMap
 from mirrorflow_core.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.replication_policy import ReplicationPolicy
 from mirrorflow_core.transforms import TopicTransforms
 
 
@@ -80,13 +79,6 @@ class Offset(Protocol):
         """The metadata that the consumer committed."""
 
 
-class Translation(Protocol):
-    """Translates source offsets; `mirrorflow_core.checkpoints.Translator` implements it."""
-
-    def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
-        """Return the target offsets for a group that reads *upstream_offset* next; None: unknown."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """A checkpoint of one group and target partition."""
@@ -118,15 +110,15 @@ Points = Mapping[TopicPartition, Point]  # by target partition
 Standings = Mapping[TopicPartition, Standing]  # by target partition
 
 
-def renaming(policy: ReplicationPolicy, naming: TopicTransforms, *, target_alias: str) -> Rename:
+def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
     """Return a function from source partition to target partition.
 
     Topics that came from the target keep their original name there (Java's failback).
     """
 
     def rename(partition: TopicPartition) -> TopicPartition:
-        if policy.topic_source(partition.topic) == target_alias:
-            return TopicPartition(policy.original_topic(partition.topic), partition.partition)
+        if naming.policy.topic_source(partition.topic) == target_alias:
+            return TopicPartition(naming.policy.original_topic(partition.topic), partition.partition)
         return TopicPartition(naming.target_topic(partition.topic), partition.partition)
 
     return rename
@@ -137,7 +129,7 @@ def standings(
     *,
     selects: Callable[[str], bool],
     rename: Rename,
-    syncs: Translation,
+    syncs: Translator,
 ) -> dict[TopicPartition, Standing]:
     """Return a group's offsets by target partition, for the topics that the flow copies."""
     found = {}
@@ -312,9 +304,7 @@ class GroupSelection:
         """Return whether the flow translates the offsets of *group*."""
         if self._admits is not None:
             return self._admits(group)
-        if self._include is None or not self._include.matches(group):
-            return False
-        return self._exclude is None or not self._exclude.matches(group)
+        return self._include.matches(group) and not self._exclude.matches(group)
 
 
 NOT_KNOWN = "nothing is known of where it stands on the target: that lies before all that was copied, or nothing is copied yet"
@@ -372,10 +362,7 @@ class GroupOffset:
 
     @property
     def again(self) -> tuple[int, int | None]:
-        """The number of records it would read again: (minimum, maximum).
-
-        Maximum None: no start offset, or unknown.
-        """
+        """The number of records it would read again: (minimum, maximum). Maximum None: no start offset, or unknown."""
         begin, place = self.begins_at, self.target_offset
         if begin is None or place is None:
             return 0, None

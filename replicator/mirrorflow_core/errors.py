@@ -55,10 +55,7 @@ FEW_REPLICAS = "if it has fewer of them (replication.factor) than its min.insync
 
 
 class MirrorFlowError(Exception):
-    """Base class.
-
-    `reason` is a stable PascalCase word for status and metrics; `retriable`: a retry may succeed.
-    """
+    """Base class. `reason` is a stable PascalCase word for status and metrics; `retriable`: a retry may succeed."""
 
     reason: ClassVar[str] = "Failed"
     retriable: bool = False
@@ -393,10 +390,7 @@ class UnsupportedBatchError(PartitionError):
 
 
 class SourceDataLostError(PartitionError):
-    """Records were deleted, truncated or re-created before they were copied.
-
-    *then*: what to do, or what was done.
-    """
+    """Records were deleted, truncated or re-created before they were copied. *then*: what to do, or what was done."""
 
     reason = "SourceDataLost"
 

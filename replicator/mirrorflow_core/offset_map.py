@@ -99,10 +99,7 @@ class Run(NamedTuple):
 
 
 class MapStream(NamedTuple):
-    """The stream of a map.
-
-    With another topic id the map is void; with another generation its ordinals are.
-    """
+    """The stream of a map. With another topic id the map is void; with another generation its ordinals are."""
 
     generation: int
     source_topic_id: str  # "" if the brokers have no topic ids

@@ -75,10 +75,7 @@ def loads(
     behind: Mapping[TopicPartition, int],
     record_bytes: Mapping[TopicPartition, float],
 ) -> dict[TopicPartition, float]:
-    """Return bytes per second of each partition with a rate.
-
-    *behind*: lag in offsets; *record_bytes*: where known.
-    """
+    """Return bytes per second of each partition with a rate. *behind*: lag in offsets; *record_bytes*: where known."""
     known = list(record_bytes.values())
     average = sum(known) / len(known) if known else RECORD_BYTES
     return {

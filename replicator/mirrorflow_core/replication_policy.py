@@ -7,7 +7,7 @@ implement `ReplicationPolicy`. The topics in which a worker stores its state hav
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
 from mirrorflow_core.settings import PolicyKind, PolicySettings
@@ -150,53 +150,24 @@ class DefaultPolicy:
         return HEARTBEATS
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityPolicy:
-    """IdentityReplicationPolicy: topics keep their names, except heartbeats, to avoid a collision."""
+@dataclass(frozen=True)  # with slots, Python before 3.14 does not find `super()`
+class IdentityPolicy(DefaultPolicy):
+    """IdentityReplicationPolicy: topics keep their names, except those of heartbeats, to avoid a collision."""
 
-    source_alias: str
-    default: DefaultPolicy = DefaultPolicy()
+    source_alias: str = field(kw_only=True)
 
     def remote_topic(self, alias: str, topic: str) -> str:
-        """Return *topic* unchanged, except heartbeats."""
-        return self.default.remote_topic(alias, topic) if self._looks_like_heartbeats(topic) else topic
+        return super().remote_topic(alias, topic) if topic.endswith(HEARTBEATS) else topic
 
     def topic_source(self, topic: str) -> str | None:
         """Return the flow's source for every topic; None if the alias is unknown."""
-        if self._looks_like_heartbeats(topic):
-            return self.default.topic_source(topic)
-        return self.source_alias or None
+        return super().topic_source(topic) if topic.endswith(HEARTBEATS) else self.source_alias or None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return *topic* unchanged, except heartbeats."""
-        return self.default.upstream_topic(topic) if self._looks_like_heartbeats(topic) else topic
+        return super().upstream_topic(topic) if topic.endswith(HEARTBEATS) else topic
 
     def original_topic(self, topic: str) -> str:
-        """Return *topic* unchanged, except heartbeats."""
-        return self.default.original_topic(topic) if self._looks_like_heartbeats(topic) else topic
-
-    def is_heartbeats_topic(self, topic: str) -> bool:
-        """Behave as the default policy."""
-        return self.default.is_heartbeats_topic(topic)
-
-    def is_internal_topic(self, topic: str) -> bool:
-        """Behave as the default policy."""
-        return self.default.is_internal_topic(topic)
-
-    def checkpoints_topic(self, alias: str) -> str:
-        """Behave as the default policy."""
-        return self.default.checkpoints_topic(alias)
-
-    def offset_syncs_topic(self, alias: str) -> str:
-        """Behave as the default policy."""
-        return self.default.offset_syncs_topic(alias)
-
-    def heartbeats_topic(self) -> str:
-        """Behave as the default policy."""
-        return self.default.heartbeats_topic()
-
-    def _looks_like_heartbeats(self, topic: str) -> bool:
-        return topic.endswith(HEARTBEATS)
+        return super().original_topic(topic) if topic.endswith(HEARTBEATS) else topic
 
 
 def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | None:
@@ -219,14 +190,12 @@ def make_policy(settings: PolicySettings) -> ReplicationPolicy:
     With an empty separator only internal topics are called as in Java, without one: heartbeats need it, or
     no name would show where they came from. Raises ValueError for CUSTOM, which `config.plugins` imports.
     """
-    default = DefaultPolicy(
-        settings.separator or _INTERNAL_SEPARATOR,
-        settings.separator if settings.internal_separator_enabled else _INTERNAL_SEPARATOR,
-    )
+    separator = settings.separator or _INTERNAL_SEPARATOR
+    internal = settings.separator if settings.internal_separator_enabled else _INTERNAL_SEPARATOR
     match settings.kind:
         case PolicyKind.DEFAULT:
-            return default
+            return DefaultPolicy(separator, internal)
         case PolicyKind.IDENTITY:
-            return IdentityPolicy(settings.source_alias, default)
+            return IdentityPolicy(separator, internal, source_alias=settings.source_alias)
         case PolicyKind.CUSTOM:
             raise ValueError(f"the policy {settings.custom} is not built in")

@@ -65,10 +65,7 @@ def worst_side(sides: Iterable[SideReport]) -> SideReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """The report on one partition.
-
-    Offsets are of the next record; -1: unknown. Counts start with the task.
-    """
+    """The report on one partition. Offsets are of the next record; -1: unknown. Counts start with the task."""
 
     topic: str  # on the source
     target_topic: str
@@ -156,10 +153,7 @@ class CheckpointLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsReport:
-    """The report of a checkpoint connector.
-
-    Numbers of groups are current, other counts start with the connector.
-    """
+    """The report of a checkpoint connector. Numbers of groups are current, other counts start with the connector."""
 
     selected: int = 0  # groups of the source whose offsets are translated
     failing: int = 0  # of these, groups that cannot be read or written; `warnings` name them

@@ -15,6 +15,23 @@ from typing import Final
 # An abandoned transaction must not block read_committed consumers for long.
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 
+# What MM2 excludes by default.
+TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
+# Topic settings that describe the source's brokers or are better chosen on the target: MM2's list until 4.2
+# and what 4.3 added. Those two are names of broker settings, so message.timestamp.{before,after}.max.ms are
+# copied, as by MM2.
+CONFIG_EXCLUDE = (
+    "follower\\.replication\\.throttled\\.replicas",
+    "leader\\.replication\\.throttled\\.replicas",
+    "message\\.timestamp\\.difference\\.max\\.ms",
+    "log\\.message\\.timestamp\\.before\\.max\\.ms",
+    "log\\.message\\.timestamp\\.after\\.max\\.ms",
+    "message\\.timestamp\\.type",
+    "unclean\\.leader\\.election\\.enable",
+    "min\\.insync\\.replicas",
+)
+
 
 class PolicyKind(Enum):
     """How remote topics are named (MM2 `replication.policy.class`)."""
@@ -25,10 +42,7 @@ class PolicyKind(Enum):
 
 
 class StartPosition(Enum):
-    """Where a partition starts that was never copied.
-
-    Partitions that appear later are read from their beginning.
-    """
+    """Where a partition starts that was never copied. Partitions that appear later are read from their beginning."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -101,10 +115,7 @@ class TransformKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSettings:
-    """One of `transforms`.
-
-    A *predicate*, a pattern of TopicNameMatches, limits it to the topics that match.
-    """
+    """One of `transforms`. A *predicate*, a pattern of TopicNameMatches, limits it to the topics that match."""
 
     key: str  # transforms.<its name>
     kind: TransformKind
@@ -221,10 +232,7 @@ class SourceSettings:
 
     @property
     def header_words(self) -> str:
-        """A digest of the header edits; "": none.
-
-        It includes renamings, because predicates match the new names.
-        """
+        """A digest of the header edits; "": none. It includes renamings, because predicates match the new names."""
         of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
         if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):
             return ""

@@ -21,10 +21,7 @@ STALLED_AFTER_S: Final = 30.0
 
 
 class StallReason(Enum):
-    """Why a partition is stalled, if no error explains it better.
-
-    The values of `reason` in status and metrics.
-    """
+    """Why a partition is stalled, if no error explains it better. The values of `reason` in status and metrics."""
 
     WRITES_REFUSED = "WritesRefused"
     NO_DECISION = "NoDecision"  # the target's answers do not determine where to continue

@@ -108,10 +108,7 @@ def plan_acls(
     topics: Collection[str],
     rules: AclRules,
 ) -> AclPlan:
-    """Compare both clusters.
-
-    *ours*: ACLs that the flow created; *topics*: source topics that it copies now.
-    """
+    """Compare both clusters. *ours*: ACLs that the flow created; *topics*: source topics that it copies now."""
     wanted: set[AclBinding] = set()
     # Target ACLs with a matching source ACL, even if the flow does not copy that topic now. So the copy of a
     # topic that is temporarily hidden, or newly excluded, keeps its ACLs.

@@ -41,10 +41,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigException:
-    """Settings that are not changed on the copies of some topics.
-
-    Both match whole names; topics by source name.
-    """
+    """Settings that are not changed on the copies of some topics. Both match whole names; topics by source name."""
 
     topics: SettingPattern
     settings: SettingPattern
@@ -194,10 +191,7 @@ class GrowthPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyPlan:
-    """Topics to create and to grow.
-
-    `clashes`: omitted source topics, each with the topic that has its target name.
-    """
+    """Topics to create and to grow. `clashes`: omitted source topics, each with the topic that has its target name."""
 
     create: tuple[NewTopicPlan, ...] = ()
     grow: tuple[GrowthPlan, ...] = ()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mirrorflow_core.java.patterns import compile_patterns, literal_name
-from mirrorflow_core.replication_policy import HEARTBEATS, ReplicationPolicy, is_worker_topic
-from mirrorflow_core.transforms import TopicTransforms, Transforms
+from mirrorflow_core.replication_policy import HEARTBEATS, is_worker_topic
+from mirrorflow_core.transforms import TopicTransforms
 
 # A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
 HOPS_MAX = 250
@@ -33,8 +33,7 @@ class TopicSelection:
     """Selects the topics of one flow.
 
     The constructor raises InvalidSettingError for an invalid expression, and any method for one that takes
-    too long. *admits* is the user's own filter; it replaces *include* and *exclude*. *naming* defaults to
-    that of the policy.
+    too long. *admits* is the user's own filter; it replaces *include* and *exclude*.
     """
 
     def __init__(
@@ -42,19 +41,15 @@ class TopicSelection:
         *,
         include: tuple[str, ...],
         exclude: tuple[str, ...],
-        policy: ReplicationPolicy,
-        source_alias: str,
+        naming: TopicTransforms,
         target_alias: str,
         heartbeats: bool,
         admits: Callable[[str], bool] | None = None,
-        naming: TopicTransforms | None = None,
     ) -> None:
         self._patterns = include
         self._include = compile_patterns("topics", include)
         self._exclude = compile_patterns("topics.exclude", exclude)
-        self._policy = policy
-        self._naming = naming or TopicTransforms(policy, source_alias, Transforms())
-        self._source_alias = source_alias
+        self._naming, self._policy, self._source_alias = naming, naming.policy, naming.source_alias
         self._target_alias = target_alias
         self._heartbeats = heartbeats
         self._admits = admits
@@ -179,9 +174,9 @@ class TopicSelection:
             return TopicDecision(
                 selected=admitted, why=f"the topic filter {'admits' if admitted else 'refuses'} it"
             )
-        if self._include is None or not self._include.matches(topic):
+        if not self._include.matches(topic):
             return TopicDecision(selected=False, why="`topics` does not match it")
-        if self._exclude is not None and self._exclude.matches(topic):
+        if self._exclude.matches(topic):
             return TopicDecision(selected=False, why="`topics.exclude` matches it")
         return TopicDecision(selected=True, why="`topics` matches it")
 

@@ -122,10 +122,7 @@ class RenameRule:
 
 
 class Transforms:
-    """The transformations of one connector.
-
-    Raises InvalidSettingError for an invalid expression or replacement.
-    """
+    """The transformations of one connector. Raises InvalidSettingError for an invalid expression or replacement."""
 
     def __init__(self, stages: Sequence[TransformSettings] = (), *, headers_in_base64: bool = False) -> None:
         self._stages = tuple(_Stage(stage) for stage in stages)
@@ -165,7 +162,7 @@ class TopicTransforms:
 
     policy: ReplicationPolicy
     source_alias: str
-    transforms: Transforms
+    transforms: Transforms = Transforms()  # noqa: RUF009 it never changes
 
     def route(self, topic: str) -> RenameRule:
         """Return the result for *topic* of the source."""

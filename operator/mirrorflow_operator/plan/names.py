@@ -3,10 +3,9 @@
 from typing import Any, Final
 
 from mirrorflow_core.errors import SettingError
-from mirrorflow_core.java.patterns import TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import make_policy
-from mirrorflow_core.settings import PolicyKind, PolicySettings
+from mirrorflow_core.settings import TOPICS_EXCLUDE, PolicyKind, PolicySettings
 from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms, read_transforms
 from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
@@ -101,8 +100,6 @@ def naming_of(flow: MirrorFlow) -> TopicSelection:
     return TopicSelection(
         include=spec.topics.include,
         exclude=(*spec.topics.exclude, *TOPICS_EXCLUDE),
-        policy=policy,
-        source_alias=spec.source.alias,
         target_alias=spec.target.alias,
         heartbeats=_is_on(flow, "heartbeats.replication.enabled"),
         naming=TopicTransforms(policy, spec.source.alias, _transforms(flow)),

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_core.java.jaas import escape_option, format_jaas
-from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.replication_policy import worker_topic
+from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.model import whole
 from mirrorflow_operator.api.spec import (
     Authentication,

@@ -80,10 +80,7 @@ def encode_state(state: MemberState, version: int) -> bytes:
 
 
 def decode_state(data: bytes) -> MemberState:
-    """Return the decoded metadata of a member.
-
-    Raises ValueError for an unsupported version or truncated data.
-    """
+    """Return the decoded metadata of a member. Raises ValueError for an unsupported version or truncated data."""
     read = _ProtocolReader(data)
     read.version()
     url, offset, size = read.string(), read.number(">q"), read.number(">i")
@@ -124,8 +121,7 @@ def decode_assignment(data: bytes) -> GroupAssignment:
 def _string(text: str) -> bytes:
     data = text.encode()
     if len(data) > _STRING_MAX:
-        message = f"a text of {len(data)} bytes does not fit into Connect's group protocol"
-        raise ValueError(message)
+        raise ValueError(f"a text of {len(data)} bytes does not fit into Connect's group protocol")
     return struct.pack(">h", len(data)) + data
 
 
@@ -149,8 +145,7 @@ class _ProtocolReader:
 
     def take(self, size: int) -> bytes:
         if size < 0 or self._at + size > len(self._data):
-            message = "it ends in the middle of a field"
-            raise ValueError(message)
+            raise ValueError("it ends in the middle of a field")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -162,8 +157,7 @@ class _ProtocolReader:
         version = self.number(">h")
         # As in Java, later versions are accepted: they add fields after the known ones.
         if version < min(PROTOCOLS.values()):
-            message = f"version {version} is none of the cooperative protocol's"
-            raise ValueError(message)
+            raise ValueError(f"version {version} is none of the cooperative protocol's")
         return version
 
     def string(self) -> str:
@@ -274,10 +268,7 @@ class _Shares:
         return path
 
     def _steps(self) -> Iterator[tuple[tuple[str, str], tuple[int, str]]]:
-        """Yield the cheapest move between each two members.
-
-        Giving up a held unit costs 1, keeping one gains 1.
-        """
+        """Yield the cheapest move between each two members. Giving up a held unit costs 1, keeping one gains 1."""
         for giver in self.totals:
             for taker in self.totals:
                 choices = [

@@ -128,8 +128,7 @@ def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat:
 def _string(text: str) -> bytes:
     encoded = text.encode("utf-8", "replace")  # a lone surrogate becomes a question mark, as in Java
     if len(encoded) > _STRING_MAX:
-        message = f"a name or metadata of {len(encoded)} bytes does not fit an MM2 record"
-        raise ValueError(message)
+        raise ValueError(f"a name or metadata of {len(encoded)} bytes does not fit an MM2 record")
     return _INT16.pack(len(encoded)) + encoded
 
 
@@ -140,8 +139,7 @@ class _RecordReader:
 
     def __init__(self, data: bytes | None, what: str) -> None:
         if data is None:
-            message = f"its {what} is null"
-            raise ValueError(message)
+            raise ValueError(f"its {what} is null")
         self._data = data
         self._at = 0
         self._what = what
@@ -149,8 +147,7 @@ class _RecordReader:
     def version(self) -> None:
         found = self._number(_INT16)
         if found != VERSION:
-            message = f"its version is {found}, not {VERSION}"
-            raise ValueError(message)
+            raise ValueError(f"its version is {found}, not {VERSION}")
 
     def int32(self) -> int:
         return self._number(_INT32)
@@ -162,8 +159,7 @@ class _RecordReader:
         size = self._number(_INT16)
         end = self._at + size
         if size < 0 or end > len(self._data):
-            message = f"its {self._what} has a string of {size} bytes that is not there"
-            raise ValueError(message)
+            raise ValueError(f"its {self._what} has a string of {size} bytes that is not there")
         text = self._data[self._at : end].decode("utf-8", "replace")
         self._at = end
         return text
@@ -174,8 +170,7 @@ class _RecordReader:
             try:
                 number, self._at = primitives.decode_varint(self._data, self._at)
             except CorruptRecordsError:
-                message = f"its {self._what} ends too early"
-                raise ValueError(message) from None
+                raise ValueError(f"its {self._what} ends too early") from None
             found.append(number)
         return found
 
@@ -187,8 +182,7 @@ class _RecordReader:
         try:
             value: int = form.unpack_from(self._data, self._at)[0]
         except struct.error:
-            message = f"its {self._what} ends too early"
-            raise ValueError(message) from None
+            raise ValueError(f"its {self._what} ends too early") from None
         self._at += form.size
         return value
 
@@ -249,8 +243,7 @@ def decode_map(value: bytes | None) -> OffsetMap:
     source_topic_id, target_topic_id = at.string(), at.string()
     generation, ordinal, upstream_end, count = at.varints(4)
     if not 0 < count <= _SOONER_OR_LATER * RUNS_MAX:
-        message = f"it has {count} runs"
-        raise ValueError(message)
+        raise ValueError(f"it has {count} runs")
     runs: list[Run] = []
     upstream = downstream = 0
     for _ in range(count):
@@ -259,12 +252,10 @@ def decode_map(value: bytes | None) -> OffsetMap:
         upstream, downstream = begin[0] + up_length, begin[1] + down_length
         run = Run(*begin, upstream, downstream, records)
         if min(up_gap, down_gap) < 0 or not run.is_possible:
-            message = "its runs overlap, or have no room for their records"
-            raise ValueError(message)
+            raise ValueError("its runs overlap, or have no room for their records")
         runs.append(run)
     if upstream_end < upstream:
-        message = "it ends before its last run"
-        raise ValueError(message)
+        raise ValueError("it ends before its last run")
     (leader_epoch,) = at.varints(1) if at.has_more else (FIRST_EPOCH,)
     return OffsetMap(
         stream=MapStream(generation, source_topic_id, target_topic_id),

@@ -51,8 +51,7 @@ def own_fields(position: Position) -> dict[str, int | str | bool]:
 def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
     """Return *bare*, which has Java's part, with our own fields added. Raises ValueError."""
     if integer_field(fields, SOURCE_OFFSET) != bare.source_offset:
-        message = "the offset was altered"
-        raise ValueError(message)
+        raise ValueError("the offset was altered")
     # Earlier releases wrote more epochs, for older offsets.
     epochs = text_field(fields, SOURCE_EPOCHS).split(",") if SOURCE_EPOCHS in fields else [str(UNKNOWN)]
     position = replace(
@@ -66,8 +65,7 @@ def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
         return position
     left = fields.get(PREFIX + "left", False)
     if not isinstance(left, bool):
-        message = f"{PREFIX}left is not a boolean"
-        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+        raise ValueError(f"{PREFIX}left is not a boolean")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     return replace(
         position,
         sequence=integer_field(fields, _SEQUENCE),  # an ordinal: not limited to 2^31
@@ -101,8 +99,7 @@ def decode_key(key: bytes | None) -> PositionKey | None:
     Raises ValueError for anything that is not a key.
     """
     if key is None:
-        message = "it is null"
-        raise ValueError(message)
+        raise ValueError("it is null")
     found = parsed(key)
     if not (
         isinstance(found, list)
@@ -110,8 +107,7 @@ def decode_key(key: bytes | None) -> PositionKey | None:
         and isinstance(found[0], str)
         and isinstance(found[1], dict)
     ):
-        message = "it is not a connector's name with a source partition"
-        raise ValueError(message)
+        raise ValueError("it is not a connector's name with a source partition")
     connector, where = found
     cluster, topic, partition = where.get("cluster"), where.get("topic"), where.get("partition")
     if set(where) != {"cluster", "topic", "partition"} or not (

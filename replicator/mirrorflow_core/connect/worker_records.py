@@ -224,10 +224,7 @@ def encode_status(status: WorkerStatus) -> tuple[bytes, bytes | None]:
 
 
 def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None:
-    """Return the decoded record of the status topic; None for a tracked topic or another kind.
-
-    Raises ValueError.
-    """
+    """Return the decoded record of the status topic; None for a tracked topic or another kind. Raises ValueError."""
     kind, rest = _kind(key, ("status-connector", "status-task"))
     if not kind:
         return None
@@ -238,12 +235,10 @@ def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None
     try:
         state = WorkerState(_text(fields, "state"))
     except ValueError as error:
-        message = "its state is none of Connect's"
-        raise ValueError(message) from error
+        raise ValueError("its state is none of Connect's") from error
     generation = fields.get("generation")
     if not isinstance(generation, int) or isinstance(generation, bool):
-        message = "its generation is not a whole number"
-        raise ValueError(message)  # noqa: TRY004 - as above
+        raise ValueError("its generation is not a whole number")  # noqa: TRY004 - as above
     return WorkerStatus(
         connector=name,
         task=task,
@@ -258,8 +253,7 @@ def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None
 def _kind(key: bytes | None, kinds: tuple[str, ...]) -> tuple[str, str]:
     """Return which of *kinds* the key has, and the text after it; two empty strings for none."""
     if key is None:
-        message = "its key is null"
-        raise ValueError(message)
+        raise ValueError("its key is null")
     text = key.decode("utf-8", "replace")
     for kind in kinds:
         if text.startswith(f"{kind}-"):
@@ -275,8 +269,7 @@ def _split_task(text: str) -> tuple[str, int]:
     """
     name, _, number = text.rpartition("-")
     if not name or not (number.isascii() and number.isdigit()) or int(number) > TASKS_MAX:
-        message = "its key does not end with the number of a task"
-        raise ValueError(message)
+        raise ValueError("its key does not end with the number of a task")
     return name, int(number)
 
 
@@ -289,12 +282,10 @@ def _read_properties(fields: Mapping[str, Any] | None) -> dict[str, str] | None:
         return None
     found = fields.get("properties")
     if not isinstance(found, dict):
-        message = "it has no properties"
-        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+        raise ValueError("it has no properties")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     for name, value in found.items():
         if value is not None and not isinstance(value, str):
-            message = f"the property {name} is not a string"
-            raise ValueError(message)
+            raise ValueError(f"the property {name} is not a string")
     # The REST API accepts null for a property and Java keeps it; it means the same as an absent property.
     return {name: value for name, value in found.items() if value is not None}
 
@@ -307,8 +298,7 @@ def _read_target(fields: Mapping[str, Any] | None) -> TargetState | None:
         written = fields.get(name)
         if written in {state.value for state in TargetState}:
             return TargetState(written)
-    message = "its target state is none of Connect's"
-    raise ValueError(message)
+    raise ValueError("its target state is none of Connect's")
 
 
 def _read_session_key(fields: Mapping[str, Any]) -> SessionKey:
@@ -316,27 +306,23 @@ def _read_session_key(fields: Mapping[str, Any]) -> SessionKey:
     try:
         key = base64.b64decode(_text(fields, "key") or "", validate=True)
     except ValueError as error:
-        message = "the session key is not base64"
-        raise ValueError(message) from error
+        raise ValueError("the session key is not base64") from error
     if not key or not isinstance(created_ms, int) or isinstance(created_ms, bool):
-        message = "the session key lacks its bytes or its time"
-        raise ValueError(message)
+        raise ValueError("the session key lacks its bytes or its time")
     return SessionKey(key=key, algorithm=_text(fields, "algorithm") or "", created_ms=created_ms)
 
 
 def _count(fields: Mapping[str, Any] | None, name: str) -> int:
     found = None if fields is None else fields.get(name)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= TASKS_MAX:
-        message = f"{name} is not a count"
-        raise ValueError(message)
+        raise ValueError(f"{name} is not a count")
     return found
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        message = f"{name} is not a string"
-        raise ValueError(message)
+        raise ValueError(f"{name} is not a string")
     return value
 
 
@@ -357,5 +343,4 @@ def _json(value: Any) -> str:
             return quoted(value)
         case Mapping():
             return "{" + ",".join(f"{quoted(name)}:{_json(one)}" for name, one in value.items()) + "}"
-    message = f"{type(value).__name__} has no place in these records"
-    raise TypeError(message)
+    raise TypeError(f"{type(value).__name__} has no place in these records")

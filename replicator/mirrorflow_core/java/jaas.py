@@ -53,10 +53,7 @@ class _Token:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the one login module of *text*.
-
-    Raises InvalidSettingError where Java would not read it either.
-    """
+    """Return the one login module of *text*. Raises InvalidSettingError where Java would not read it either."""
     tokens = list(_tokens(text))
     if not tokens:
         raise InvalidSettingError(key=KEY, problem="no login module is named in it")

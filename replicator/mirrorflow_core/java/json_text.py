@@ -17,19 +17,16 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data.decode())
     except RecursionError as error:
-        message = "it is nested too deeply"
-        raise ValueError(message) from error
+        raise ValueError("it is nested too deeply") from error
     except ValueError as error:
-        message = "it is not JSON"  # the parser's message would show part of the value
-        raise ValueError(message) from error
+        raise ValueError("it is not JSON") from error
 
 
 def parsed_object(value: bytes) -> dict[str, Any]:
     """Return the fields of the JSON object in *value*. Raises ValueError."""
     fields = parsed(value)
     if not isinstance(fields, dict):
-        message = "it is not a JSON object"
-        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     return fields
 
 
@@ -42,8 +39,7 @@ def integer_field(fields: dict[str, Any], name: str, most: int = INT64_MAX) -> i
     """Return the integer of field *name*, from -1 to *most*. Raises ValueError."""
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not UNKNOWN <= value <= most:
-        message = f"{name} is not a whole number"
-        raise ValueError(message)
+        raise ValueError(f"{name} is not a whole number")
     return value
 
 
@@ -51,8 +47,7 @@ def text_field(fields: dict[str, Any], name: str) -> str:
     """Return the string of field *name*, "" where it is absent. Raises ValueError."""
     value = fields.get(name, "")
     if not isinstance(value, str):
-        message = f"{name} is not a string"
-        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+        raise ValueError(f"{name} is not a string")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
     return value
 
 

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError, translated
@@ -55,12 +55,6 @@ class JavaPattern:
         self._window_ends_s = 0.0
         self._left_s = WINDOW_LIMIT_S
         self._given_up: tuple[str, str] | None = None  # the name, and the reason
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JavaPattern) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     def matches(self, name: str) -> bool:
         """Return whether the whole of *name* matches. Raises SlowPatternError."""
@@ -118,51 +112,39 @@ def _compiled(text: str) -> Any:
 
 
 BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
+_Result = TypeVar("_Result")
 
 
-class PatternList:
-    """The expressions *patterns* joined to one, as in `MirrorUtils.compilePatternList`.
+class SettingPattern:
+    """The expressions of setting *key*, joined to one as in `MirrorUtils.compilePatternList`. Raises PatternSyntaxError.
 
-    Raises PatternSyntaxError.
+    Without expressions, nothing matches. Matching raises InvalidSettingError, with the slow item, if it takes too long.
     """
 
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self.patterns = patterns
-        self.joined = JavaPattern("|".join(patterns))
+    def __init__(self, key: str, patterns: tuple[str, ...]) -> None:
+        self._key, self._patterns = key, patterns
+        self.pattern = JavaPattern("|".join(patterns))
         self._blamed: SlowPatternError | None = None  # for the last name that took too long
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PatternList) and self.patterns == other.patterns
-
-    def __hash__(self) -> int:
-        return hash(self.patterns)
-
     def matches(self, name: str) -> bool:
-        """Return whether the whole of *name* matches. Raises SlowPatternError that names the slow item."""
-        try:
-            return self.joined.matches(name)
-        except SlowPatternError as error:
-            raise self._of_one_item(error).again() from None
+        """Return whether all of *name* matches."""
+        return bool(self._patterns) and self._tried(self.pattern.matches, name)
 
     def find(self, name: str) -> Found | None:
-        """Return the first match in *name*; None if there is none.
+        """Return the first match in *name*, or None."""
+        return self._tried(self.pattern.find, name)
 
-        Raises SlowPatternError that names the slow item.
-        """
+    def _tried(self, match: Callable[[str], _Result], name: str) -> _Result:
         try:
-            return self.joined.find(name)
+            return match(name)
         except SlowPatternError as error:
-            raise self._of_one_item(error).again() from None
-
-    def _of_one_item(self, error: SlowPatternError) -> SlowPatternError:
-        if len(self.patterns) == 1:
-            return error
-        if self._blamed is None or self._blamed.name != error.name:
-            self._blamed = self._tried_alone(error)
-        return self._blamed
+            if self._blamed is None or self._blamed.name != error.name:
+                self._blamed = self._tried_alone(error)
+            slow = self._blamed
+        raise InvalidSettingError(key=self._key, problem=str(slow), action=slow.action)
 
     def _tried_alone(self, error: SlowPatternError) -> SlowPatternError:
-        for pattern in self.patterns[:BLAMED_MAX]:
+        for pattern in self._patterns[:BLAMED_MAX] if len(self._patterns) > 1 else ():
             try:
                 JavaPattern(pattern).matches(error.name)
             except PatternSyntaxError:
@@ -172,17 +154,47 @@ class PatternList:
         return error
 
 
-def syntax_problem(patterns: tuple[str, ...]) -> tuple[str, PatternSyntaxError] | None:
-    """Return the first invalid item of *patterns* and its error; None if all are valid.
+def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern:
+    """Return one expression for the list in setting *key*. Raises InvalidSettingError with the invalid item."""
+    try:
+        return SettingPattern(key, patterns)
+    except PatternSyntaxError as error:
+        pattern, why = next(_invalid(patterns), ("|".join(patterns), error))
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{pattern!r} cannot be used: {why}",
+            action="write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
+        ) from error
 
-    Returns the joined list instead where only the whole is invalid.
-    """
-    for pattern in (*patterns, "|".join(patterns)):
+
+def _invalid(patterns: tuple[str, ...]) -> Iterator[tuple[str, PatternSyntaxError]]:
+    for pattern in patterns:
         try:
             JavaPattern(pattern)
         except PatternSyntaxError as error:
-            return pattern, error
-    return None
+            yield pattern, error
+
+
+def compile_pattern(key: str, pattern: str) -> SettingPattern:
+    """Return the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
+    try:
+        return SettingPattern(key, (pattern,))
+    except PatternSyntaxError as error:
+        problem = f"{pattern!r} cannot be used: {error}"
+        raise InvalidSettingError(
+            key=key, problem=problem, action="write a Java regular expression"
+        ) from error
+
+
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
+
+
+def literal_name(pattern: str) -> str | None:
+    """Return the name of a topic or group that *pattern* is, not an expression; None otherwise.
+
+    An unescaped dot counts as a dot, as users write it in names.
+    """
+    return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
 
 
 _TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)
@@ -193,12 +205,6 @@ class Replacement:
 
     def __init__(self, text: str, pattern: JavaPattern) -> None:
         self._parts = tuple(_parts(text, pattern))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Replacement) and self._parts == other._parts
-
-    def __hash__(self) -> int:
-        return hash(self._parts)
 
     def first(self, found: Found) -> str:
         """Return the searched text with *found* replaced. A group that did not take part is empty."""
@@ -231,88 +237,3 @@ def _numbered(digits: str, groups: int) -> Iterator[str | int]:
         raise ValueError(f"there is no group {group}")
     yield group
     yield digits[length:]
-
-
-TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
-GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
-# Topic settings that describe the source's brokers or are better chosen on the target: MM2's list until 4.2
-# and what 4.3 added. Those two are names of broker settings, so message.timestamp.{before,after}.max.ms are
-# copied, as by MM2.
-CONFIG_EXCLUDE = (
-    "follower\\.replication\\.throttled\\.replicas",
-    "leader\\.replication\\.throttled\\.replicas",
-    "message\\.timestamp\\.difference\\.max\\.ms",
-    "log\\.message\\.timestamp\\.before\\.max\\.ms",
-    "log\\.message\\.timestamp\\.after\\.max\\.ms",
-    "message\\.timestamp\\.type",
-    "unclean\\.leader\\.election\\.enable",
-    "min\\.insync\\.replicas",
-)
-
-
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
-
-
-class SettingPattern:
-    """The expressions of setting *key*, joined into one. Raises PatternSyntaxError."""
-
-    def __init__(self, key: str, patterns: tuple[str, ...]) -> None:
-        self._key = key
-        self._list = PatternList(patterns)
-
-    @property
-    def pattern(self) -> JavaPattern:
-        """The joined expression."""
-        return self._list.joined
-
-    def matches(self, name: str) -> bool:
-        """Return whether all of *name* matches. Raises InvalidSettingError if that takes too long."""
-        try:
-            return self._list.matches(name)
-        except SlowPatternError as error:
-            raise InvalidSettingError(key=self._key, problem=str(error), action=error.action) from error
-
-    def find(self, name: str) -> Found | None:
-        """Return the first match in *name*, or None. Raises InvalidSettingError if that takes too long."""
-        try:
-            return self._list.find(name)
-        except SlowPatternError as error:
-            raise InvalidSettingError(key=self._key, problem=str(error), action=error.action) from error
-
-
-def literal_name(pattern: str) -> str | None:
-    """Return the name of a topic or group that *pattern* is, not an expression; None otherwise.
-
-    An unescaped dot counts as a dot, as users write it in names.
-    """
-    return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
-
-
-def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern | None:
-    """Return one expression for the list in setting *key*; None for an empty list, which matches nothing.
-
-    Raises InvalidSettingError with the item that is not a valid expression.
-    """
-    if not patterns:
-        return None
-    try:
-        return SettingPattern(key, patterns)
-    except PatternSyntaxError as error:
-        pattern, why = syntax_problem(patterns) or ("|".join(patterns), error)
-        raise InvalidSettingError(
-            key=key,
-            problem=f"{pattern!r} cannot be used: {why}",
-            action="write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
-        ) from error
-
-
-def compile_pattern(key: str, pattern: str) -> SettingPattern:
-    """Return the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
-    try:
-        return SettingPattern(key, (pattern,))
-    except PatternSyntaxError as error:
-        raise InvalidSettingError(
-            key=key,
-            problem=f"{pattern!r} cannot be used: {error}",
-            action="write a Java regular expression",
-        ) from error

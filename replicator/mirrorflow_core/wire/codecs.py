@@ -41,10 +41,7 @@ _ZSTD_GUESS_BYTES_MIN = 2 << 10  # clearing a larger buffer costs more than deco
 
 
 def compress(codec: int, data: bytes | bytearray) -> bytes | bytearray:
-    """Return *data* compressed in the framing of *codec* that Java reads.
-
-    Raises ValueError for an unknown codec.
-    """
+    """Return *data* compressed in the framing of *codec* that Java reads. Raises ValueError for an unknown codec."""
     if codec == NONE:
         return data
     if codec == GZIP:
@@ -174,10 +171,7 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def _from_zstd(data: bytes | bytearray | memoryview) -> bytes:
-    """Decompress zstd into a buffer of guessed size, four times as large on each retry.
-
-    Java writes no content size.
-    """
+    """Decompress zstd into a buffer of guessed size, four times as large on each retry. Java writes no content size."""
     room_bytes = max(_ZSTD_GUESS_BYTES_MIN, _ZSTD_RATIO_GUESS * len(data))
     while True:
         room = bytearray(min(room_bytes, DECOMPRESSED_BYTES_MAX))

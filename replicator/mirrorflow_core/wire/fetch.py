@@ -299,10 +299,7 @@ class FetchSession:
         return SessionRequest(self._session_id, self._epoch, partitions, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Record a successful response.
-
-        *session_id* 0 means that the broker keeps no session (its cache is full).
-        """
+        """Record a successful response. *session_id* 0 means that the broker keeps no session (its cache is full)."""
         self._session_id = session_id
         if session_id == 0:
             self._epoch = FULL

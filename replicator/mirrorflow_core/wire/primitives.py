@@ -46,10 +46,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at *at* and the index after it.
-
-    Raises CorruptRecordsError if it is truncated or too long.
-    """
+    """Return the integer at *at* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
     try:
         first = data[at]
         if first < 128:

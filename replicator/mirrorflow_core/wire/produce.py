@@ -40,10 +40,7 @@ _FRAMES_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
-    """The largest batch that a target topic accepts, from its settings.
-
-    A guess if `compression_type` is empty.
-    """
+    """The largest batch that a target topic accepts, from its settings. A guess if `compression_type` is empty."""
 
     max_batch_bytes: int = NO_BYTES_MAX  # as sent; also as stored, for a codec in `kept_codecs`
     max_plain_bytes: int = NO_BYTES_MAX  # uncompressed, for any other codec
@@ -85,10 +82,7 @@ UNLIMITED: Final = BatchLimit()  # used until the target refuses a batch for its
 
 
 def limit_of(settings: Mapping[str, str]) -> BatchLimit | None:
-    """Return the limit that a topic's *settings* imply.
-
-    None if they lack the size or a known compression.type.
-    """
+    """Return the limit that a topic's *settings* imply. None if they lack the size or a known compression.type."""
     sizes = [(int(settings[name]), name) for name in (MAX_MESSAGE_BYTES, SEGMENT_BYTES) if settings.get(name)]
     kept = _KEPT.get(settings.get(COMPRESSION_TYPE, ""))
     if not sizes or kept is None:

@@ -132,10 +132,7 @@ def _raise_for_all(cluster: Cluster, request: str, operation: str, code: int, me
 
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:
-    """Return the AclOperation codes this client has on the cluster (KIP-430, KIP-700).
-
-    Raises ClusterError.
-    """
+    """Return the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
     answer = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
     raise_for(
         answer.error_code, cluster=cluster.alias, request="DescribeCluster", message=answer.error_message

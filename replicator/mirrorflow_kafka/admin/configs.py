@@ -68,10 +68,7 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
 async def describe_broker_configs(
     cluster: Cluster, node_id: int, names: Sequence[str] | None = None
 ) -> dict[str, ConfigEntry]:
-    """Return configs of one broker by name; *names* None means all.
-
-    Raises NotAuthorizedError, ClusterError.
-    """
+    """Return configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
     answer = await cluster.call(_describe(_BROKER, [str(node_id)], names), node_id=node_id)
     return {entry.name: entry for one in answer.results for entry in _entries(cluster, one)}
 

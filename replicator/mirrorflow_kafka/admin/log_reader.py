@@ -189,10 +189,7 @@ async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> 
 
 
 def _understood(connection: Connection, version: int, answer: memoryview) -> Fetched:
-    """Decode a fetch response.
-
-    Raises ConnectionLostError if it cannot be decoded or is empty without a reason.
-    """
+    """Decode a fetch response. Raises ConnectionLostError if it cannot be decoded or is empty without a reason."""
     problem = "its answer to Fetch cannot be read"
     try:
         fetched = fetch.read_fetched(version, answer)

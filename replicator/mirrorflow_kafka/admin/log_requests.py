@@ -220,10 +220,7 @@ async def offsets_at(
 async def end_offset_for_leader_epoch(
     cluster: Cluster, epochs: Mapping[TopicPartition, int], *, rounds_max: int = ROUNDS_MAX
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return where each partition's leader epoch ended, in at most *rounds_max* attempts.
-
-    Raises ClusterError.
-    """
+    """Return where each partition's leader epoch ended, in at most *rounds_max* attempts. Raises ClusterError."""
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
     async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
@@ -364,10 +361,7 @@ Codes = dict[TopicPartition, int]
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> Codes:
-    """Delete the records below an offset of each partition; return error codes, 0 for success.
-
-    Raises ClusterError.
-    """
+    """Delete the records below an offset of each partition; return error codes, 0 for success. Raises ClusterError."""
     topic_class = DeleteRecordsRequest.DeleteRecordsTopic
 
     async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> Codes:

@@ -43,10 +43,7 @@ async def create_topics(
     topics: Iterable[NewTopic],
     validate_only: bool = False,  # noqa: FBT001, FBT002 as the request has it
 ) -> dict[str, BrokerRefusal | None]:
-    """Create *topics*; return None for each topic that now exists, otherwise the refusal.
-
-    Raises ClusterError.
-    """
+    """Create *topics*; return None for each topic that now exists, otherwise the refusal. Raises ClusterError."""
     answers: dict[str, BrokerRefusal | None] = {}
     wanted = list(topics)
     for at in range(0, len(wanted), TOPICS_MAX):

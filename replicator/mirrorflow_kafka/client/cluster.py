@@ -373,10 +373,7 @@ class Cluster:
         return await self._any_connection()
 
     async def coordinator(self, coordinator: tuple[int, str], *, anew: bool = False) -> int:
-        """Return the node id of the coordinator of (key type, key); *anew* bypasses the cache.
-
-        Raises ClusterError.
-        """
+        """Return the node id of the coordinator of (key type, key); *anew* bypasses the cache. Raises ClusterError."""
         known = None if anew else self._coordinators.get(coordinator)
         if known is not None:
             return known

@@ -374,10 +374,7 @@ class Connection:
         *,
         timeout_s: float,
     ) -> Any:
-        """Encode *request* at *version*, send it with *send*, and return the decoded response.
-
-        Raises as `call`.
-        """
+        """Encode *request* at *version*, send it with *send*, and return the decoded response. Raises as `call`."""
         body = request.encode(version=version)
         request.with_header()
         response_class = request.header.get_response_class()

@@ -30,10 +30,7 @@ from mirrorflow_kafka.security.tls import certificate_name, tls_problem
 
 
 class Reachability:
-    """The reachability of one cluster.
-
-    *is_open* returns whether a connection to one of its brokers is open.
-    """
+    """The reachability of one cluster. *is_open* returns whether a connection to one of its brokers is open."""
 
     def __init__(self, *, is_open: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
         self._is_open = is_open
@@ -179,10 +176,7 @@ class ConnectionPool:
         return any(slot.connection is not None and slot.connection.is_open for slot in self._slots.values())
 
     async def get(self, key: PoolKey) -> Connection:
-        """Return the open connection, or open one.
-
-        Raises what the opener raises; ConnectionLostError after `close`.
-        """
+        """Return the open connection, or open one. Raises what the opener raises; ConnectionLostError after `close`."""
         slot = self._slots.setdefault(key, _Slot())
         if slot.connection is not None and slot.connection.is_open:
             return slot.connection

@@ -122,10 +122,7 @@ def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
 
 
 def _judge(properties: Mapping[str, str], prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return warnings for ignored keys that this protocol reads.
-
-    Raises RefusedSettingError for refused ones.
-    """
+    """Return warnings for ignored keys that this protocol reads. Raises RefusedSettingError for refused ones."""
     warnings = []
     for key in sorted(properties):
         if not properties[key] or not key.startswith(prefixes) or not prefixes:

@@ -236,10 +236,7 @@ ADVICE = {
 
 
 def read_store(location: str, key: str) -> bytes:
-    """Return the content of the file at *location*.
-
-    Raises InvalidSettingError that names the setting *key*.
-    """
+    """Return the content of the file at *location*. Raises InvalidSettingError that names the setting *key*."""
     shown = location if len(location) <= _PATH_CHARS_MAX and location.isprintable() else "the path"
     try:
         with Path(location).open("rb") as file:
@@ -394,10 +391,7 @@ class StoreFile:
         return self._pkcs12()[1]
 
     def key(self, key_password: str | None) -> ClientKey:
-        """Return the private key and chain.
-
-        Raises InvalidSettingError, which names the password that is wrong.
-        """
+        """Return the private key and chain. Raises InvalidSettingError, which names the password that is wrong."""
         location = f"{self.side}.location"
         if self.format == "PEM":
             blocks = blocks_of(self.data, location)

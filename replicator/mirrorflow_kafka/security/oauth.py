@@ -30,10 +30,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, b64token: nothing that
 
 
 class TokenError(Exception):
-    """Raised if no token was obtained; the message holds no secret.
-
-    `final` means that a retry would not help.
-    """
+    """Raised if no token was obtained; the message holds no secret. `final` means that a retry would not help."""
 
     def __init__(self, problem: str, *, final: bool = True) -> None:
         self.final = final
@@ -88,10 +85,7 @@ async def post(
     connect_timeout_s: float,
     read_timeout_s: float,
 ) -> tuple[int, bytes]:
-    """Send *request* to *url*; return status and body.
-
-    Raises TokenError, which shows *place* instead of the URL.
-    """
+    """Send *request* to *url*; return status and body. Raises TokenError, which shows *place* instead of the URL."""
     parts = urlsplit(url)
     tls = context if parts.scheme == "https" else None
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -192,10 +186,7 @@ class ClientCredentials:
         return f"{url.scheme}://{url.hostname}{port}{url.path}"
 
     async def fetch(self) -> Token:
-        """Return a new token; retries for at most `retry_total_s` unless the error is final.
-
-        Raises TokenError.
-        """
+        """Return a new token; retries for at most `retry_total_s` unless the error is final. Raises TokenError."""
         ends_at = time.monotonic() + self.retry_total_s
         attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
         async for _ in attempts:
@@ -433,10 +424,7 @@ def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, 
 
 
 def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
-    """Return the refresh window from `sasl.login.refresh.*`, within Java's limits.
-
-    Raises InvalidSettingError.
-    """
+    """Return the refresh window from `sasl.login.refresh.*`, within Java's limits. Raises InvalidSettingError."""
     prefix = "sasl.login.refresh."
     return RefreshWindow(
         factor=number(properties, f"{prefix}window.factor", 0.8, least=0.5, most=1.0),

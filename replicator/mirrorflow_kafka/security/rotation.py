@@ -28,10 +28,7 @@ _SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
 
 class Credentials:
-    """The credentials of one client.
-
-    Its methods raise SettingError if a secret cannot be resolved or used.
-    """
+    """The credentials of one client. Its methods raise SettingError if a secret cannot be resolved or used."""
 
     def __init__(self, settings: ClientSettings, resolve: Resolve) -> None:
         self._settings = settings
@@ -81,10 +78,7 @@ log = logging.getLogger("mirrorflow.secrets")
 
 
 class Rotation:
-    """Watches the secrets of one cluster's client.
-
-    `run` ends only by cancellation; `problem` can always be read.
-    """
+    """Watches the secrets of one cluster's client. `run` ends only by cancellation; `problem` can always be read."""
 
     def __init__(self, alias: str, pool: ConnectionPool, security: Callable[[], SecurityLike | None]) -> None:
         self.problem: MirrorFlowError | None = (

@@ -61,10 +61,7 @@ class MeetAgainError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The result of a join.
-
-    `members` maps member ids to metadata for the group leader, and is empty otherwise.
-    """
+    """The result of a join. `members` maps member ids to metadata for the group leader, and is empty otherwise."""
 
     generation: int
     member_id: str

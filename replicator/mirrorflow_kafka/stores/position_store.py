@@ -109,10 +109,7 @@ TOPIC_KEY = "offset.storage.topic"
 
 
 async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> None:
-    """Create the topic before the first connector needs it, as Java's worker does.
-
-    Raises as `OffsetsLog.open`.
-    """
+    """Create the topic before the first connector needs it, as Java's worker does. Raises as `OffsetsLog.open`."""
     cluster = await Cluster.connect(settings.client, resolve=resolve)
     try:
         await CompactedTopic(cluster, settings, key=TOPIC_KEY).open()

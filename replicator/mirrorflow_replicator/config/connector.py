@@ -13,9 +13,10 @@ from functools import partial
 from typing import Self
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import CONFIG_EXCLUDE, compile_patterns
+from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
 from mirrorflow_core.settings import (
+    CONFIG_EXCLUDE,
     BeatSettings,
     CheckpointSettings,
     ClientSettings,

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_core.errors import RefusedSettingError
-from mirrorflow_core.java.patterns import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.java.properties import property_pairs, read_list, trailing_comment
 from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
+from mirrorflow_core.settings import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 
 
 class Verdict(Enum):

@@ -115,9 +115,7 @@ def make_selection(settings: SourceSettings) -> TopicSelection:
     return TopicSelection(
         include=settings.topics,
         exclude=settings.topics_exclude,
-        policy=make_replication_policy(settings),
         naming=make_naming(settings),
-        source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         heartbeats=settings.heartbeats_replication,
         admits=admits,
@@ -143,9 +141,7 @@ def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
         return _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
     include = compile_patterns("topics", settings.topics)
     exclude = compile_patterns("topics.exclude", settings.topics_exclude)
-    return lambda topic: (
-        include is not None and include.matches(topic) and (exclude is None or not exclude.matches(topic))
-    )
+    return lambda topic: include.matches(topic) and not exclude.matches(topic)
 
 
 def make_group_selection(settings: CheckpointSettings) -> GroupSelection:
@@ -168,7 +164,7 @@ def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
         key = "config.property.filter.class"
         return _method(key, settings.config_filter, settings, "should_replicate_config_property")
     excluded = compile_patterns("config.properties.exclude", settings.config_exclude)
-    return lambda name: excluded is None or not excluded.matches(name)
+    return lambda name: not excluded.matches(name)
 
 
 def _method(

@@ -53,7 +53,7 @@ class KnownOffsets:
         self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
         self.syncs_topic = policy.offset_syncs_topic(other)
         self.map_topic = offset_map_topic(settings.source_alias)
-        self.rename = renaming(policy, make_naming(settings), target_alias=settings.target_alias)
+        self.rename = renaming(make_naming(settings), target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
         self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
         # A message for each topic with records that cannot be decoded.

@@ -22,11 +22,11 @@ from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
-from mirrorflow_core.transforms import TopicTransforms, Transforms
+from mirrorflow_core.transforms import TopicTransforms
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)
-RENAME = renaming(DefaultPolicy(), TopicTransforms(DefaultPolicy(), "A", Transforms()), target_alias="B")
+RENAME = renaming(TopicTransforms(DefaultPolicy(), "A"), target_alias="B")
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ def test_partitions_get_the_names_of_their_copies_and_those_from_the_target_thei
         RENAME(TopicPartition("foo", 3)),
         RENAME(TopicPartition("B.foo", 3)),
     ]
-    identity = renaming(
-        IdentityPolicy("A"), TopicTransforms(IdentityPolicy("A"), "A", Transforms()), target_alias="B"
-    )
+    identity = renaming(TopicTransforms(IdentityPolicy(source_alias="A"), "A"), target_alias="B")
     assert TopicPartition("foo", 3) == identity(TopicPartition("foo", 3))
 
 

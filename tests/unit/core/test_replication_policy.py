@@ -7,7 +7,7 @@ from mirrorflow_core.settings import PolicyKind, PolicySettings
 
 DEFAULT = DefaultPolicy()
 UNDERSCORE = DefaultPolicy("_", "_")
-IDENTITY = IdentityPolicy("A")
+IDENTITY = IdentityPolicy(source_alias="A")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ IDENTITY = IdentityPolicy("A")
         (IDENTITY, "B.topic1", "A", "B.topic1", "B.topic1"),
         (IDENTITY, "heartbeats", None, None, "heartbeats"),
         (IDENTITY, "B.heartbeats", "B", "heartbeats", "heartbeats"),
-        (IdentityPolicy(""), "topic1", None, "topic1", "topic1"),
+        (IdentityPolicy(source_alias=""), "topic1", None, "topic1", "topic1"),
     ],
 )
 def test_origin_of_a_topic(

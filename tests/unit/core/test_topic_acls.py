@@ -23,6 +23,7 @@ from mirrorflow_core.topic_acls import (
     target_acl,
 )
 from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.transforms import TopicTransforms
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -53,8 +54,7 @@ def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str =
     selection = TopicSelection(
         include=include or (".*",),
         exclude=(),
-        policy=DefaultPolicy(separator, separator),
-        source_alias="A",
+        naming=TopicTransforms(DefaultPolicy(separator, separator), "A"),
         target_alias="B",
         heartbeats=False,
     )

@@ -10,7 +10,7 @@ from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 DEFAULT = DefaultPolicy()
-IDENTITY = IdentityPolicy("source")
+IDENTITY = IdentityPolicy(source_alias="source")
 
 
 def selection(
@@ -19,8 +19,7 @@ def selection(
     return TopicSelection(
         include=tuple(filter(None, include.split(","))),
         exclude=tuple(filter(None, exclude.split(","))),
-        policy=policy,
-        source_alias="source",
+        naming=TopicTransforms(policy, "source"),
         target_alias="target",
         heartbeats=heartbeats,
     )
@@ -99,7 +98,7 @@ def test_default_excludes_of_kafka_4():
 
 
 @pytest.mark.parametrize(
-    "policy", [DEFAULT, DefaultPolicy("_", "_"), IdentityPolicy("source", DefaultPolicy("-", "-"))]
+    "policy", [DEFAULT, DefaultPolicy("_", "_"), IdentityPolicy("-", "-", source_alias="source")]
 )
 @pytest.mark.parametrize("part", ["identity", "claims", "offset-map", "offsets", "configs", "status"])
 def test_books_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
@@ -114,7 +113,7 @@ def test_books_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
 def test_books_of_a_flow_pass_no_filter():
     """A filter of the user's own that admits everything admits them as little."""
     chosen = TopicSelection(
-        include=(), exclude=(), policy=DefaultPolicy("_", "_"), source_alias="source", target_alias="target",
+        include=(), exclude=(), naming=TopicTransforms(DefaultPolicy("_", "_"), "source"), target_alias="target",
         heartbeats=False, admits=lambda _: True,
     )  # fmt: skip
 
@@ -132,7 +131,7 @@ def test_own_separator_leaves_other_names_with_dots_to_the_excludes():
 def test_own_filter_decides_instead_of_the_lists():
     """But internal topics and cycles stay out."""
     chosen = TopicSelection(
-        include=(), exclude=(), policy=DEFAULT, source_alias="source", target_alias="target", heartbeats=False,
+        include=(), exclude=(), naming=TopicTransforms(DEFAULT, "source"), target_alias="target", heartbeats=False,
         admits=lambda topic: topic != "no",
     )  # fmt: skip
 
@@ -230,8 +229,6 @@ def test_a_topic_is_copied_if_it_is_selected_and_can_have_a_copy():
     chosen = TopicSelection(
         include=("good", "bad"),
         exclude=(),
-        policy=DEFAULT,
-        source_alias="source",
         target_alias="target",
         heartbeats=False,
         naming=TopicTransforms(DEFAULT, "source", Transforms([into_internal])),

@@ -80,7 +80,7 @@ def test_heartbeats_keep_their_name_and_internal_topics_are_never_a_copy():
 
 def test_names_of_identity_are_renamed_too():
     """The transformations stand behind whatever policy there is."""
-    identity = IdentityPolicy("A")
+    identity = IdentityPolicy(source_alias="A")
 
     assert (
         TopicTransforms(identity, "A", Transforms([renaming("(.*)", "copy-$1")])).target_topic("t")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_snake
 
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
-from mirrorflow_core.java.patterns import JavaPattern, PatternList
+from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.api.rules import workloads
@@ -234,7 +234,7 @@ def _not_regexes(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
                 yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", _REGEX_CURE
     if is_valid and patterns:
         try:
-            PatternList(patterns)
+            JavaPattern("|".join(patterns))
         except PatternSyntaxError as error:
             yield "", f"its entries cannot be joined by |, as MM2 does: {error}", "change one"
 
