@@ -28,9 +28,9 @@ from mirrorflow_kafka.security.client_security import ClientSettingError, check_
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.rules.table import may_hold_secret
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.names import connector_word
-from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan, plan
+from mirrorflow_operator.plan.plan import ConnectorPlan, Plan, plan
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, SecretLayout
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
@@ -313,7 +313,7 @@ def valid_plans(flows: Sequence[MirrorFlow], layout: SecretLayout) -> list[Plan]
 
 def _refusals(connector: ConnectorPlan) -> Iterator[str]:
     """Yields a sentence for each refused setting; for settings that depend on each other, only the first."""
-    field = f"spec.connectors.{connector_word(connector.kind)}"
+    field = f"spec.connectors.{connector.kind.value}"
     found = problems(
         connector.connector_properties["connector.class"].rpartition(".")[2],
         connector.connector_properties,

@@ -336,12 +336,17 @@ class Connector(ApiModel):
     )
 
 
-class ConnectorName(Enum):
+class ConnectorKind(Enum):
     """Name of a connector. Connectors that share a pod use the pod of the first of them in this order."""
 
     SOURCE = "source"
     CHECKPOINT = "checkpoint"
     HEARTBEAT = "heartbeat"
+
+    @property
+    def java_class(self) -> str:
+        """Returns MM2's class without its package, which is also the connector's name in its process."""
+        return f"Mirror{self.value.capitalize()}Connector"
 
 
 class Connectors(ApiModel):
@@ -357,29 +362,24 @@ class Connectors(ApiModel):
     heartbeat: Connector = Field(
         default_factory=Connector, description="Heartbeat connector, which emits heartbeats."
     )
-    colocate: tuple[ConnectorName, ...] = Field(
+    colocate: tuple[ConnectorKind, ...] = Field(
         (),
-        max_length=len(ConnectorName),
+        max_length=len(ConnectorKind),
         description="Connectors that run in one pod. It is the pod of the first of them in the order source, "
         "checkpoint, heartbeat.",
         json_schema_extra=LIST_SET,
     )
 
-    def named(self, name: ConnectorName) -> Connector:
+    def named(self, kind: ConnectorKind) -> Connector:
         """Returns the spec of one connector."""
-        match name:
-            case ConnectorName.SOURCE:
-                return self.source
-            case ConnectorName.CHECKPOINT:
-                return self.checkpoint
-            case ConnectorName.HEARTBEAT:
-                return self.heartbeat
+        found: Connector = getattr(self, kind.value)
+        return found
 
-    def host(self, name: ConnectorName) -> ConnectorName:
-        """Returns the connector whose image, resources, ServiceAccount, template and worker *name* uses."""
-        if name not in self.colocate:
-            return name
-        return next(one for one in ConnectorName if one in self.colocate)
+    def host(self, kind: ConnectorKind) -> ConnectorKind:
+        """Returns the connector whose image, resources, ServiceAccount, template and worker *kind* uses."""
+        if kind not in self.colocate:
+            return kind
+        return next(one for one in ConnectorKind if one in self.colocate)
 
 
 class ForeignRecordPolicy(Enum):

@@ -36,11 +36,11 @@ import aiohttp
 from yarl import URL
 
 from mirrorflow_core.backoff import backoff_s
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.pod import HTTP_PORT
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.admission import Key
@@ -209,7 +209,7 @@ def scrape_targets(
 ) -> list[ScrapeTarget]:
     """Returns the targets among the connectors' *pods* and the Spark *drivers*.
 
-    *pods*: each with the word of its Deployment (`plan.names.connector_word`). *wanted*: the names of the
+    *pods*: each with the connector of its Deployment, as `ConnectorKind` names it. *wanted*: the names of the
     flow's connectors. Without *authorities* no pod is polled over TLS.
     """
     connectors = [
@@ -236,8 +236,8 @@ def name_in(pod: PodSeen, word: str, wanted: Mapping[ConnectorKind, str]) -> str
     """Returns the name by which *pod* is polled for the connector *word*; "" where the pod runs only one."""
     if len(pod.connectors) < 2:
         return ""
-    kind = next((one for one in ConnectorKind if names.connector_word(one) == word), None)
-    return "" if kind is None else wanted.get(kind, kind.value)
+    kind = next((one for one in ConnectorKind if one.value == word), None)
+    return "" if kind is None else wanted.get(kind, kind.java_class)
 
 
 def _answers(pod: PodSeen) -> bool:

@@ -19,10 +19,17 @@ from typing import Any, Final
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.model import amount, whole
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.workloads import ForeignRecordPolicy, Seed, SparkJob, Template, Verify
+from mirrorflow_operator.api.workloads import (
+    ConnectorKind,
+    ForeignRecordPolicy,
+    Seed,
+    SparkJob,
+    Template,
+    Verify,
+)
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import content_hash
-from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, plan_of_all
+from mirrorflow_operator.plan.plan import ConnectorPlan, plan_of_all
 from mirrorflow_operator.plan.pod import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
@@ -37,7 +44,7 @@ from mirrorflow_operator.plan.pod import (
     volume_mounts,
     volumes,
 )
-from mirrorflow_operator.plan.properties import SecretLayout
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.settings import SEED_ACCOUNT
 
 
@@ -115,12 +122,11 @@ class _Run:
     job: SparkJob
     plan: ConnectorPlan
     defaults: SparkDefaults
-    layout: SecretLayout
 
     @property
     def mounts(self) -> Mounts:
         """The Secrets and ConfigMaps that the source connector's pod mounts, too."""
-        return mounts((self.plan.worker_properties, self.plan.connector_properties), self.layout)
+        return mounts((self.plan.worker_properties, self.plan.connector_properties))
 
     @property
     def image(self) -> str:
@@ -138,9 +144,7 @@ class _Run:
         return {"name": name, "namespace": self.flow.metadata.namespace, "labels": self.labels, **more}
 
 
-def job_objects(
-    flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, layout: SecretLayout, flow_id: str = ""
-) -> list[Object]:
+def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_id: str = "") -> list[Object]:
     """Returns every object of the flow's Spark jobs, in the order in which they are needed.
 
     *flow_id* is that of `plan`.
@@ -151,9 +155,9 @@ def job_objects(
     running = flow.model_copy(update={"spec": spec.model_copy(update={"state": State.RUNNING})})
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
-        planned = plan_of_all(running, layout, flow_id=flow_id).connectors
+        planned = plan_of_all(running, POD_LAYOUT, flow_id=flow_id).connectors
         plan = next(one for one in planned if one.kind is ConnectorKind.SOURCE)
-        return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults, layout=layout)
+        return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults)
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:
         run = run_of(RunKind.SEED, spec.seed)
@@ -277,7 +281,7 @@ def _executor(run: _Run, config_map: str) -> Object:
     container = {
         "name": EXECUTOR,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(run.mounts, run.layout, template),
+        "volumeMounts": volume_mounts(run.mounts, template),
         "env": _variables(template),
     }
     return {
@@ -348,7 +352,7 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
         "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [*volume_mounts(run.mounts, run.layout, template), *written],
+        "volumeMounts": [*volume_mounts(run.mounts, template), *written],
     }
     return {
         "metadata": {

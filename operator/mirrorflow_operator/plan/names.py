@@ -9,7 +9,7 @@ from mirrorflow_core.settings import TOPICS_EXCLUDE, PolicyKind, PolicySettings
 from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms, read_transforms
 from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
-from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.api.workloads import ConnectorKind
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "mirrorflow-operator"
@@ -21,21 +21,11 @@ HTTPS: Final = "https"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
-_WORDS: Final = {
-    ConnectorKind.SOURCE: "source",
-    ConnectorKind.CHECKPOINT: "checkpoint",
-    ConnectorKind.HEARTBEAT: "heartbeat",
-}
-
-
-def connector_word(kind: ConnectorKind) -> str:
-    """Returns the connector's name in the resource: source, checkpoint or heartbeat."""
-    return _WORDS[kind]
 
 
 def object_name(flow: str, kind: ConnectorKind) -> str:
     """Returns the name of a connector's objects: at most 51 characters, as a flow's name has at most 40."""
-    return f"{flow}-{connector_word(kind)}"
+    return f"{flow}-{kind.value}"
 
 
 def pod_host(flow: str, namespace: str, connector: str) -> str:
@@ -46,7 +36,7 @@ def pod_host(flow: str, namespace: str, connector: str) -> str:
 def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     """Returns the label selector of a flow's pods, or of one connector's. Kubernetes forbids changing it."""
     found = {FLOW_LABEL: flow}
-    return found if kind is None else {**found, CONNECTOR_LABEL: connector_word(kind)}
+    return found if kind is None else {**found, CONNECTOR_LABEL: kind.value}
 
 
 def run_selector(flow: str, word: str) -> dict[str, str]:
@@ -70,7 +60,7 @@ def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
         "app.kubernetes.io/name": "mirrorflow",
         "app.kubernetes.io/instance": flow,
         MANAGED_BY: MANAGER,
-        **({} if kind is None else {"app.kubernetes.io/component": connector_word(kind)}),
+        **({} if kind is None else {"app.kubernetes.io/component": kind.value}),
         **selector(flow, kind),
     }
 

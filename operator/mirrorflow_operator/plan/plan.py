@@ -8,10 +8,9 @@ round.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.workloads import ConnectorName
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import properties
 from mirrorflow_operator.plan.properties import SecretLayout
 
@@ -20,14 +19,6 @@ _NO_SYNCS = (
     "Consumer groups are not translated: emit.offset-syncs.enabled=false in spec.connectors.source.config, and"
     " MirrorCheckpointConnector translates by offset syncs."
 )
-
-
-class ConnectorKind(Enum):
-    """The three connectors of MM2, by class name."""
-
-    SOURCE = "MirrorSourceConnector"
-    CHECKPOINT = "MirrorCheckpointConnector"
-    HEARTBEAT = "MirrorHeartbeatConnector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,40 +68,39 @@ def active_kinds(flow: MirrorFlow) -> tuple[ConnectorKind, ...]:
 
 def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:
     """Returns the name that each connector has in its process; `config` may set another one."""
-    spec = flow.spec.connectors
-    named = zip(ConnectorKind, (spec.source, spec.checkpoint, spec.heartbeat), strict=True)
-    return {kind: one.config.get("name", kind.value) for kind, one in named}
+    named = flow.spec.connectors.named
+    return {kind: named(kind).config.get("name", kind.java_class) for kind in ConnectorKind}
 
 
 def plan_of_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
     """Returns the plan of all three connectors, also of those without work."""
     worker = properties.worker_properties(flow, secrets)
     shared = properties.shared_properties(flow, secrets, flow_id or flow.metadata.name)
-    spec = flow.spec
-    parts = (
-        (ConnectorKind.SOURCE, properties.source_properties(spec), ConnectorName.SOURCE),
-        (ConnectorKind.CHECKPOINT, properties.checkpoint_properties(spec), ConnectorName.CHECKPOINT),
-        (ConnectorKind.HEARTBEAT, properties.heartbeat_properties(spec), ConnectorName.HEARTBEAT),
-    )
-    named, host = spec.connectors.named, spec.connectors.host
+    own = {
+        ConnectorKind.SOURCE: properties.source_properties,
+        ConnectorKind.CHECKPOINT: properties.checkpoint_properties,
+        ConnectorKind.HEARTBEAT: properties.heartbeat_properties,
+    }
+    connectors = flow.spec.connectors
     return Plan(
         flow=flow.metadata.name,
         connectors=tuple(
             ConnectorPlan(
-                name=kind.value,
+                name=kind.java_class,
                 kind=kind,
-                worker_properties={**worker, **properties.config_of_worker(named(host(name)).config)},
+                worker_properties=worker
+                | properties.config_of_worker(connectors.named(connectors.host(kind)).config),
                 connector_properties=properties.without_contradiction(
                     {
-                        "name": kind.value,
-                        "connector.class": CONNECTOR_PACKAGE + kind.value,
-                        "tasks.max": str(named(name).tasks),
+                        "name": kind.java_class,
+                        "connector.class": CONNECTOR_PACKAGE + kind.java_class,
+                        "tasks.max": str(connectors.named(kind).tasks),
                         **shared,
-                        **own,
-                        **properties.config_of_connector(named(name).config),
+                        **own[kind](flow.spec),
+                        **properties.config_of_connector(connectors.named(kind).config),
                     }
                 ),
             )
-            for kind, own, name in parts
+            for kind in ConnectorKind
         ),
     )

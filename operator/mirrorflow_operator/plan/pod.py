@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_operator.api.model import ApiModel
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import (
     ComputeAmounts,
     Connector,
+    ConnectorKind,
     EnvironmentVariable,
     Resources,
     Template,
@@ -26,8 +28,18 @@ from mirrorflow_operator.api.workloads import (
     TopologySpread,
     Volume,
 )
-from mirrorflow_operator.plan.pod_sharing import INTERNAL_PORT, POD_IP
-from mirrorflow_operator.plan.properties import SecretLayout
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.plan import ConnectorPlan
+from mirrorflow_operator.plan.pod_sharing import (
+    INTERNAL_PORT,
+    POD_IP,
+    Shape,
+    certificate,
+    file_names,
+    internal_listener,
+    node_properties,
+)
+from mirrorflow_operator.plan.properties import POD_LAYOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +50,12 @@ class Mounts:
     config_maps: tuple[str, ...] = ()
 
 
-def mounts(properties: Iterable[Mapping[str, str]], layout: SecretLayout) -> Mounts:
-    """Returns what *properties* refer to below *layout*'s folders, as `${dir:folder:key}` or as a path."""
+def mounts(properties: Iterable[Mapping[str, str]]) -> Mounts:
+    """Returns what *properties* refer to below the folders of POD_LAYOUT, as `${dir:folder:key}` or as a path."""
     values = [value for one in properties for value in one.values()]
     return Mounts(
-        secrets=_below(layout.secrets, values),
-        config_maps=_below(layout.config_maps, values),
+        secrets=_below(POD_LAYOUT.secrets, values),
+        config_maps=_below(POD_LAYOUT.config_maps, values),
     )
 
 
@@ -73,13 +85,13 @@ def pod_security(template: Template) -> dict[str, Any]:
     return {**POD_SECURITY, **{name: given for name, given in ids.items() if given}}
 
 
-def volume_mounts(mounts: Mounts, layout: SecretLayout, template: Template) -> list[dict[str, Any]]:
+def volume_mounts(mounts: Mounts, template: Template) -> list[dict[str, Any]]:
     """Returns the mounts of settings, temporary files, Secrets and ConfigMaps in the settings, and *template*."""
     return [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
-        *_volume_mounts("secret", layout.secrets, mounts.secrets),
-        *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
+        *_volume_mounts("secret", POD_LAYOUT.secrets, mounts.secrets),
+        *_volume_mounts("config-map", POD_LAYOUT.config_maps, mounts.config_maps),
         *(
             {"name": one.name, "mountPath": one.mount_path, "readOnly": True}
             for one in template.volume_mounts
@@ -222,6 +234,8 @@ def with_defaults(template: Template, *, is_shared: bool) -> Template:
 
 
 HTTP_PORT: Final = 8080
+LISTENERS_KEY: Final = "mirrorflow.http.listeners"
+CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
 CONTAINER: Final = "replicator"
 FORMS: Final[Mapping[bool, str]] = {
     False: "standalone",
@@ -237,74 +251,98 @@ READINESS_PERIOD_S: Final = 5
 TMP_SIZE: Final = "64Mi"  # for Python; the replicator stores nothing on disk
 
 
-def pod(
-    connector: Connector,
-    *,
-    image: str,
-    service_account: str,
-    selector: Mapping[str, str],
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    config_map: str,
-    files: Sequence[str],
-    mounts: Mounts,
-    layout: SecretLayout,
-    is_shared: bool,
-    is_secure: bool,
-    has_defaults: bool = True,
-) -> dict[str, Any]:
-    """Returns the pod template of a Deployment, whose ConfigMap has the connectors' *files*.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorPods:
+    """The pods of one Deployment and the connectors inside them; they are named after the first of these."""
 
-    *is_shared*: several pods share the connector's work. *is_secure*: it serves HTTPS. *has_defaults*: it has
-    the default requests, spread and annotations.
-    """
-    if has_defaults:
-        connector = connector.model_copy(
-            update={
-                "resources": with_requests(connector.resources),
-                "template": with_defaults(connector.template, is_shared=is_shared),
-            }
-        )
-        annotations = {DEFAULTS_ANNOTATION: DEFAULTS, **annotations}
-    template = connector.template
-    spec: dict[str, Any] = {
-        "serviceAccountName": service_account,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
-        "securityContext": pod_security(template),
-        "containers": [
-            _container(connector, image, files, mounts, layout, is_shared=is_shared, is_secure=is_secure)
-        ],
-        "volumes": volumes(config_map, mounts, template, tmp_size=TMP_SIZE),
-        **scheduling(template, selector),
-    }
-    return {
-        "metadata": {
-            "labels": {**template.labels, **labels},
-            "annotations": {**template.annotations, **annotations},
-        },
-        "spec": spec,
-    }
+    flow: MirrorFlow
+    connectors: tuple[ConnectorPlan, ...]
+    image: str
+    shape: Shape
+    is_secure: bool  # they serve HTTPS
+    has_defaults: bool  # they have the default requests, spread and annotations
+
+    @property
+    def kind(self) -> ConnectorKind:
+        """The first connector."""
+        return self.connectors[0].kind
+
+    @property
+    def name(self) -> str:
+        """The name of the Deployment and of the ConfigMap."""
+        return names.object_name(self.flow.metadata.name, self.kind)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the Deployment and of the ConfigMap."""
+        return names.metadata(self.flow.metadata.name, self.flow.metadata.namespace, self.name, self.kind)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the connectors' files."""
+        return file_names([one.kind for one in self.connectors])
+
+    @property
+    def spec(self) -> Connector:
+        """The spec that describes the pods, with defaults."""
+        connectors = self.flow.spec.connectors
+        spec = connectors.named(connectors.host(self.kind))
+        if not self.has_defaults:
+            return spec
+        template = with_defaults(spec.template, is_shared=self.shape.is_shared)
+        return spec.model_copy(update={"resources": with_requests(spec.resources), "template": template})
+
+    @property
+    def worker_properties(self) -> dict[str, str]:
+        """The worker's properties: the plan's, its listeners, and those of a group of pods."""
+        tls = self.flow.spec.internal_rest.tls
+        found = {**self.connectors[0].worker_properties}
+        if self.is_secure and tls is not None:
+            # Probes and the operator have no client certificate.
+            found |= {**certificate(tls.secret_name), CLIENT_AUTH_KEY: "none"}
+        if self.shape.is_shared:
+            found |= node_properties(self.flow, self.kind, self.spec)
+            # For the internal REST between pods only.
+            found["listeners"] = internal_listener(self.flow)
+        return found | {LISTENERS_KEY: f"{'https' if self.is_secure else 'http'}://0.0.0.0:{HTTP_PORT}"}
+
+    @property
+    def mounts(self) -> Mounts:
+        """The Secrets and ConfigMaps that the properties refer to."""
+        return mounts((self.worker_properties, *(one.connector_properties for one in self.connectors)))
+
+    def template(self, annotations: Mapping[str, str]) -> dict[str, Any]:
+        """Returns the pod template of the Deployment."""
+        template, name = self.spec.template, self.flow.metadata.name
+        own = self.spec.service_account.annotations
+        marks = {DEFAULTS_ANNOTATION: DEFAULTS} if self.has_defaults else {}
+        return {
+            "metadata": {
+                "labels": {**template.labels, **names.labels(name, self.kind)},
+                "annotations": {**template.annotations, **marks, **annotations},
+            },
+            "spec": {
+                "serviceAccountName": self.name if own else name,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
+                "securityContext": pod_security(template),
+                "containers": [_container(self)],
+                "volumes": volumes(self.name, self.mounts, template, tmp_size=TMP_SIZE),
+                **scheduling(template, names.selector(name, self.kind)),
+            },
+        }
 
 
-def _container(
-    connector: Connector,
-    image: str,
-    files: Sequence[str],
-    mounts: Mounts,
-    layout: SecretLayout,
-    *,
-    is_shared: bool,
-    is_secure: bool,
-) -> dict[str, Any]:
+def _container(pods: ConnectorPods) -> dict[str, Any]:
+    is_shared, is_secure, spec = pods.shape.is_shared, pods.is_secure, pods.spec
     ports = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
     if is_shared:
         ports.append({"name": "internal", "containerPort": INTERNAL_PORT, "protocol": "TCP"})
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "image": image,
-        "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *files))],
+        "image": spec.image or pods.image,
+        "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *pods.files))],
         # The last log lines name the wrong setting; the status repeats them. The logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": ports,
@@ -312,18 +350,11 @@ def _container(
         "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES, is_secure=is_secure),
         "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1, is_secure=is_secure),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(mounts, layout, connector.template),
+        "volumeMounts": volume_mounts(pods.mounts, spec.template),
     }
-    resources = resources_of(connector.resources)
-    if resources:
-        container["resources"] = resources
-    environment = [
-        *([of_the_pod(POD_IP, "status.podIP")] if is_shared else ()),
-        *variables(connector.template),
-    ]
-    if environment:
-        container["env"] = environment
-    return container
+    environment = [*([of_the_pod(POD_IP, "status.podIP")] if is_shared else ()), *variables(spec.template)]
+    optional = {"resources": resources_of(spec.resources), "env": environment}
+    return container | {name: part for name, part in optional.items() if part}
 
 
 def _probe(path: str, period_s: int, failures: int, *, is_secure: bool) -> dict[str, Any]:

@@ -18,11 +18,9 @@ from typing import Any, Final
 
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.workloads import Connector, ConnectorName, Connectors
+from mirrorflow_operator.api.workloads import Connector, ConnectorKind, Connectors
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.names import connector_word
-from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.properties import POD_LAYOUT, PROVIDER
 
 CONNECTOR_FILE: Final = "connector.properties"  # the file of a connector that has its own pod
 _SUFFIX: Final = ".properties"
@@ -38,7 +36,7 @@ def pods(connectors: Connectors, running: Iterable[ConnectorKind], *, source_wai
     listed = [
         kind
         for kind in kinds
-        if _name(kind) in connectors.colocate and not (source_waits and kind is ConnectorKind.SOURCE)
+        if kind in connectors.colocate and not (source_waits and kind is ConnectorKind.SOURCE)
     ]
     return {kind: tuple(listed) if kind in listed else (kind,) for kind in kinds if kind not in listed[1:]}
 
@@ -48,22 +46,11 @@ def hosts(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
     return {kind: host for host, kinds in found.items() for kind in kinds}
 
 
-def pod_kind(connectors: Connectors, kind: ConnectorKind) -> ConnectorKind:
-    """Returns the connector whose spec describes the pod of *kind*."""
-    host = connectors.host(_name(kind)).value
-    return next(one for one in ConnectorKind if connector_word(one) == host)
-
-
-def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
-    """Returns the spec of the connector *kind*."""
-    return connectors.named(_name(kind))
-
-
 def file_names(kinds: Sequence[ConnectorKind]) -> tuple[str, ...]:
     """Returns the properties file name of each connector in a pod that runs all of *kinds*."""
     if len(kinds) == 1:
         return (CONNECTOR_FILE,)
-    return tuple(f"{connector_word(kind)}{_SUFFIX}" for kind in kinds)
+    return tuple(f"{kind.value}{_SUFFIX}" for kind in kinds)
 
 
 def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
@@ -73,10 +60,6 @@ def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
     return words if len(words) > 1 else (own,)
 
 
-def _name(kind: ConnectorKind) -> ConnectorName:
-    return ConnectorName(connector_word(kind))
-
-
 INTERNAL_PORT: Final = 8083  # Connect's default
 POD_IP: Final = "MIRRORFLOW_POD_IP"
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # keys in Secrets of cert-manager
@@ -84,11 +67,6 @@ HTTPS_PREFIX: Final = "listeners.https."
 _ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
 # One pod may be evicted at a time, so that the others take over its work before the next eviction.
 _UNAVAILABLE_MAX: Final = 1
-
-
-def is_shared(connector: Connector) -> bool:
-    """Returns whether *connector* is distributed over several pods."""
-    return connector.replicas > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +85,11 @@ class Live:
     is_rolling: bool
 
 
-def shape_of(flow: MirrorFlow, connector: Connector) -> Shape:
+def shape_of(flow: MirrorFlow, kind: ConnectorKind) -> Shape:
     """Returns the shape in the spec."""
+    connector = flow.spec.connectors.named(kind)
     replicas = 0 if flow.spec.state is State.STOPPED else connector.replicas
-    return Shape(is_shared=is_shared(connector), replicas=replicas)
+    return Shape(is_shared=connector.replicas > 1, replicas=replicas)
 
 
 def next_shape(wanted: Shape, live: Live | None) -> Shape:
@@ -131,9 +110,7 @@ def next_shape(wanted: Shape, live: Live | None) -> Shape:
     return wanted
 
 
-def node_properties(
-    flow: MirrorFlow, kind: ConnectorKind, connector: Connector, layout: SecretLayout
-) -> dict[str, str]:
+def node_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> dict[str, str]:
     """Returns the properties of one worker of a group; they override those of a standalone worker."""
     group, configs, statuses = own_topics(flow, kind, connector)
     copies = str(flow.spec.topics.replication_factor)
@@ -154,13 +131,13 @@ def node_properties(
         # Each pod inserts its own IP, because all pods have the same files.
         "rest.advertised.host.name": f"${{env:{POD_IP}}}",
         "rest.advertised.port": str(INTERNAL_PORT),
-        **_tls(flow, kind, layout),
+        **_tls(flow, kind),
     }
 
 
 def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
     """Returns the group of *connector*'s pods, its config topic and its status topic."""
-    alias, word, config = flow.spec.source.alias, names.connector_word(kind), connector.config
+    alias, word, config = flow.spec.source.alias, kind.value, connector.config
     return (
         config.get("group.id", f"{alias}-mm2-{word}"),
         config.get("config.storage.topic", worker_topic("configs", f"{alias}.{word}")),
@@ -174,27 +151,27 @@ def internal_listener(flow: MirrorFlow) -> str:
     return f"{scheme}://0.0.0.0:{INTERNAL_PORT}"
 
 
-def certificate(secret: str, layout: SecretLayout) -> dict[str, str]:
+def certificate(secret: str) -> dict[str, str]:
     """Returns the keystore properties of the HTTPS listener."""
     return {
         f"{HTTPS_PREFIX}ssl.keystore.type": "PEM",
-        f"{HTTPS_PREFIX}ssl.keystore.certificate.chain": layout.secret_reference(secret, CERTIFICATE),
-        f"{HTTPS_PREFIX}ssl.keystore.key": layout.secret_reference(secret, KEY),
+        f"{HTTPS_PREFIX}ssl.keystore.certificate.chain": POD_LAYOUT.secret_reference(secret, CERTIFICATE),
+        f"{HTTPS_PREFIX}ssl.keystore.key": POD_LAYOUT.secret_reference(secret, KEY),
     }
 
 
-def _tls(flow: MirrorFlow, kind: ConnectorKind, layout: SecretLayout) -> dict[str, str]:
+def _tls(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, str]:
     """Returns mutual TLS properties; all pods share one certificate, because none can cover pod addresses."""
     tls = flow.spec.internal_rest.tls
     if tls is None:
         return {}
     prefix, secret = HTTPS_PREFIX, tls.secret_name
     # The name in the pods' certificate, which they verify when they call each other.
-    host = names.pod_host(flow.metadata.name, flow.metadata.namespace, names.connector_word(kind))
+    host = names.pod_host(flow.metadata.name, flow.metadata.namespace, kind.value)
     return {
-        **certificate(secret, layout),
+        **certificate(secret),
         f"{prefix}ssl.truststore.type": "PEM",
-        f"{prefix}ssl.truststore.location": layout.secret_path(secret, AUTHORITY),
+        f"{prefix}ssl.truststore.location": POD_LAYOUT.secret_path(secret, AUTHORITY),
         f"{prefix}ssl.client.auth": "required",
         "mirrorflow.internal.rest.server.name": host,
     }

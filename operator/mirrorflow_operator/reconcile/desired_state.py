@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.client import DEPLOYMENT
 from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import ConnectorKind, active_kinds, plan
+from mirrorflow_operator.plan.plan import active_kinds, plan
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.reconcile.observe import ObservedFlow
@@ -126,7 +127,6 @@ def _objects(
         flow,
         plan(flow, POD_LAYOUT, flow_id=flow_id),
         image=f"{settings.replicator_image}:{version}",
-        layout=POD_LAYOUT,
         shapes=steps,
         verifies=bool(settings.progress_ca),
         source_waits=due.runs.holds_connector,
@@ -137,5 +137,5 @@ def _objects(
     if due.runs.holds_connector:
         found = held_back(found, flow)
     defaults = SparkDefaults(image=f"{settings.seed_image}:{version}", account=settings.seed_account)
-    jobs = job_objects(flow, due.runs, defaults=defaults, layout=POD_LAYOUT, flow_id=flow_id)
+    jobs = job_objects(flow, due.runs, defaults=defaults, flow_id=flow_id)
     return [*found, *jobs]

@@ -23,7 +23,6 @@ from mirrorflow_operator.errors import (
     RejectedError,
 )
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import Object, content_hash, holds
 from mirrorflow_operator.plan.pod_sharing import hosts
@@ -211,10 +210,7 @@ class ObjectWriter:
             return Pruned(failure=applied.failure)
         children: list[ChildSeen] = []
         planned = {*map(id_of, desired.objects)}
-        pod_of = {
-            names.connector_word(kind): names.connector_word(host)
-            for kind, host in hosts(desired.pods).items()
-        }
+        pod_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
         try:
             for child in observed.children.values():
                 if child.id in planned or not _is_prunable(child, desired, observed.resource):

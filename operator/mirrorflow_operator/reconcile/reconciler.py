@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import OperatorError
-from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.pod_sharing import pod_kind
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
@@ -135,13 +133,13 @@ def _connectors(
     """Yields the connectors that are planned or still exist."""
     flow, deployments = admission.flow, observed.deployments
     for kind in ConnectorKind:
-        word, home = names.connector_word(kind), deployment_of(kind, desired.pods, deployments)
+        word, home = kind.value, deployment_of(kind, desired.pods, deployments)
         if home is None and kind not in desired.connectors and word not in observed.pods:
             continue
         yield ConnectorSeen(
             kind=kind,
             deployment=home,
             pods=observed.pods.get(word, ()),
-            said_in=None if flow is None else pod_kind(flow.spec.connectors, kind),
+            said_in=None if flow is None else flow.spec.connectors.host(kind),
             is_moving=is_moving(kind, home, deployments),
         )

@@ -35,7 +35,6 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     timestamp,
 )
-from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Finding, bounded
 from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since
@@ -267,7 +266,7 @@ def _connectors(
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
-    found = {connector_word(one.seen.kind): connector_status(one, flow) for one in workloads}
+    found = {one.seen.kind.value: connector_status(one, flow) for one in workloads}
     if observation.runs.holds_connector and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)

@@ -8,8 +8,8 @@ absent, never a guess.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import NO_RUNS, RunKind, Runs
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.admission import Admission, Resource
 from mirrorflow_operator.status.progress import Reading
@@ -41,7 +41,7 @@ class DeploymentSeen:
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
     form: str = ""  # a value of `plan.pod.FORMS`
-    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `plan.names.connector_word`
+    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
     selector: str = ""  # the label selector of its pods, as text
 
 
@@ -63,7 +63,7 @@ class PodSeen:
     phase: str = "Pending"
     ready: bool = False
     ip: str = ""
-    connectors: tuple[str, ...] = ()  # the connectors that it runs, as `plan.names.connector_word`
+    connectors: tuple[str, ...] = ()  # the connectors that it runs, as `ConnectorKind` names them
     is_secure: bool = False  # it serves TLS
     deleting: bool = False
     image: str = ""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mirrorflow_operator.api.status import ClusterIds, Lag
-from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods
 from mirrorflow_operator.status.progress import (

@@ -12,8 +12,7 @@ from typing import Final
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Condition, ConditionStatus
-from mirrorflow_operator.plan.names import connector_word
-from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation
@@ -166,7 +165,7 @@ def reconciling(
         return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads match the spec.")
-    words = " and ".join(connector_word(workload.seen.kind) for workload in rolling)
+    words = " and ".join(workload.seen.kind.value for workload in rolling)
     troubled = next((one.trouble for one in rolling if one.trouble is not None), None)
     if troubled is not None:
         return yes(kind, troubled.reason, troubled.message)
@@ -180,7 +179,7 @@ def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:
         if is_overdue(workload.seen):
-            word = connector_word(workload.seen.kind)
+            word = workload.seen.kind.value
             why = f" {workload.trouble.message}" if workload.trouble is not None else ""
             message = f"New pods of the {word} connector do not become ready.{why}"
             return yes(kind, Reason.DEADLINE_EXCEEDED, message)
@@ -240,7 +239,7 @@ def _warnings(kind: ConnectorKind, summaries: Sequence[Summary]) -> str:
     if not worst.warnings:
         return ""
     more = " ..." if worst.warnings > len(worst.first_warnings) else ""
-    return f"The {connector_word(kind)} connector warns ({worst.warnings}): {' '.join(worst.first_warnings)}{more}"
+    return f"The {kind.value} connector warns ({worst.warnings}): {' '.join(worst.first_warnings)}{more}"
 
 
 def new_troubles(

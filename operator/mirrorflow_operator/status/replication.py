@@ -8,7 +8,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus
-from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods, has_pods

@@ -16,16 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.workloads import RESERVED_VOLUMES
-from mirrorflow_operator.plan.names import CONNECTOR_LABEL, connector_word
+from mirrorflow_operator.api.workloads import RESERVED_VOLUMES, ConnectorKind
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object, holds
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION, FORMS
 from mirrorflow_operator.plan.pod_sharing import (
     Live,
     Pods,
     Shape,
-    connector_spec,
     connectors_in,
     hosts,
     next_shape,
@@ -37,12 +35,12 @@ from mirrorflow_operator.status.observation import DeploymentSeen
 def shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:
     """Returns the shape each connector's pods have in the next step.
 
-    *deployments*: the existing ones, by `connector_word`.
+    *deployments*: the existing ones, by connector name.
     """
     found = {}
     for kind in ConnectorKind:
-        wanted = shape_of(flow, connector_spec(flow.spec.connectors, kind))
-        found[kind] = next_shape(wanted, _live(deployments.get(connector_word(kind))))
+        wanted = shape_of(flow, kind)
+        found[kind] = next_shape(wanted, _live(deployments.get(kind.value)))
     return found
 
 
@@ -64,15 +62,15 @@ def postponed_connectors(
 ) -> frozenset[ConnectorKind]:
     """Returns the connectors whose old Deployment must stay until the new pod is ready.
 
-    *deployments*: the existing ones, by `connector_word`.
+    *deployments*: the existing ones, by connector name.
     """
     if flow.spec.state is State.STOPPED:
         return frozenset()
-    homes = {connector_word(kind): connector_word(host) for kind, host in hosts(wanted).items()}
+    homes = {kind.value: host.value for kind, host in hosts(wanted).items()}
     return frozenset(
         kind
         for kind in ConnectorKind
-        if (live := deployments.get(own := connector_word(kind))) is not None
+        if (live := deployments.get(own := kind.value)) is not None
         and live.wanted
         and any(
             not _has(deployments.get(homes[word]), word)
@@ -86,8 +84,8 @@ def deployment_of(
     kind: ConnectorKind, wanted: Pods, deployments: Mapping[str, DeploymentSeen]
 ) -> DeploymentSeen | None:
     """Returns the Deployment planned for *kind*; the one it leaves only if the planned one does not exist."""
-    word = connector_word(kind)
-    home = deployments.get(connector_word(hosts(wanted).get(kind, kind)))
+    word = kind.value
+    home = deployments.get(hosts(wanted).get(kind, kind).value)
     if home is not None:
         return home
     return next((one for one in deployments.values() if word in one.connectors), None)
@@ -97,7 +95,7 @@ def is_moving(
     kind: ConnectorKind, home: DeploymentSeen | None, deployments: Mapping[str, DeploymentSeen]
 ) -> bool:
     """Whether a Deployment other than *home* runs *kind*, which is then on its way."""
-    word = connector_word(kind)
+    word = kind.value
     running = [one for one in deployments.values() if word in one.connectors]
     return bool(running) and running != [home]
 

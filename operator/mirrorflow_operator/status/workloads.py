@@ -8,7 +8,7 @@ from typing import Any, Final
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
 from mirrorflow_operator.plan import pod_sharing
-from mirrorflow_operator.plan.names import connector_word, object_name
+from mirrorflow_operator.plan.names import object_name
 from mirrorflow_operator.status.conditions import Reason, bounded
 from mirrorflow_operator.status.observation import ConnectorSeen, DeploymentSeen, PodSeen, has_outdated_pods
 from mirrorflow_operator.status.pod_progress import is_young
@@ -97,7 +97,7 @@ def _serves(pod: PodSeen) -> bool:
 
 
 def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[WorkloadTrouble]:
-    word, said_in = connector_word(seen.kind), connector_word(seen.said_in or seen.kind)
+    word, said_in = seen.kind.value, (seen.said_in or seen.kind).value
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             said = bounded(condition.message, QUOTE_MAX)

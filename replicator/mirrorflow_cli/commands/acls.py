@@ -37,10 +37,9 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
-from mirrorflow_operator.api.workloads import Connector
+from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
-from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.pod_sharing import is_shared, own_topics
+from mirrorflow_operator.plan.pod_sharing import own_topics
 from mirrorflow_operator.plan.properties import is_silent
 
 
@@ -100,7 +99,7 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
 
 def group_grants(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> Iterator[Grant]:
     """Yields the ACLs that pods of *connector* need on the target to share work; none for a single pod."""
-    if is_shared(connector):
+    if connector.replicas > 1:
         group, *topics = own_topics(flow, kind, connector)
         yield Grant(kind="group", name=group, access=GROUP_OF_NODES)
         for topic in topics:
@@ -201,7 +200,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     for one in found:
         if one.grants:
-            print(f"# {one.kind.value}, {one.side.value.lower()} {one.cluster.alias}")
+            print(f"# {one.kind.java_class}, {one.side.value.lower()} {one.cluster.alias}")
         for grant in one.grants:
             print(_command(one.cluster, one.principal, grant))
     return EXIT_DONE
@@ -235,7 +234,7 @@ def _granted(
 def _as_json(granted: _Granted) -> list[dict[str, Any]]:
     return [
         {
-            "connector": granted.kind.value,
+            "connector": granted.kind.java_class,
             "side": granted.side.value.lower(),
             "cluster": granted.cluster.alias,
             "principal": granted.principal,

@@ -20,7 +20,8 @@ from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from, va
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
-from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
+from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.plan.plan import Plan, plan_of_all
 from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
 
 
@@ -148,9 +149,9 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
         out.losses.append(f"{planned.flow}: spec.state {flow.spec.state.value}: MM2 runs every enabled flow.")
     for kind in ConnectorKind:
         own = _connector(planned, kind)
-        if own.get("name") != kind.value:
+        if own.get("name") != kind.java_class:
             out.losses.append(
-                f"{planned.flow}: {kind.value} is named {own.get('name')}, and MM2's dedicated form names it by its class: "
+                f"{planned.flow}: {kind.java_class} is named {own.get('name')}, and MM2's dedicated form names it by its class: "
                 "it would not find the positions of this flow."
             )
         if kind is ConnectorKind.CHECKPOINT and own.get("enabled", "true").lower() == "false":
@@ -170,7 +171,7 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 out.add(f"{name}.{key}", value, planned.flow)
             elif written != value:
                 out.losses.append(
-                    f"{planned.flow}: {key} of {kind.value} is {value}; MM2 gives all connectors of a flow the value {written}."
+                    f"{planned.flow}: {key} of {kind.java_class} is {value}; MM2 gives all connectors of a flow the value {written}."
                 )
     _tasks(out, name, planned)
     start = flow.spec.topics.start_from

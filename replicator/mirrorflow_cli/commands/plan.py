@@ -144,7 +144,7 @@ def _as_json(one: PlannedFlow) -> dict[str, Any]:
         "connectors": [
             {
                 "name": connector.name,
-                "kind": connector.kind.value,
+                "kind": connector.kind.java_class,
                 "workerProperties": dict(connector.worker_properties),
                 "connectorProperties": dict(connector.connector_properties),
             }

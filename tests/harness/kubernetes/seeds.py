@@ -13,7 +13,6 @@ from typing import Any, Final
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.plan.jobs import RunKind, Runs, SparkDefaults, job_objects
 from mirrorflow_operator.plan.names import run_selector
-from mirrorflow_operator.plan.properties import POD_LAYOUT
 from tests.harness.kafka.processes import frozen, program_of, wait_until
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage, processes_of
 
@@ -102,7 +101,6 @@ def job(
         flow_of(resource),
         Runs(seed=True),
         defaults=SparkDefaults(image=image.removeprefix("docker.io/")),
-        layout=POD_LAYOUT,
     )
     for one in planned:
         if one["kind"] == "ConfigMap":

@@ -64,11 +64,11 @@ def everything(
     """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
     waits = runs.holds_connector
     planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
-    found = objects(flow, planned, image=image, layout=POD_LAYOUT, source_waits=waits)
+    found = objects(flow, planned, image=image, source_waits=waits)
     if runs.holds_connector:
         found = held_back(found, flow)
     defaults = SparkDefaults(image=seed_image)
-    return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT, flow_id=flow_id)]
+    return [*found, *job_objects(flow, runs, defaults=defaults, flow_id=flow_id)]
 
 
 def there(namespace: Kubectl) -> dict[str, dict[str, Any]]:

@@ -344,7 +344,7 @@ def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> N
     uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
     resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
     connectors = plan(flow, POD_LAYOUT, flow_id=flow_id_of(namespace, document))
-    found = objects(flow, connectors, image=IMAGE, layout=POD_LAYOUT, has_defaults=False)
+    found = objects(flow, connectors, image=IMAGE, has_defaults=False)
     for one in found:
         if one["kind"] == "Deployment":
             namespace.apply(owned(one, resource), "--field-manager=mirrorflow-operator")

@@ -12,8 +12,8 @@ import yaml
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import RunKind
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.status.admission import Admission, Resource, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import (

@@ -26,8 +26,8 @@ from mirrorflow_operator.api.status import (
     status_of,
     timestamp,
 )
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
 from mirrorflow_operator.status.admission import AdmissionRefusal, admit
 from mirrorflow_operator.status.assess import Assessment, assess

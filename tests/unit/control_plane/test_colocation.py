@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
-from mirrorflow_operator.api.workloads import ConnectorName, Connectors
-from mirrorflow_operator.plan.names import connector_word
+from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, connectors_in, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT
@@ -42,8 +41,8 @@ from tests.unit.control_plane.observations import (
 
 ALL = tuple(ConnectorKind)
 BOTH = ["checkpoint", "heartbeat"]
-_lists = st.sampled_from([(), *(tuple(ConnectorName)[at:] for at in (0, 1))]) | st.sampled_from(
-    [(ConnectorName.SOURCE, one) for one in (ConnectorName.CHECKPOINT, ConnectorName.HEARTBEAT)]
+_lists = st.sampled_from([(), *(tuple(ConnectorKind)[at:] for at in (0, 1))]) | st.sampled_from(
+    [(ConnectorKind.SOURCE, one) for one in (ConnectorKind.CHECKPOINT, ConnectorKind.HEARTBEAT)]
 )
 _running = st.sets(st.sampled_from(ALL), min_size=1)
 
@@ -53,7 +52,7 @@ def _flow(colocate: Sequence[str], **connectors: Any) -> MirrorFlow:
 
 
 def _objects(flow: MirrorFlow, **how: Any) -> dict[tuple[str, str], Object]:
-    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", layout=POD_LAYOUT, **how)
+    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", **how)
     return {(one["kind"], one["metadata"]["name"].removeprefix("east-to-west-")): one for one in found}
 
 
@@ -68,7 +67,7 @@ def _words(found: Mapping[tuple[str, str], Object]) -> dict[str, tuple[str, ...]
 
 @given(listed=_lists, running=_running, source_waits=st.booleans())
 def test_each_active_connector_has_one_pod(
-    *, listed: tuple[ConnectorName, ...], running: set[ConnectorKind], source_waits: bool
+    *, listed: tuple[ConnectorKind, ...], running: set[ConnectorKind], source_waits: bool
 ):
     """Whatever is listed; the source connector's is its own while a seed does its work."""
     found = pods(Connectors(colocate=listed), running, source_waits=source_waits)
@@ -111,7 +110,7 @@ def test_the_replicator_reads_every_connector_of_a_shared_pod():
     settings = load_standalone(files.pop(WORKER_FILE), list(files.values()))
 
     assert () == settings.warnings
-    assert [one.name for one in settings.connectors] == [kind.value for kind in ConnectorKind]
+    assert [one.name for one in settings.connectors] == [kind.java_class for kind in ConnectorKind]
 
 
 def test_the_first_listed_connector_configures_the_pod_even_without_work():
@@ -158,13 +157,13 @@ class _Cluster:
         """What a pass writes: all that is not left alone."""
         left = postponed_connectors(flow, wanted, self.live)
         for kind in ALL:
-            word = connector_word(kind)
+            word = kind.value
             if kind in left:
                 continue
             if kind not in wanted:
                 self.live.pop(word, None)
                 continue
-            words = tuple(connector_word(one) for one in wanted[kind])
+            words = tuple(one.value for one in wanted[kind])
             before = self.live.get(word)
             if before is None:
                 self.live[word] = _live(kind, *words, observed_generation=0, replicas=0, updated=0, ready=0)
@@ -184,7 +183,7 @@ def _is_rolled(one: DeploymentSeen) -> bool:
 
 @given(st.lists(_lists, min_size=2, max_size=4), st.data())
 def test_no_connector_is_without_a_ready_pod_while_they_move(
-    lists: list[tuple[ConnectorName, ...]], data: st.DataObject
+    lists: list[tuple[ConnectorKind, ...]], data: st.DataObject
 ):
     """However the list changes, and in whatever order pods become ready; in the end all is as it is wanted."""
     cluster = _Cluster()
@@ -196,14 +195,14 @@ def test_no_connector_is_without_a_ready_pod_while_they_move(
             cluster.pass_over(flow, wanted)
             old = {word: runs for word, runs in old.items() if word in cluster.live}
             if number:
-                assert {word for runs in old.values() for word in runs} == set(map(connector_word, ALL))
+                assert {word for runs in old.values() for word in runs} == {kind.value for kind in ALL}
             rolling = [word for word, one in cluster.live.items() if not _is_rolled(one)]
             if rolling:
                 word = data.draw(st.sampled_from(rolling))
                 cluster.roll(word)
                 old[word] = cluster.live[word].connectors
         assert {word: one.connectors for word, one in cluster.live.items()} == {
-            connector_word(kind): tuple(map(connector_word, kinds)) for kind, kinds in wanted.items()
+            kind.value: tuple(one.value for one in kinds) for kind, kinds in wanted.items()
         }
 
 

@@ -35,7 +35,7 @@ def _example(name: str, **changes: Any) -> MirrorFlow:
 
 
 def _jobs(name: str, runs: Runs = WANTED, **changes: Any) -> list[Object]:
-    return job_objects(_example(name, **changes), runs, defaults=DEFAULTS, layout=POD_LAYOUT)
+    return job_objects(_example(name, **changes), runs, defaults=DEFAULTS)
 
 
 def _of_kind(found: list[Object], kind: str) -> list[Object]:
@@ -99,7 +99,7 @@ def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name:
 def test_driver_and_executors_mount_the_connectors_files(name: str) -> None:
     """The same Secrets at the same places, and nothing of them in a variable, an argument or a file."""
     flow = _example(name)
-    connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
+    connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
     source = next(
         one["spec"]["template"]["spec"]
         for one in _of_kind(connector, "Deployment")
@@ -202,7 +202,7 @@ def test_names_fit_for_the_longest_flow_name() -> None:
     """63 letters for a Job and the pods it makes, 52 for a CronJob."""
     document = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     document["metadata"]["name"] = "f" * 40
-    found = job_objects(flow_of(document), WANTED, defaults=DEFAULTS, layout=POD_LAYOUT)
+    found = job_objects(flow_of(document), WANTED, defaults=DEFAULTS)
 
     assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "Job")) <= 57
     assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "CronJob")) <= 52
@@ -255,7 +255,7 @@ def test_only_pods_of_the_job_may_reach_sparks_ports() -> None:
 def test_a_held_connector_has_no_pods_and_keeps_its_other_objects() -> None:
     """So its pods are the same when it is resumed."""
     flow = _example("everything")
-    planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
+    planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
     held = held_back(planned, flow)
 
     differing = [(one, other) for one, other in zip(planned, held, strict=True) if one != other]

@@ -40,7 +40,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _objects(flow: MirrorFlow) -> list[Object]:
-    return objects(flow, plan(flow, POD_LAYOUT), image=IMAGE, layout=POD_LAYOUT)
+    return objects(flow, plan(flow, POD_LAYOUT), image=IMAGE)
 
 
 def _example(name: str) -> MirrorFlow:

@@ -87,7 +87,7 @@ def test_connector_without_work_is_not_planned(spec: dict[str, object], kinds: l
     """With a note where the spec asks for what cannot be done."""
     planned = _changed(**spec)
 
-    assert kinds == [connector.kind.value for connector in planned.connectors]
+    assert kinds == [connector.kind.java_class for connector in planned.connectors]
     assert bool(noted) == bool(planned.notes)
     assert noted in " ".join(planned.notes)
 

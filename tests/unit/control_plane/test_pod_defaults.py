@@ -19,7 +19,7 @@ NAME = "east-to-west-source"
 
 def planned(*, image: str = "replicator:1", has_defaults: bool = True, **source: Any) -> list[Object]:
     flow = mirror_flow(connectors={"source": source})
-    return objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, has_defaults=has_defaults)
+    return objects(flow, plan(flow, POD_LAYOUT), image=image, has_defaults=has_defaults)
 
 
 def deployment(found: list[Object]) -> Object:

@@ -4,6 +4,7 @@ Real on both sides: the properties of a planned ConfigMap start the replicator's
 """
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.properties import SecretLayout
+from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout
 from mirrorflow_operator.status.progress import Reading, Unread
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone
@@ -43,10 +44,12 @@ def layout(tmp_path: Path) -> SecretLayout:
 
 def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: Any) -> Object:
     flow = mirror_flow(**SPEC, **spec)
-    found = objects(flow, plan(flow, layout), image="x:1", layout=layout, verifies=verifies)
-    return next(
+    found = objects(flow, plan(flow, POD_LAYOUT), image="x:1", verifies=verifies)
+    one = next(
         one for one in found if one["kind"] == kind and one["metadata"]["name"] == "east-to-west-source"
     )
+    here: Object = json.loads(json.dumps(one).replace(POD_LAYOUT.secrets, layout.secrets))
+    return here
 
 
 def _asked(planned: Object, *places: Verified) -> list[Reading]:

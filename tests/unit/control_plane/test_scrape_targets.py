@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarget, scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.status.observation import PodSeen
 from tests.unit.kafka.certificates import authority
 

@@ -21,7 +21,7 @@ TEMPLATE: dict[str, Any] = {"hostAliases": ALIASES, "securityContext": IDS}
 
 def deployment(template: dict[str, Any]) -> Object:
     flow = mirror_flow(connectors={"source": {"template": template}})
-    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", layout=POD_LAYOUT)
+    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1")
     return next(one for one in found if one["kind"] == "Deployment")
 
 
@@ -39,7 +39,7 @@ def test_a_connectors_pod_has_host_aliases_and_ids() -> None:
 def test_driver_and_executors_have_host_aliases_and_ids() -> None:
     """All pods of a job read the same brokers."""
     flow = mirror_flow(seed={"runId": "1", "template": TEMPLATE})
-    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"), layout=POD_LAYOUT)
+    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
     driver = next(one for one in found if one["kind"] == "Job")["spec"]["template"]["spec"]
     files = next(one for one in found if one["kind"] == "ConfigMap")["data"]
     executor = json.loads(files[EXECUTOR_FILE])["spec"]
@@ -75,7 +75,7 @@ REFERENCES: dict[str, Any] = {
 def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
     """The pods of a connector, of a driver and of executors."""
     flow = mirror_flow(seed={"runId": "1", "template": template})
-    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"), layout=POD_LAYOUT)
+    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
     driver = next(one for one in found if one["kind"] == "Job")["spec"]["template"]["spec"]
     files = next(one for one in found if one["kind"] == "ConfigMap")["data"]
     return [

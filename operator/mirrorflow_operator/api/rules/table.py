@@ -27,7 +27,7 @@ from mirrorflow_operator.api.rules.rule import (
 )
 from mirrorflow_operator.api.spec import AuthenticationType, InitialPosition, MirrorFlow, NamingPolicy
 from mirrorflow_operator.api.status import seconds
-from mirrorflow_operator.api.workloads import ConnectorName
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
 
 PORT_MAX: Final = 65_535
@@ -362,7 +362,7 @@ def ignored_fields(flow: MirrorFlow) -> list[FieldError]:
             f"{name.value}.replicas pods",
             action="remove it; a HorizontalPodAutoscaler or KEDA can set replicas by the scale subresource",
         )
-        for name in ConnectorName
+        for name in ConnectorKind
         if flow.spec.connectors.named(name).autoscale is not None
     ]
 

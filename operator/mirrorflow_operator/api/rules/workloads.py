@@ -15,7 +15,7 @@ from mirrorflow_operator.api.workloads import (
     SECURITY,
     SECURITY_FIELDS,
     Connector,
-    ConnectorName,
+    ConnectorKind,
     Connectors,
     field_of,
 )
@@ -70,7 +70,7 @@ JOB_RULES: Final = (
 )
 
 
-_CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorName)
+_CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorKind)
 _TEMPLATES: Final = tuple(f"{path}.template" for path in (*_CONNECTORS, "spec.seed", "spec.verify"))
 # The operator finds its objects by its labels.
 _RESERVED_PREFIXES: Final = ("mirrorflow.io/", "kubernetes.io/", "k8s.io/", "app.kubernetes.io/")
@@ -133,7 +133,7 @@ def _sets(field: str, connector: str) -> str:
 
 def _shared_pods() -> Iterator[Rule]:
     """Yields the rules of `colocate`: one pod, of which only the first connector sets the fields."""
-    for name in ConnectorName:
+    for name in ConnectorKind:
         yield Rule(
             paths=("spec.connectors",),
             field=f"{name.value}.replicas",
@@ -142,18 +142,18 @@ def _shared_pods() -> Iterator[Rule]:
             problem=_ONE_POD,
             cure="write 1, or remove the connector from the list",
         )
-        for guest in list(ConnectorName)[list(ConnectorName).index(name) + 1 :]:
+        for guest in list(ConnectorKind)[list(ConnectorKind).index(name) + 1 :]:
             yield from _of_guest(guest, name)
 
 
-def _is_listed(name: ConnectorName) -> str:
+def _is_listed(name: ConnectorKind) -> str:
     return f"has(self.colocate) && '{name.value}' in self.colocate"
 
 
-def _of_guest(guest: ConnectorName, host: ConnectorName) -> Iterator[Rule]:
+def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
     """Yields the rules of *guest*, which runs in the pod of *host*: what it sets would be silently ignored."""
     of_host = f"{_is_listed(guest)} && '{host.value}' in self.colocate"
-    if host is ConnectorName.CHECKPOINT:
+    if host is ConnectorKind.CHECKPOINT:
         of_host += " && !('source' in self.colocate)"
 
     def runs_there(self: Connectors) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.settings import SEED_ACCOUNT, from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
