@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
-from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind, read_kubernetes_id
+from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
 from mirrorflow_operator.cluster.view import View, list_all
 from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import (
@@ -203,7 +203,6 @@ class Leader:
     queue: "WorkQueue[Key]"
     reconciler: Reconciler
     metrics: Metrics
-    unreadable: dict[str, str]  # the reconciler's: namespaces that may not be read, and why
     companions: Sequence[
         Callable[[], Coroutine[Any, Any, None]]
     ] = ()  # further tasks that run while it leads
@@ -265,10 +264,11 @@ class Leader:
     async def _identify_kubernetes(self) -> None:
         """Reads the UID of kube-system, which identifies a Kubernetes cluster, for the ids of new flows."""
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
-            if self.reconciler.kubernetes_id:
+            if self.view.kubernetes_id:
                 return
             try:
-                self.reconciler.kubernetes_id = await read_kubernetes_id(self.client)
+                found = await self.client.get("/api/v1/namespaces/kube-system")
+                self.view.identify(found["metadata"]["uid"])
             except ForbiddenError as error:
                 _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
                 return
@@ -313,7 +313,7 @@ class Leader:
             kinds |= listed.kinds
             for key in listed.changed:
                 self.queue.add(key)
-            if namespace is not None and self.unreadable.pop(namespace, None) is not None:
+            if namespace is not None and self.view.unreadable.pop(namespace, None) is not None:
                 self._queue_all(namespace)
         if refused is not None and not readable:
             raise refused
@@ -322,9 +322,9 @@ class Leader:
     def _cannot_read(self, namespace: str, error: ForbiddenError) -> None:
         """Records that one namespace is forbidden; only its flows are affected, and their status says why."""
         self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
-        if self.unreadable.get(namespace) != str(error):
+        if self.view.unreadable.get(namespace) != str(error):
             _LOG.error("Cannot read namespace %s; its flows are not reconciled: %s", namespace, error)
-            self.unreadable[namespace] = str(error)
+            self.view.unreadable[namespace] = str(error)
             self._queue_all(namespace)
 
     def _queue_all(self, namespace: str | None = None) -> None:
@@ -335,7 +335,7 @@ class Leader:
     async def _watch(self) -> None:
         """Keeps kopf running in the readable namespaces."""
         while True:
-            readable = [one for one in self.settings.namespaces if one not in self.unreadable]
+            readable = [one for one in self.settings.namespaces if one not in self.view.unreadable]
             self._silent = False
             self._watches = Watches(
                 namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
@@ -350,14 +350,14 @@ class Leader:
     async def _until_watches_end(self, readable: list[str]) -> None:
         """Returns when the watches died, missed a change, or the set of readable namespaces changed."""
         while self._watches is not None and self._watches.alive and not self._silent:
-            if readable != [one for one in self.settings.namespaces if one not in self.unreadable]:
+            if readable != [one for one in self.settings.namespaces if one not in self.view.unreadable]:
                 return
             await asyncio.sleep(CHECK_EVERY_S)
 
     async def _resync(self) -> None:
         while True:
             every_s = self.settings.resync_s
-            if self.unreadable:
+            if self.view.unreadable:
                 every_s = min(every_s, RETRY_MAX_S)
             await asyncio.sleep(jittered_s(every_s))
             begun = time.monotonic()

@@ -30,7 +30,7 @@ from mirrorflow_operator.cluster.progress_poller import Authorities, Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.leader import Leader, Lease
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.reconcile.object_writer import Applier, ObjectWriter
+from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
@@ -106,7 +106,6 @@ class Operator:
                 queue=self.queue,
                 reconciler=reconciler,
                 metrics=self.metrics,
-                unreadable=reconciler.observer.unreadable,
                 companions=(self.poller.run,),
             )
             work = asyncio.create_task(self.leader.lead())
@@ -150,9 +149,7 @@ class Operator:
                 pod_events=PodEvents(client=client),
                 authorities=self.authorities,
             ),
-            objects=ObjectWriter(
-                applier=Applier(client=client, view=self.view, metrics=self.metrics), events=events
-            ),
+            objects=ObjectWriter(client=client, view=self.view, events=events, metrics=self.metrics),
             statuses=FlowStatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
         )
 

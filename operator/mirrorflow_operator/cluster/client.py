@@ -134,15 +134,6 @@ _CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
 Object = dict[str, Any]
 
 
-async def read_kubernetes_id(client: "Client") -> str:
-    """Returns the UID of the namespace kube-system, by which Kubernetes clusters are told apart.
-
-    Raises ApiServerError.
-    """
-    found = await client.get("/api/v1/namespaces/kube-system")
-    return str(found["metadata"]["uid"])
-
-
 class Client:
     """A client of one API server; *connect* returns its current address and credentials."""
 

@@ -69,7 +69,7 @@ class ChildSeen:
         return bool(self.content()["metadata"]["labels"].get(MANAGED_BY) == MANAGER)
 
     def content(self) -> dict[str, Any]:
-        """Returns the object without its status and without the metadata that the API server maintains."""
+        """Returns `content_of` the object."""
         found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
         return found
 
@@ -117,13 +117,7 @@ def flow_seen(body: Object) -> FlowSeen:
 def child_seen(kind: ObjectKind, body: Object) -> ChildSeen:
     """Returns the facts of *body*, an object with a flow's label."""
     metadata = body["metadata"]
-    content = {
-        name: part for name, part in body.items() if name not in {"metadata", "status", "apiVersion", "kind"}
-    }
-    content["metadata"] = {
-        name: metadata.get(name) or {} for name in ("labels", "annotations", "ownerReferences")
-    }
-    text = as_text(content).encode()
+    text = as_text(content_of(body)).encode()
     return ChildSeen(
         kind=kind,
         namespace=metadata["namespace"],
@@ -137,6 +131,16 @@ def child_seen(kind: ObjectKind, body: Object) -> ChildSeen:
         packed=zlib.compress(text, 1),
         deleting="deletionTimestamp" in metadata,
     )
+
+
+def content_of(body: Object) -> dict[str, Any]:
+    """Returns *body* without its status and without the metadata that the API server maintains."""
+    metadata = body["metadata"]
+    left_out = {"metadata", "status", "apiVersion", "kind"}
+    return {
+        **{name: part for name, part in body.items() if name not in left_out},
+        "metadata": {name: metadata.get(name) or {} for name in ("labels", "annotations", "ownerReferences")},
+    }
 
 
 def owner_uid(body: Object) -> str:

@@ -64,6 +64,8 @@ class View:
 
     flows: dict[Key, FlowSeen] = field(default_factory=dict)
     cross_flow_checks: CrossFlowChecks = field(default_factory=CrossFlowChecks)
+    kubernetes_id: str = ""  # the uid of kube-system, which identifies the cluster; "" where unknown
+    unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
     _of: dict[Key, _OfFlow] = field(default_factory=lambda: defaultdict(_OfFlow))
@@ -71,6 +73,10 @@ class View:
     _known: dict[Id, tuple[int, str, Key]] = field(default_factory=dict)
     # Uids of deleted objects, the latest last; Kubernetes never reuses a uid.
     _gone: dict[str, None] = field(default_factory=dict)
+
+    def identify(self, kubernetes_id: str) -> None:
+        """Stores the id of the cluster."""
+        self.kubernetes_id = kubernetes_id
 
     def children(self, key: Key) -> Mapping[Id, ChildSeen]:
         """Returns the objects with the flow's label, without pods."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, owner_uid
+from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, content_of, owner_uid
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import (
     BrokenError,
@@ -31,20 +31,23 @@ from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.rollouts import reasons_to_roll
 
+# Errors that the user can fix: their message goes into the status. All others are transient.
+_USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenObject:
-    """An object that was written, as the API server returned it."""
+class Written:
+    """The objects that a step wrote or deleted, and the error that ended it, if the user can fix it."""
 
-    child: ChildSeen
-    body: Object
+    children: tuple[ChildSeen, ...] = ()
+    bodies: tuple[Mapping[str, Any], ...] = ()  # applied objects, as the API server returned them
+    failure: OperatorError | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Applier:
-    """Applies and deletes the objects of flows.
+class ObjectWriter:
+    """Writes the objects of flows, with an Event for each write that a user should know of.
 
     Where the stored object differs from the plan after an apply (a mutating webhook), remembers the stored
     content, so that the next pass does not write it again.
@@ -52,18 +55,65 @@ class Applier:
 
     client: Client
     view: View
+    events: Events
     metrics: Metrics
     _settled: dict[Id, tuple[str, str]] = field(default_factory=dict)
 
-    async def apply(self, resource: Resource, planned: Object) -> WrittenObject | None:
+    async def apply(self, desired: DesiredState, observed: ObservedFlow) -> Written:
+        """Writes the objects that differ. Raises OperatorError for an error that only time can fix."""
+        resource = observed.resource
+        if observed.unreadable:
+            return Written(failure=ForbiddenError(f"namespace {resource.namespace}", observed.unreadable))
+        children: list[ChildSeen] = []
+        bodies: list[Object] = []
+        created: list[str] = []
+        failure: OperatorError | None = None
+        try:
+            for one in desired.to_apply:
+                found = observed.children.get(id_of(one))
+                body = await self._apply(resource, one)
+                if body is None:
+                    continue
+                bodies.append(body)
+                children.append(child_seen(kind_of(one), body))
+                if one["kind"] == DEPLOYMENT.name and found is None:
+                    created.append(one["metadata"]["name"])
+                event = event_of_write(one, found, desired.objects, observed.children)
+                if event is not None:
+                    await self.events.publish(resource, *event)
+        except _USER_FACING_ERRORS as error:
+            failure = error
+        if created and failure is None:
+            await self.events.publish(resource, "Created", f"Deployments {', '.join(created)}.")
+        return Written(children=tuple(children), bodies=tuple(bodies), failure=failure)
+
+    async def prune(self, desired: DesiredState, observed: ObservedFlow, applied: Written) -> Written:
+        """Deletes managed objects that are not planned, unless *applied* failed. Raises as `apply` does."""
+        if desired.inputs is None or applied.failure is not None:
+            return Written(failure=applied.failure)
+        children: list[ChildSeen] = []
+        planned = {*map(id_of, desired.objects)}
+        pod_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
+        try:
+            for child in observed.children.values():
+                if child.id in planned or not _is_prunable(child, desired, observed.resource):
+                    continue
+                if await self._prune(child):
+                    children.append(child)
+                    await self.events.publish(observed.resource, *event_of_removal(child, pod_of))
+        except _USER_FACING_ERRORS as error:
+            return Written(children=tuple(children), failure=error)
+        return Written(children=tuple(children))
+
+    async def _apply(self, resource: Resource, planned: Object) -> Object | None:
         """Returns the object as written, or None if it already was as planned.
 
-        Raises NameConflictError where an object of that name has no MirrorFlow owner, ApiServerError where a request
-        fails.
+        Raises NameConflictError where an object of that name has no MirrorFlow owner, ApiServerError where a
+        request fails.
         """
         wanted, kind = owned(planned, resource), kind_of(planned)
         metadata = wanted["metadata"]
-        live = self.view.children(resource.key).get((kind.name, metadata["namespace"], metadata["name"]))
+        live = self.view.children(resource.key).get(id_of(planned))
         if live is not None and self._is_there(wanted, live):
             return None
         if live is None:
@@ -76,16 +126,15 @@ class Applier:
         self.metrics.api_writes.labels(verb="apply", kind=kind.plural).inc()
         self.view.put(kind, answer)
         made = child_seen(kind, answer)
-        if holds(made.content(), _content(wanted)):
-            self._settled.pop(made.id, None)
-        else:
+        self._settled.pop(made.id, None)
+        if not holds(made.content(), content_of(wanted)):
             if len(self._settled) >= SETTLED_MAX:
                 self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
-        return WrittenObject(child=made, body=answer)
+        return answer
 
-    async def prune(self, child: ChildSeen) -> bool:
-        """Deletes *child*, which is no longer planned, if it still exists. Raises ApiServerError."""
+    async def _prune(self, child: ChildSeen) -> bool:
+        """Deletes *child* if it still exists."""
         live = self.view.children((child.namespace, child.flow)).get(child.id)
         if live is None or live.uid != child.uid or live.deleting:
             return False
@@ -99,7 +148,7 @@ class Applier:
             return False
         if self._settled.get(live.id) == (live.content_hash, live.digest):
             return True
-        return holds(live.content(), _content(wanted))
+        return holds(live.content(), content_of(wanted))
 
     async def _found(self, wanted: Object) -> ChildSeen | None:
         """Returns the object of that name that the view lacks: None, or one that lost its flow label.
@@ -137,90 +186,6 @@ def owned(planned: Object, resource: Resource) -> Object:
             ],
         },
     }
-
-
-def _content(wanted: Object) -> dict[str, Any]:
-    """Returns the fields that `ChildSeen.content` has."""
-    metadata = wanted["metadata"]
-    return {
-        **{name: part for name, part in wanted.items() if name not in {"apiVersion", "kind", "metadata"}},
-        "metadata": {name: metadata[name] for name in ("labels", "annotations", "ownerReferences")},
-    }
-
-
-# Errors that the user can fix: their message goes into the status. All others are transient.
-_USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """The objects that were written, and the error that ended the step, if the user can fix it."""
-
-    children: tuple[ChildSeen, ...] = ()
-    bodies: tuple[Mapping[str, Any], ...] = ()  # as the API server returned them
-    failure: OperatorError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
-    """The objects that were deleted, and the error that ended the step, if the user can fix it."""
-
-    children: tuple[ChildSeen, ...] = ()
-    failure: OperatorError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectWriter:
-    """Writes the objects of flows, with an Event for each write that a user should know of."""
-
-    applier: Applier
-    events: Events
-
-    async def apply(self, desired: DesiredState, observed: ObservedFlow) -> Applied:
-        """Writes the objects that differ. Raises OperatorError for an error that only time can fix."""
-        resource = observed.resource
-        if observed.unreadable:
-            return Applied(failure=ForbiddenError(f"namespace {resource.namespace}", observed.unreadable))
-        children: list[ChildSeen] = []
-        bodies: list[Mapping[str, Any]] = []
-        created: list[str] = []
-        failure: OperatorError | None = None
-        try:
-            for one in desired.to_apply:
-                found = observed.children.get(id_of(one))
-                written = await self.applier.apply(resource, one)
-                if written is None:
-                    continue
-                children.append(written.child)
-                bodies.append(written.body)
-                if one["kind"] == DEPLOYMENT.name and found is None:
-                    created.append(written.child.name)
-                event = event_of_write(one, found, desired.objects, observed.children)
-                if event is not None:
-                    await self.events.publish(resource, *event)
-        except _USER_FACING_ERRORS as error:
-            failure = error
-        if created and failure is None:
-            await self.events.publish(resource, "Created", f"Deployments {', '.join(created)}.")
-        return Applied(children=tuple(children), bodies=tuple(bodies), failure=failure)
-
-    async def prune(self, desired: DesiredState, observed: ObservedFlow, applied: Applied) -> Pruned:
-        """Deletes managed objects that are not planned, unless *applied* failed. Raises as `apply` does."""
-        if desired.inputs is None or applied.failure is not None:
-            return Pruned(failure=applied.failure)
-        children: list[ChildSeen] = []
-        planned = {*map(id_of, desired.objects)}
-        pod_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
-        try:
-            for child in observed.children.values():
-                if child.id in planned or not _is_prunable(child, desired, observed.resource):
-                    continue
-                if await self.applier.prune(child):
-                    children.append(child)
-                    await self.events.publish(observed.resource, *event_of_removal(child, pod_of))
-        except _USER_FACING_ERRORS as error:
-            return Pruned(children=tuple(children), failure=error)
-        return Pruned(children=tuple(children))
 
 
 def _is_prunable(child: ChildSeen, desired: DesiredState, resource: Resource) -> bool:

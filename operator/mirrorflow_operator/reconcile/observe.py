@@ -34,6 +34,7 @@ class ObservedFlow:
     resource: Resource
     now_s: float
     conflict: AdmissionRefusal | None  # with another flow
+    kubernetes_id: str  # the id of the Kubernetes cluster; "" where unknown
     unreadable: str  # why the flow's namespace cannot be read; "" if it can
     children: Mapping[Id, ChildSeen]
     deployments: Mapping[str, DeploymentSeen]  # by connector name
@@ -83,7 +84,6 @@ class Observer:
     poller: Poller
     pod_events: PodEvents
     authorities: Authorities | None = None  # trusted CAs for polling connectors over TLS
-    unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
     wall_clock: Callable[[], float] = time.time
 
     async def observe(self, key: Key) -> ObservedFlow | None:
@@ -101,7 +101,8 @@ class Observer:
             resource=seen.resource,
             now_s=self.wall_clock(),
             conflict=self.view.cross_flow_checks.refusal(key),
-            unreadable=self.unreadable.get(key[0], ""),
+            kubernetes_id=self.view.kubernetes_id,
+            unreadable=self.view.unreadable.get(key[0], ""),
             children=dict(self.view.children(key)),
             deployments=dict(self.view.deployments(key)),
             jobs=self.view.jobs(key),

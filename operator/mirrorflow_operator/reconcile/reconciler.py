@@ -42,7 +42,6 @@ class Reconciler:
     observer: Observer
     objects: ObjectWriter
     statuses: FlowStatusWriter
-    kubernetes_id: str = ""  # set by the leader; "" where it may not be read
     _memories: dict[Key, _FlowMemory] = field(default_factory=dict)
 
     @property
@@ -65,7 +64,7 @@ class Reconciler:
         admission = admit(
             observed.resource,
             versions=self.settings.replicator_versions,
-            kubernetes_id=self.kubernetes_id,
+            kubernetes_id=observed.kubernetes_id,
             conflict=observed.conflict,
         )
         desired = plan_flow(

@@ -19,7 +19,7 @@ from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.reconcile.object_writer import Applier, ObjectWriter
+from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
@@ -118,10 +118,7 @@ class Story:
                 pod_events=PodEvents(client=client),  # type: ignore[arg-type]
                 wall_clock=lambda: self.now_s,
             ),
-            objects=ObjectWriter(
-                applier=Applier(client=client, view=self.view, metrics=metrics),  # type: ignore[arg-type]
-                events=events,
-            ),
+            objects=ObjectWriter(client=client, view=self.view, events=events, metrics=metrics),  # type: ignore[arg-type]
             statuses=FlowStatusWriter(
                 client=client,  # type: ignore[arg-type]
                 view=self.view,
@@ -347,7 +344,7 @@ def a_foreign_object_of_a_needed_name_is_left_alone() -> Story:
 
 def a_forbidden_namespace_is_reported() -> Story:
     story = Story()
-    story.reconciler.observer.unreadable[KEY[0]] = "pods is forbidden"
+    story.view.unreadable[KEY[0]] = "pods is forbidden"
     story.write()
     story.run()
     return story
