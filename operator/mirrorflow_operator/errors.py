@@ -20,7 +20,6 @@ No error holds a secret: specs hold references only, and messages never repeat t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +35,11 @@ class FieldError:
 
 
 class OperatorError(Exception):
-    """The base of all operator errors; `reason` is a stable PascalCase condition reason."""
-
-    reason: ClassVar[str] = "Failed"
+    """The base of all operator errors."""
 
 
 class InvalidSpecError(OperatorError):
     """A MirrorFlow cannot be accepted; nothing was started."""
-
-    reason = "InvalidSpec"
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         self.errors = tuple(errors)
@@ -54,8 +49,6 @@ class InvalidSpecError(OperatorError):
 class SettingsError(OperatorError):
     """An environment variable has an unusable value; the operator does not start."""
 
-    reason = "InvalidSettings"
-
     def __init__(self, name: str, value: str, action: str) -> None:
         self.name = name
         super().__init__(f"{name} is {value!r}; {action}.")
@@ -63,8 +56,6 @@ class SettingsError(OperatorError):
 
 class NameConflictError(OperatorError):
     """An object with a name that a flow needs belongs to another owner; it was not changed."""
-
-    reason = "NameTaken"
 
     def __init__(self, kind: str, namespace: str, name: str) -> None:
         self.kind, self.namespace, self.name = kind, namespace, name
@@ -76,8 +67,6 @@ class NameConflictError(OperatorError):
 
 class ApiServerError(OperatorError):
     """A failed API request: what was asked (`PATCH deployments east/east-to-west-source`), and the answer."""
-
-    reason = "ClusterRefused"
 
     def __init__(self, asked: str, answer: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
         self.asked, self.answer = asked, answer

@@ -19,13 +19,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View, list_all
 from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import (
@@ -203,9 +204,7 @@ class Leader:
     queue: "WorkQueue[Key]"
     reconciler: Reconciler
     metrics: Metrics
-    companions: Sequence[
-        Callable[[], Coroutine[Any, Any, None]]
-    ] = ()  # further tasks that run while it leads
+    poller: Poller
     problem: str = "the cluster has not been read yet"  # why it does not work; "" while it does
     _since: float = field(default_factory=time.monotonic)
     _watches: Watches | None = None
@@ -221,8 +220,7 @@ class Leader:
             self._since = time.monotonic()
             self._queue_all()
             async with asyncio.TaskGroup() as tasks:
-                for companion in self.companions:
-                    tasks.create_task(companion())
+                tasks.create_task(self.poller.run())
                 tasks.create_task(self._watch())
                 tasks.create_task(self._resync())
                 for _ in range(self.settings.workers):
@@ -310,8 +308,8 @@ class Leader:
                 self._cannot_read(namespace, error)
                 continue
             readable += 1
-            kinds |= listed.kinds
-            for key in listed.changed:
+            kinds |= listed.keys()
+            for key in frozenset[Key]().union(*listed.values()):
                 self.queue.add(key)
             if namespace is not None and self.view.unreadable.pop(namespace, None) is not None:
                 self._queue_all(namespace)

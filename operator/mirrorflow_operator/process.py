@@ -106,7 +106,7 @@ class Operator:
                 queue=self.queue,
                 reconciler=reconciler,
                 metrics=self.metrics,
-                companions=(self.poller.run,),
+                poller=self.poller,
             )
             work = asyncio.create_task(self.leader.lead())
             keeping = asyncio.create_task(lease.keep())

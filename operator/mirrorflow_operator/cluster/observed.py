@@ -33,7 +33,6 @@ from mirrorflow_operator.status.observation import (
     DeploymentSeen,
     JobSeen,
     PodSeen,
-    ScheduleSeen,
 )
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
@@ -104,7 +103,7 @@ def flow_seen(body: Object) -> FlowSeen:
             name=metadata["name"],
             uid=metadata["uid"],
             generation=metadata.get("generation", 0),
-            created_s=_created_s(body),
+            created_s=created_s(body),
             flow=flow,
             errors=errors,
             status=status_of(status),
@@ -217,7 +216,7 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
         kind=kind,
         uid=metadata["uid"],
         run_id=(metadata.get("annotations") or {}).get(RUN_ID_ANNOTATION, ""),
-        created_s=_created_s(body),
+        created_s=created_s(body),
         started_s=seconds(status.get("startTime", "")),
         ended_s=seconds(status.get("completionTime") or ended.get("lastTransitionTime", "")),
         outcome=ended.get("type", ""),
@@ -225,11 +224,6 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
         message=ended.get("message", "")[:MESSAGE_MAX],
         suspended=bool(body["spec"].get("suspend")),
     )
-
-
-def schedule_seen(body: Object) -> ScheduleSeen:
-    """Returns the facts of a CronJob."""
-    return ScheduleSeen(created_s=_created_s(body))
 
 
 def pod_seen(body: Object) -> PodSeen:
@@ -257,7 +251,7 @@ def pod_seen(body: Object) -> PodSeen:
         image=next(
             (one.get("image", "") for one in body["spec"]["containers"] if one["name"] in _CONTAINERS), ""
         ),
-        created_s=_created_s(body),
+        created_s=created_s(body),
         started_s=seconds(running.get("startedAt", "")),
         restarts=container.get("restartCount", 0),
         waiting_reason=waiting.get("reason", ""),
@@ -281,7 +275,8 @@ def _label(body: Object, name: str) -> str:
     return str((body["metadata"].get("labels") or {}).get(name, ""))
 
 
-def _created_s(body: Object) -> float:
+def created_s(body: Object) -> float:
+    """Returns when *body* was created; 0 if that is unreadable."""
     return seconds(body["metadata"].get("creationTimestamp", "")) or 0.0
 
 

@@ -54,6 +54,7 @@ from mirrorflow_operator.status.progress import (
     SideSummary,
     Unread,
     read_summary,
+    unread_reading,
 )
 from mirrorflow_operator.status.replication import stale_after_s
 
@@ -127,16 +128,18 @@ async def ask(client: aiohttp.ClientSession, place: ScrapeTarget, *, now_s: floa
             server_hostname=None if place.tls is None else place.tls.name,
         ) as answer:
             if answer.status != 200:
-                return _unread(now_s, Unread.REFUSED, f"it answers with HTTP status {answer.status}")
+                return unread_reading(now_s, Unread.REFUSED, f"it answers with HTTP status {answer.status}")
             return read_summary(await _body(answer.content), read_at_s=now_s)
     except TimeoutError:
-        return _unread(now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds")
+        return unread_reading(
+            now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds"
+        )
     except (aiohttp.ClientSSLError, ssl.CertificateError):
-        return _unread(now_s, Unread.REFUSED, "TLS certificate verification failed")
+        return unread_reading(now_s, Unread.REFUSED, "TLS certificate verification failed")
     except (OSError, aiohttp.ServerDisconnectedError):
-        return _unread(now_s, Unread.UNREACHABLE, "the connection fails")
+        return unread_reading(now_s, Unread.UNREACHABLE, "the connection fails")
     except (aiohttp.ClientError, ValueError):
-        return _unread(now_s, Unread.UNREADABLE, "invalid HTTP response")
+        return unread_reading(now_s, Unread.UNREADABLE, "invalid HTTP response")
 
 
 async def _body(content: aiohttp.StreamReader) -> bytes:
@@ -145,10 +148,6 @@ async def _body(content: aiohttp.StreamReader) -> bytes:
     while len(body) <= BODY_MAX_BYTES and (part := await content.read(BODY_MAX_BYTES + 1 - len(body))):
         body += part
     return body
-
-
-def _unread(now_s: float, unread: Unread, problem: str) -> Reading:
-    return Reading(read_at_s=now_s, unread=unread, problem=problem)
 
 
 log = logging.getLogger(__name__)

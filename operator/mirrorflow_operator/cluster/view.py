@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from mirrorflow_operator.cluster.client import (
     CRON_JOB,
@@ -26,6 +26,7 @@ from mirrorflow_operator.cluster.observed import (
     FlowSeen,
     child_seen,
     connector_word_of,
+    created_s,
     deployment_seen,
     flow_seen,
     job_of,
@@ -33,11 +34,10 @@ from mirrorflow_operator.cluster.observed import (
     owner_key,
     pod_seen,
     run_kind_of,
-    schedule_seen,
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.status.admission import CrossFlowChecks, Key
-from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
+from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
@@ -54,7 +54,7 @@ class _OfFlow:
     deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector name
     pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with the connector name
     jobs: dict[str, JobSeen] = field(default_factory=dict)  # by name
-    schedules: dict[str, ScheduleSeen] = field(default_factory=dict)  # by name
+    schedules: dict[str, float] = field(default_factory=dict)  # creation times by name
     drivers: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with their Job's
 
 
@@ -108,8 +108,8 @@ class View:
         """Returns the names of the Jobs, possibly deleted, whose drivers have not ended."""
         return frozenset(job for job, pod in self.drivers(key) if pod.is_alive)
 
-    def schedule(self, key: Key) -> ScheduleSeen | None:
-        """Returns the CronJob of the flow's verification, or None."""
+    def schedule_created_s(self, key: Key) -> float | None:
+        """Returns when the CronJob of the flow's verification was created; None without one."""
         return next(iter(self._of[key].schedules.values()), None) if key in self._of else None
 
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
@@ -207,7 +207,7 @@ class View:
             same = same and of.jobs.get(found[2]) == job
             of.jobs[found[2]] = job
         if kind is CRON_JOB:
-            of.schedules[found[2]] = schedule_seen(body)
+            of.schedules[found[2]] = created_s(body)
         return NOTHING if same else frozenset((key,))
 
     def _forget(self, found: Id) -> frozenset[Key]:
@@ -238,35 +238,19 @@ def _number(version: str) -> int:
     return int(version) if version.isdigit() else 0
 
 
-_ANY: Final = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """What a full list changed in the view: flows, and the kinds of the changed objects."""
-
-    changed: frozenset[Key]
-    kinds: frozenset[str]
-
-
 def selector_of(kind: ObjectKind) -> str:
     """Returns the label selector for *kind*, so that the API server filters out objects of no flow."""
-    return _ANY if kind is MIRROR_FLOW else FLOW_LABEL
+    return "" if kind is MIRROR_FLOW else FLOW_LABEL
 
 
-async def list_all(client: Client, view: View, namespace: str | None) -> Listed:
-    """Reads every kind in *namespace* (None: all namespaces) into *view* and returns what changed.
+async def list_all(client: Client, view: View, namespace: str | None) -> dict[str, frozenset[Key]]:
+    """Reads every kind in *namespace* (None: all namespaces) into *view*.
 
-    Raises ApiServerError; what was read until then stays in the view.
+    Returns the kinds of which an object has changed, with the flows to reconcile. Raises ApiServerError; what was
+    read until then stays in the view.
     """
-    changed: frozenset[Key] = frozenset()
-    kinds = set()
-    for kind in WATCHED:
-        found = await _list(client, view, kind, namespace)
-        changed |= found
-        if found:
-            kinds.add(kind.name)
-    return Listed(changed=changed, kinds=frozenset(kinds))
+    changed = {kind.name: await _list(client, view, kind, namespace) for kind in WATCHED}
+    return {kind: keys for kind, keys in changed.items() if keys}
 
 
 async def _list(client: Client, view: View, kind: ObjectKind, namespace: str | None) -> frozenset[Key]:

@@ -17,12 +17,12 @@ from mirrorflow_operator.cluster.observed import (
 from mirrorflow_operator.cluster.progress_poller import Authorities, Poller, name_in, scrape_targets
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.plan import connector_names
-from mirrorflow_operator.status.admission import AdmissionRefusal, Key, Resource
+from mirrorflow_operator.status.admission import Key, Resource
+from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.observation import (
     DeploymentSeen,
     JobSeen,
     PodSeen,
-    ScheduleSeen,
 )
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
@@ -33,14 +33,14 @@ class ObservedFlow:
 
     resource: Resource
     now_s: float
-    conflict: AdmissionRefusal | None  # with another flow
+    conflict: Problem | None  # with another flow
     kubernetes_id: str  # the id of the Kubernetes cluster; "" where unknown
     unreadable: str  # why the flow's namespace cannot be read; "" if it can
     children: Mapping[Id, ChildSeen]
     deployments: Mapping[str, DeploymentSeen]  # by connector name
     jobs: tuple[JobSeen, ...]  # with their drivers
     drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
-    schedule: ScheduleSeen | None
+    schedule_created_s: float | None  # of the CronJob
     has_stuck_pods: bool
     # By connector name, with Events and that connector's reading.
     pods: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Observer:
             deployments=dict(self.view.deployments(key)),
             jobs=self.view.jobs(key),
             drivers_alive=self.view.drivers_alive(key),
-            schedule=self.view.schedule(key),
+            schedule_created_s=self.view.schedule_created_s(key),
             has_stuck_pods=any(may_hang(pod) for _, pod in (*pods, *drivers)),
         )
         # From here on the API server is asked for Events; what changes meanwhile is for the next pass.

@@ -117,7 +117,7 @@ def _observation(
         now_s=observed.now_s,
         connectors=tuple(_connectors(observed, admission, desired)),
         jobs=observed.jobs,
-        schedule=observed.schedule,
+        schedule_created_s=observed.schedule_created_s,
         runs=desired.due_jobs.runs,
         memory=memory,
         refusal="" if failure is None else str(failure),

@@ -28,7 +28,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.names import naming_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
-from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.conditions import Problem, Reason
 
 Key = tuple[str, str]  # namespace and name
 
@@ -56,14 +56,6 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionRefusal:
-    """Why a flow must not run: a reason for programs and a message for people."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """Whether a flow is accepted, and what the operator runs of it.
 
@@ -75,7 +67,7 @@ class Admission:
     flow: MirrorFlow | None
     version: str = ""
     flow_id: str = ""
-    refusal: AdmissionRefusal | None = None
+    refusal: Problem | None = None
     has_conflict: bool = False
 
 
@@ -84,7 +76,7 @@ def admit(
     *,
     versions: Sequence[str],
     kubernetes_id: str = "",
-    conflict: AdmissionRefusal | None = None,
+    conflict: Problem | None = None,
 ) -> Admission:
     """Returns the admission of *resource*.
 
@@ -118,16 +110,16 @@ def _flow_id(resource: Resource, kubernetes_id: str) -> str:
     )
 
 
-def _invalid(errors: Sequence[FieldError]) -> AdmissionRefusal:
+def _invalid(errors: Sequence[FieldError]) -> Problem:
     message = " ".join(str(error) for error in errors) or "The spec cannot be read."
-    return AdmissionRefusal(reason=Reason.INVALID_SPEC, message=message)
+    return Problem(Reason.INVALID_SPEC, message)
 
 
-def _unknown_version(wanted: str, pinned: str, versions: Sequence[str]) -> AdmissionRefusal:
+def _unknown_version(wanted: str, pinned: str, versions: Sequence[str]) -> Problem:
     then = f"The flow keeps version {pinned} until then." if pinned else "Nothing is started until then."
-    return AdmissionRefusal(
-        reason=Reason.UNKNOWN_VERSION,
-        message=f"This operator does not offer replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
+    return Problem(
+        Reason.UNKNOWN_VERSION,
+        f"This operator does not offer replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
         f"or install an operator that offers it. {then}",
     )
 
@@ -168,7 +160,7 @@ class CrossFlowChecks:
     _by_token: dict[str, set[Key]] = field(
         default_factory=dict
     )  # an address or an id -> the flows that name it
-    _refusals: dict[Key, AdmissionRefusal] = field(default_factory=dict)
+    _refusals: dict[Key, Problem] = field(default_factory=dict)
 
     def put(self, resource: Resource) -> frozenset[Key]:
         """Adds or updates *resource*; returns the keys of other flows whose refusal has changed."""
@@ -181,7 +173,7 @@ class CrossFlowChecks:
         """Removes a deleted flow; returns what `put` returns."""
         return self._replace(key, None)
 
-    def refusal(self, key: Key) -> AdmissionRefusal | None:
+    def refusal(self, key: Key) -> Problem | None:
         """Returns why the flow must not run; None: it may."""
         return self._refusals.get(key)
 
@@ -259,10 +251,10 @@ def _tokens(route: FlowRoute) -> Iterator[str]:
             yield f"id {end.cluster_id}"
 
 
-def _refusals(flows: Sequence[_Flow]) -> dict[Key, AdmissionRefusal]:
+def _refusals(flows: Sequence[_Flow]) -> dict[Key, Problem]:
     """Refuses the youngest flow of each conflict among *flows* until no conflict is left."""
     left = sorted(flows, key=lambda one: one.seniority)[:CLOSELY_MAX]
-    refused: dict[Key, AdmissionRefusal] = {}
+    refused: dict[Key, Problem] = {}
     if not _needs_a_close_look([one.route for one in left]):
         return refused
     names = samples(dict.fromkeys(pattern for one in left for pattern in one.include))
@@ -276,14 +268,14 @@ def _refusals(flows: Sequence[_Flow]) -> dict[Key, AdmissionRefusal]:
     return refused
 
 
-def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, AdmissionRefusal]:
+def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, Problem]:
     """Returns the youngest flow of each conflict whose other flows are all accepted."""
     conflicts_of: dict[str, list[Conflict]] = {}
     for conflict in found:
         for name in conflict.flows:
             conflicts_of.setdefault(name, []).append(conflict)
     accepted: set[str] = set()
-    losers: dict[Key, AdmissionRefusal] = {}
+    losers: dict[Key, Problem] = {}
     for one in oldest_first:
         name = one.route.flow
         lost = next(
@@ -293,7 +285,7 @@ def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Ke
             accepted.add(name)
         else:
             message = f"{lost.sentence} This flow is the youngest of them and does not run."
-            losers[one.key] = AdmissionRefusal(reason=_REASONS[lost.kind], message=message)
+            losers[one.key] = Problem(_REASONS[lost.kind], message)
     return losers
 
 

@@ -46,15 +46,6 @@ from mirrorflow_operator.status.workloads import Workload, connector_status, is_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a new finding must hold before the condition changes, in seconds."""
-
-    to_true_s: float = 0.0
-    to_false_s: float = 0.0
-    to_unknown_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """The settled condition and what to remember for it.
 
@@ -68,28 +59,26 @@ class Settled:
     again_after_s: float | None = None
 
 
-def settle(
-    finding: Finding,
-    told: Condition | None,
-    memory: AssessmentMemory,
-    patience: Patience,
-    *,
-    generation: int,
-    now_s: float,
-    at_once: bool = False,
-) -> Settled:
-    """Returns the condition for *finding*, where the status has *told*; *at_once* skips every wait."""
-    since = _since(finding, memory.since, now_s)
-    if told is None or told.status is ConditionStatus.UNKNOWN or told.status is finding.status or at_once:
-        return _applied(finding, told, since, generation, now_s)
-    left_s = _left_s(finding, told, since, patience, now_s)
-    if left_s <= 0:
-        return _applied(finding, told, since, generation, now_s)
-    return Settled(
-        condition=told.model_copy(update={"observed_generation": generation}),
-        since=since,
-        again_after_s=left_s,
+def settle(finding: Finding, told: Condition | None, observation: Observation) -> Settled:
+    """Returns the condition for *finding*, where the status has *told*."""
+    now_s, generation = observation.now_s, observation.resource.generation
+    since = _since(finding, observation.memory.since, now_s)
+    is_decided = finding.reason in DECIDED or (told is not None and told.reason in _DECIDED)
+    if told is not None and told.status not in {ConditionStatus.UNKNOWN, finding.status} and not is_decided:
+        left_s = _left_s(finding, told, since, observation)
+        if left_s > 0:
+            kept = told.model_copy(update={"observed_generation": generation})
+            return Settled(condition=kept, since=since, again_after_s=left_s)
+    is_same = told is not None and told.status is finding.status
+    condition = Condition(
+        type=finding.kind.value,
+        status=finding.status,
+        observed_generation=generation,
+        last_transition_time=told.last_transition_time if is_same and told is not None else timestamp(now_s),
+        reason=finding.reason.value,
+        message=bounded(finding.message),
     )
+    return Settled(condition=condition, since=since, causes=finding.causes)
 
 
 def _since(finding: Finding, before: Mapping[str, Since], now_s: float) -> Since:
@@ -106,32 +95,24 @@ def _since(finding: Finding, before: Mapping[str, Since], now_s: float) -> Since
     return Since(status=status, since_s=since_s, untrue_since_s=untrue_s)
 
 
-def _left_s(finding: Finding, told: Condition, since: Since, patience: Patience, now_s: float) -> float:
-    if finding.status is ConditionStatus.TRUE:
-        return patience.to_true_s - (now_s - since.since_s)
-    wait_s = patience.to_false_s if finding.status is ConditionStatus.FALSE else patience.to_unknown_s
+def _left_s(finding: Finding, told: Condition, since: Since, observation: Observation) -> float:
+    began_s = since.since_s
     if told.status is ConditionStatus.TRUE and since.untrue_since_s is not None:
-        return wait_s - (now_s - since.untrue_since_s)
-    return wait_s - (now_s - since.since_s)
+        began_s = since.untrue_since_s
+    return _wait_s(finding, observation.settle_s) - (observation.now_s - began_s)
 
 
-def _applied(
-    finding: Finding, told: Condition | None, since: Since, generation: int, now_s: float
-) -> Settled:
-    condition = _condition(finding, told, generation, now_s)
-    return Settled(condition=condition, since=since, causes=finding.causes)
-
-
-def _condition(finding: Finding, told: Condition | None, generation: int, now_s: float) -> Condition:
-    is_same = told is not None and told.status is finding.status
-    return Condition(
-        type=finding.kind.value,
-        status=finding.status,
-        observed_generation=generation,
-        last_transition_time=told.last_transition_time if is_same and told is not None else timestamp(now_s),
-        reason=finding.reason.value,
-        message=bounded(finding.message),
-    )
+def _wait_s(finding: Finding, settle_s: float) -> float:
+    """Returns how long *finding* must hold before the condition changes."""
+    if finding.kind in _RUNS:
+        return 0.0  # the result of a finished run does not flap
+    if finding.kind is ConditionType.READY or finding.status is ConditionStatus.UNKNOWN:
+        return settle_s
+    if finding.kind in _REACHED:
+        return settle_s / _REACHED_SOONER
+    # The replicator itself waits half a minute before it reports Stuck.
+    is_replicating = finding.kind is ConditionType.REPLICATING and finding.status is ConditionStatus.TRUE
+    return settle_s if is_replicating else 0.0
 
 
 # Reasons that a person decided: their end shows at once, too, instead of after a minute.
@@ -166,7 +147,7 @@ def assess(observation: Observation) -> Assessment:
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
     runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
     settled = [
-        _settled(finding, told_before.get(finding.kind.value), observation)
+        settle(finding, told_before.get(finding.kind.value), observation)
         for finding in _findings(observation, flow, workloads, runs)
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
@@ -222,33 +203,6 @@ def _findings(
         observation, workloads, found[ConditionType.STALLED], found[ConditionType.REPLICATING]
     )
     yield from (found[kind] for kind in ConditionType if kind in found)
-
-
-def _settled(finding: Finding, before: Condition | None, observation: Observation) -> Settled:
-    was_decided = before is not None and before.reason in _DECIDED
-    return settle(
-        finding,
-        before,
-        observation.memory,
-        _patience(finding.kind, observation.settle_s),
-        generation=observation.resource.generation,
-        now_s=observation.now_s,
-        at_once=was_decided or finding.reason in DECIDED,
-    )
-
-
-def _patience(kind: ConditionType, settle_s: float) -> Patience:
-    if kind is ConditionType.READY:
-        return Patience(to_true_s=settle_s, to_false_s=settle_s, to_unknown_s=settle_s)
-    if kind in _REACHED:
-        soon_s = settle_s / _REACHED_SOONER
-        return Patience(to_true_s=soon_s, to_false_s=soon_s, to_unknown_s=settle_s)
-    if kind in _RUNS:
-        return Patience()  # the result of a finished run does not flap
-    if kind is ConditionType.REPLICATING:
-        # The replicator itself waits half a minute before it reports Stuck.
-        return Patience(to_true_s=settle_s, to_unknown_s=settle_s)
-    return Patience(to_unknown_s=settle_s)
 
 
 def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:

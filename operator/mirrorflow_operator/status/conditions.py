@@ -6,7 +6,7 @@ docs/conditions.md explains each reason and what to do about it; a test compares
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirrorflow_operator.api.status import MESSAGE_MAX, ConditionStatus
 
@@ -150,6 +150,13 @@ class Finding:
     def as_of(self, kind: ConditionType) -> "Finding":
         """Returns the same finding for another condition type."""
         return replace(self, kind=kind)
+
+
+class Problem(NamedTuple):
+    """Why a flow must not run, or why pods do not: a reason for programs and a message for people."""
+
+    reason: Reason
+    message: str
 
 
 def yes(kind: ConditionType, reason: Reason, message: str = "", causes: Iterable[str] = ()) -> Finding:

@@ -116,13 +116,6 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleSeen:
-    """The CronJob of a flow's verification."""
-
-    created_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
     """Since when a condition's finding has had `status`, and since when it has not been True.
 
@@ -157,7 +150,7 @@ class Observation:
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
     jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
-    schedule: ScheduleSeen | None = None
+    schedule_created_s: float | None = None  # of the CronJob of the verification
     runs: Runs = NO_RUNS  # from `spark_jobs.decide`; the plan is based on it
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     refusal: str = ""

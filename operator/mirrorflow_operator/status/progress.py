@@ -207,7 +207,6 @@ class Summary:
     partitions: int = 0
     partitions_stopped: int = 0
     partitions_stalled: int = 0
-    caught_up: bool = False
     lag_records: int = 0  # of the partitions whose lag is known
     lags_unknown: int = 0  # partitions whose lag is not known
     lag_s: float | None = None
@@ -259,29 +258,32 @@ class Reading:
 def read_summary(body: bytes, *, read_at_s: float) -> Reading:
     """Parses *body* into a Reading; `unread` is set where it cannot be read."""
     if len(body) > BODY_MAX_BYTES:
-        return _unread(read_at_s, Unread.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
+        return unread_reading(read_at_s, Unread.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return _unread(read_at_s, Unread.UNREADABLE, "it is not JSON")
+        return unread_reading(read_at_s, Unread.UNREADABLE, "it is not JSON")
     if not isinstance(value, dict):
-        return _unread(read_at_s, Unread.UNREADABLE, "it is not a JSON object")
+        return unread_reading(read_at_s, Unread.UNREADABLE, "it is not a JSON object")
     version = value.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
-        return _unread(read_at_s, Unread.UNREADABLE, "it has no version")
+        return unread_reading(read_at_s, Unread.UNREADABLE, "it has no version")
     if version not in VERSIONS:
-        return _unread(read_at_s, Unread.UNKNOWN_VERSION, "its version is not one that this operator reads")
+        return unread_reading(
+            read_at_s, Unread.UNKNOWN_VERSION, "its version is not one that this operator reads"
+        )
     if "job" in value:
         report = read_report(value)
         if report is None:
-            return _unread(
+            return unread_reading(
                 read_at_s, Unread.UNREADABLE, "it belongs to a job that this operator does not support"
             )
         return Reading(read_at_s=read_at_s, report=report)
     return Reading(read_at_s=read_at_s, summary=_summary(value))
 
 
-def _unread(read_at_s: float, unread: Unread, problem: str) -> Reading:
+def unread_reading(read_at_s: float, unread: Unread, problem: str) -> Reading:
+    """Returns the Reading of a failed poll."""
     return Reading(read_at_s=read_at_s, unread=unread, problem=problem)
 
 
@@ -295,7 +297,6 @@ def _summary(value: Mapping[str, Any]) -> Summary:
         partitions=count(partitions.get("total")),
         partitions_stopped=count(partitions.get("stopped")),
         partitions_stalled=count(partitions.get("stalled")),
-        caught_up=value.get("caughtUp") is True,
         lag_records=count(value.get("lagRecords")),
         lags_unknown=count(partitions.get("lagUnknown")),
         lag_s=number(value.get("lagSeconds")),

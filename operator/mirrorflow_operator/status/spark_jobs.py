@@ -26,10 +26,19 @@ from mirrorflow_operator.api.status import (
     timestamp,
 )
 from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind, Runs
-from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, bounded, no, unknown, yes
+from mirrorflow_operator.status.conditions import (
+    ConditionType,
+    Finding,
+    Problem,
+    Reason,
+    bounded,
+    no,
+    unknown,
+    yes,
+)
 from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
 from mirrorflow_operator.status.progress import Report, report_of
-from mirrorflow_operator.status.workloads import QUOTE_MAX, WorkloadTrouble, pod_troubles
+from mirrorflow_operator.status.workloads import QUOTE_MAX, pod_troubles
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
 HOLD_S: Final = 600.0
@@ -175,23 +184,23 @@ def phase_of(job: JobSeen) -> RunPhase:
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
-def trouble_of(job: JobSeen, *, flow: MirrorFlow | None, now_s: float) -> WorkloadTrouble | None:
+def trouble_of(job: JobSeen, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
     if job.outcome or job.suspended:
         return None
     return next(_troubles(job, flow, now_s), None)
 
 
-def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[WorkloadTrouble]:
+def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     pod = driver(job)
     if pod is not None:
         path = f"spec.{job.kind.value}.driver"
         yield from pod_troubles(pod, f"{job.kind.value} driver", path, flow, now_s)
     elif job.events:
         said = bounded(job.events[-1].message, QUOTE_MAX)
-        yield WorkloadTrouble(
-            reason=Reason.PODS_REFUSED,
-            message=f"The API server refuses the {job.kind.value}'s driver: {said}",
+        yield Problem(
+            Reason.PODS_REFUSED,
+            f"The API server refuses the {job.kind.value}'s driver: {said}",
         )
 
 

@@ -42,6 +42,7 @@ _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _ANY: Final = frozenset("*?")
 
 
+@functools.lru_cache(maxsize=1_000)
 def days_between_max(schedule: str) -> int | None:
     """Returns the most days between two days of *schedule* (daily or hourly: 1), or None if it is invalid."""
     fields = schedule.lower().split()
@@ -264,16 +265,10 @@ def _told(observation: Observation) -> Finding | None:
 
 def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:
     """Returns the seconds until a verification is overdue, 0 if it is; None without a readable schedule."""
-    gap_days = _days_between_max(verify.schedule) if verify.schedule else None
-    schedule = observation.schedule
-    if gap_days is None or schedule is None:
+    gap_days = days_between_max(verify.schedule) if verify.schedule else None
+    if gap_days is None or observation.schedule_created_s is None:
         return None
     verdict_s = None if status is None else seconds(status.verdict_time or "")
-    since_s = max(verdict_s or 0.0, schedule.created_s)
+    since_s = max(verdict_s or 0.0, observation.schedule_created_s)
     # One day more than the longest gap of the schedule, because a run may take that long.
     return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)
-
-
-@functools.lru_cache(maxsize=1_000)
-def _days_between_max(schedule: str) -> int | None:
-    return days_between_max(schedule)

@@ -9,7 +9,7 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
 from mirrorflow_operator.plan import pod_sharing
 from mirrorflow_operator.plan.names import object_name
-from mirrorflow_operator.status.conditions import Reason, bounded
+from mirrorflow_operator.status.conditions import Problem, Reason, bounded
 from mirrorflow_operator.status.observation import ConnectorSeen, DeploymentSeen, PodSeen, has_outdated_pods
 from mirrorflow_operator.status.pod_progress import is_young
 
@@ -60,19 +60,11 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadTrouble:
-    """Why pods do not run or are not created."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
 
     seen: ConnectorSeen
-    trouble: WorkloadTrouble | None
+    trouble: Problem | None
     serves: bool
 
 
@@ -96,14 +88,14 @@ def _serves(pod: PodSeen) -> bool:
     return said is not None and said.state in _AT_WORK and not said.tasks_failed
 
 
-def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[WorkloadTrouble]:
+def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     word, said_in = seen.kind.value, (seen.said_in or seen.kind).value
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             said = bounded(condition.message, QUOTE_MAX)
-            yield WorkloadTrouble(
-                reason=Reason.PODS_REFUSED,
-                message=f"The API server refuses pods of the {word} connector: {said}",
+            yield Problem(
+                Reason.PODS_REFUSED,
+                f"The API server refuses pods of the {word} connector: {said}",
             )
     # The newest first: it was created from the current spec.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
@@ -113,7 +105,7 @@ def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
 
 def pod_troubles(
     pod: PodSeen, who: str, path: str, flow: MirrorFlow | None, now_s: float
-) -> Iterator[WorkloadTrouble]:
+) -> Iterator[Problem]:
     """Yields why *pod* does not run.
 
     *who* names its owner in messages ("source connector"); *path* is the spec field that has its resources.
@@ -123,9 +115,7 @@ def pod_troubles(
         for text in (*warnings, pod.waiting_message):
             missing = _MISSING.search(text)
             if missing is not None:
-                yield WorkloadTrouble(
-                    reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], who, flow)
-                )
+                yield Problem(Reason.SECRET_MISSING, _missing(missing[1], missing[2], who, flow))
     if pod.unscheduled_message:
         yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {who}'s pod", pod.unscheduled_message)
     if pod.waiting_reason in _IMAGE:
@@ -148,30 +138,30 @@ def pod_troubles(
         yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
 
 
-def _ended(pod: PodSeen, who: str, path: str) -> Iterator[WorkloadTrouble]:
+def _ended(pod: PodSeen, who: str, path: str) -> Iterator[Problem]:
     """Yields why the container ended, where it has been restarted or waits for a restart."""
     if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
         return
     if pod.terminated_reason == "OOMKilled":
-        yield WorkloadTrouble(
-            reason=Reason.OUT_OF_MEMORY,
-            message=f"The {who} used more memory than its limit and was killed; raise "
+        yield Problem(
+            Reason.OUT_OF_MEMORY,
+            f"The {who} used more memory than its limit and was killed; raise "
             f"{path}.resources.limits.memory.",
         )
     elif pod.exit_code == SETTINGS_EXIT:
         last = pod.terminated_message.strip().rpartition("\n")[2]
         yield _quoting(Reason.SETTINGS_REFUSED, f"The {who} refuses its settings", last)
     elif pod.waiting_reason == "CrashLoopBackOff":
-        yield WorkloadTrouble(
-            reason=Reason.CONNECTOR_CRASHING,
-            message=f"The {who} ends with exit status {pod.exit_code} repeatedly; its last log lines: "
+        yield Problem(
+            Reason.CONNECTOR_CRASHING,
+            f"The {who} ends with exit status {pod.exit_code} repeatedly; its last log lines: "
             f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
         )
 
 
-def _quoting(reason: Reason, what: str, said: str) -> WorkloadTrouble:
+def _quoting(reason: Reason, what: str, said: str) -> Problem:
     quote = bounded(said, QUOTE_MAX)
-    return WorkloadTrouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
+    return Problem(reason, f"{what}: {quote}" if quote else f"{what}.")
 
 
 def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:

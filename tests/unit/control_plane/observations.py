@@ -88,7 +88,6 @@ def summary(**changes: Any) -> Summary:
             state="RUNNING",
             uptime_s=900.0,
             partitions=12,
-            caught_up=True,
             replicating=Replicating.IDLE,
             lag_s=0.0,
             source=REACHED,

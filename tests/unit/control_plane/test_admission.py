@@ -4,11 +4,11 @@ import pytest
 
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.status.admission import AdmissionRefusal, admit
-from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.admission import admit
+from mirrorflow_operator.status.conditions import Problem, Reason
 from tests.unit.control_plane.observations import mirror_flow, resource
 
-LOOP = AdmissionRefusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")
+LOOP = Problem(Reason.LOOP_FOUND, "Flows a and b make a loop.")
 
 
 @pytest.mark.parametrize(

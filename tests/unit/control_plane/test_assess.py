@@ -29,9 +29,9 @@ from mirrorflow_operator.api.status import (
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
-from mirrorflow_operator.status.admission import AdmissionRefusal, admit
+from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.assess import Assessment, assess
-from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Reason
+from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Problem, Reason
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
     ConnectorSeen,
@@ -176,11 +176,7 @@ def _observations(draw: st.DrawFn) -> Observation:
     if flow is None:
         slip = FieldError(path="spec.topics", message=draw(_text))
         found = replace(found, flow=None, errors=(slip,))
-    conflict = draw(
-        st.sampled_from(
-            [None, None, AdmissionRefusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")]
-        )
-    )
+    conflict = draw(st.sampled_from([None, None, Problem(Reason.LOOP_FOUND, "Flows a and b make a loop.")]))
     return Observation(
         resource=found,
         admission=admit(found, versions=VERSIONS, conflict=conflict),

@@ -35,7 +35,6 @@ FIGURES: dict[str, st.SearchStrategy[Any]] = {
     "state": st.sampled_from(["RUNNING", "FAILED"]),
     "partitions_stopped": st.integers(0, 2),
     "partitions_stalled": st.integers(0, 2),
-    "caught_up": st.booleans(),
     "lag_records": st.integers(0, 2),
     "lag_s": st.sampled_from([None, 0.0, 0.9, 1.0, 9.0, 10.0, 59.0, 60.0, 599.0, 600.0]),
     "records_per_s": st.sampled_from([0.0, 0.1, 7.0]),

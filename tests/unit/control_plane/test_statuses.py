@@ -18,15 +18,14 @@ from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, statu
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.reconcile.status_writer import status_document
-from mirrorflow_operator.status.admission import Admission, AdmissionRefusal, admit
+from mirrorflow_operator.status.admission import Admission, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.conditions import Problem, Reason
 from mirrorflow_operator.status.observation import (
     DeploymentCondition,
     JobSeen,
     Observation,
     PodEvent,
-    ScheduleSeen,
 )
 from mirrorflow_operator.status.progress import (
     Checkpoints,
@@ -103,7 +102,7 @@ def _invalid() -> Observation:
 
 def _refused(reason: Reason, message: str) -> Observation:
     found = resource()
-    admission = admit(found, versions=VERSIONS, conflict=AdmissionRefusal(reason=reason, message=message))
+    admission = admit(found, versions=VERSIONS, conflict=Problem(reason, message))
     return replace(_stopped(), resource=found, admission=admission)
 
 
@@ -266,9 +265,7 @@ def _verified(
         ended_s=NOW_S - 30,
         pods=(ended,),
     )
-    return observed(
-        flow=mirror_flow(**(spec or NIGHTLY)), jobs=(seen,), schedule=ScheduleSeen(created_s=NOW_S - 9e5)
-    )
+    return observed(flow=mirror_flow(**(spec or NIGHTLY)), jobs=(seen,), schedule_created_s=NOW_S - 9e5)
 
 
 def _overdue() -> Observation:
@@ -297,7 +294,6 @@ STUCK: dict[str, Any] = {
     "replicating": Replicating.STUCK,
     "lag_records": 4000,
     "lag_s": 700.0,
-    "caught_up": False,
 }
 PULL = {
     "waiting_reason": "ImagePullBackOff",
@@ -486,7 +482,6 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                     lag_s=3000.0,
                     partitions_stalled=4,
                     reasons=(ReasonCount("StartPending", 4),),
-                    caught_up=False,
                 )
             }
         ),
@@ -514,7 +509,6 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                 "reading": reading(
                     replicating=Replicating.STUCK,
                     reasons=(ReasonCount("TopicNotCopied", 3),),
-                    caught_up=False,
                 )
             }
         ),
