@@ -40,9 +40,8 @@ from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
-STAND_DOWN_S: Final = (
-    5.0  # the longest wait for work in flight; the watchdog ends the process before the Lease expires
-)
+# The longest wait for work in flight; the watchdog ends the process before the Lease expires
+STAND_DOWN_S: Final = 5.0
 WATCHDOG_EVERY_S: Final = 0.5
 
 

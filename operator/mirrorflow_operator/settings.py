@@ -27,9 +27,8 @@ class Settings:
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
     listener_port: int = 8080
     poll_s: float = 30.0
-    progress_ca: str = (
-        ""  # a PEM file of CA certificates, to poll connectors that have a certificate over TLS
-    )
+    # A PEM file of CA certificates, to poll connectors that have a certificate over TLS
+    progress_ca: str = ""
     settle_s: float = SETTLE_S  # how long a new finding must hold before Ready changes
     workers: int = 8
     lease: str = "mirrorflow-operator"

@@ -15,9 +15,8 @@ from typing import Final, Generic, TypeVar
 
 from mirrorflow_core.backoff import backoff_s
 
-INTERVAL_S: Final = (
-    1.0  # a rollout causes a dozen events within a second; one pass and one status write cover them all
-)
+# A rollout causes a dozen events within a second; one pass and one status write cover them all
+INTERVAL_S: Final = 1.0
 BACKOFF_MIN_S: Final = 0.5
 BACKOFF_MAX_S: Final = 50.0  # after an outage of the API server every flow has a pass within a minute
 _COMPACT_ABOVE: Final = 64

@@ -11,7 +11,6 @@ from typing import Any
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json`."""
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(report=_report)
 
@@ -76,7 +75,6 @@ class Findings:
             self._print(f"      would {what}: {len(names) - SHOWN_MAX} more")
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the findings as a JSON object."""
         return {
             "canRun": not self.problems,
             "problems": self.problems,

@@ -77,11 +77,9 @@ class PlainDisplay:
         self._companions: dict[str, str] = {}  # connector -> the line that was printed last
 
     def started(self, pid: int, starts: int) -> None:
-        """Prints one line."""
         self._print(f"replicator {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
 
     def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
-        """Prints one line, with the last error that the process has logged."""
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
         self._print(f"replicator {how}{restart}" + (f": {last_log_line}" if last_log_line else ""))
@@ -109,21 +107,17 @@ class PlainDisplay:
                 print(line, flush=True)
 
     def caught_up(self) -> None:
-        """Prints one line."""
         self._show_last()
         print("caught up with the end offsets seen at start", flush=True)
 
     def stopping(self, *, is_interrupted: bool) -> None:
-        """Prints one line."""
         self._show_last()
         self._print(stopping_line(is_interrupted=is_interrupted))
 
     def failed(self, sentence: str) -> None:
-        """Prints the sentence."""
         self._print(sentence)
 
     def close(self) -> None:
-        """Prints the newest line if it was held back."""
         self._show_last()
 
     def _show_last(self) -> None:
@@ -175,34 +169,27 @@ class TableDisplay:
         self._live.start()
 
     def started(self, pid: int, starts: int) -> None:
-        """Adds an event."""
         self._event(f"replicator {'started' if starts == 1 else 'restarted'}, pid {pid}")
 
     def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
-        """Adds an event."""
         how = f"signal {-status}" if status < 0 else f"status {status}"
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
         self._event(f"replicator ended ({how}){restart}. {last_log_line}".rstrip())
 
     def progress(self, seen: Progress) -> None:
-        """Redraws the table."""
         self._seen = self._rates.of(seen)
         self._draw()
 
     def caught_up(self) -> None:
-        """Adds an event."""
         self._event("caught up with the end offsets seen at start")
 
     def stopping(self, *, is_interrupted: bool) -> None:
-        """Adds an event."""
         self._event(stopping_line(is_interrupted=is_interrupted))
 
     def failed(self, sentence: str) -> None:
-        """Adds an event."""
         self._event(sentence)
 
     def close(self) -> None:
-        """Leaves the last state on the screen."""
         self._live.stop()
 
     def _event(self, text: str) -> None:
@@ -255,7 +242,6 @@ class JsonDisplay:
         self._out = out or sys.stdout
 
     def started(self, pid: int, starts: int) -> None:
-        """Prints `started`: pid, starts."""
         self._event("started", pid=pid, starts=starts)
 
     def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
@@ -280,15 +266,12 @@ class JsonDisplay:
             self._event("companion", **one.said)
 
     def caught_up(self) -> None:
-        """Prints `caughtUp`."""
         self._event("caughtUp")
 
     def stopping(self, *, is_interrupted: bool) -> None:
-        """Prints `stopping`: whether Ctrl-C interrupted the run."""
         self._event("stopping", interrupted=is_interrupted)
 
     def failed(self, sentence: str) -> None:
-        """Prints `failed`: message."""
         self._event("failed", message=sentence)
 
     def close(self) -> None:

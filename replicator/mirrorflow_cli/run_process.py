@@ -52,7 +52,6 @@ class LogFile:
 
     @property
     def size_bytes(self) -> int:
-        """The file's current size."""
         return os.fstat(self.file.fileno()).st_size
 
     def rotate_if_large(self) -> bool:
@@ -68,7 +67,6 @@ class LogFile:
         return True
 
     def close(self) -> None:
-        """Closes the file for this process."""
         self.file.close()
 
     def _kept(self, number: int) -> Path:
@@ -211,7 +209,6 @@ class ReplicatorProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None if it does not run."""
         return None if self._process is None else self._process.pid
 
     def signal(self, number: signal.Signals) -> None:

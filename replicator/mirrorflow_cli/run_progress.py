@@ -28,7 +28,6 @@ class Companion:
 
     @property
     def connector(self) -> str:
-        """The connector's name."""
         return str(self.said.get("connector", ""))
 
 
@@ -58,7 +57,6 @@ class Progress:
 
     @property
     def partitions_total(self) -> int:
-        """The number of partitions that the connector copies."""
         return int(self.summary.get("partitions", {}).get("total", 0))
 
     @property

@@ -59,7 +59,6 @@ class JsonLines:
     """Prints each report as one JSON object per line."""
 
     def show(self, report: Any) -> None:
-        """Prints the report."""
         print(json.dumps(report.as_json()), flush=True)
 
     def close(self) -> None:
@@ -83,7 +82,6 @@ class Lines:
         self._shown_s = 0.0
 
     def show(self, report: Any) -> None:
-        """Prints the report if a line is due."""
         now_s = self._clock()
         if report.phase.value != self._phase or now_s - self._shown_s >= LINE_EVERY_S:
             self._phase, self._shown_s = report.phase.value, now_s
@@ -110,14 +108,12 @@ class Bar:
         self._progress.start()
 
     def show(self, report: Any) -> None:
-        """Redraws the bar."""
         done, total = self._telling.done(report)
         self._progress.update(
             self._bar, description=self._telling.line(report), total=total or None, completed=done
         )
 
     def close(self) -> None:
-        """Stops redrawing and leaves the last bar on the screen."""
         self._progress.stop()
 
 

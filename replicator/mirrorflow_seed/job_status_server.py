@@ -50,7 +50,6 @@ class JobStatusServer:
 
     @property
     def newest(self) -> Report:
-        """The latest report."""
         return self._newest
 
     @property
@@ -59,7 +58,6 @@ class JobStatusServer:
         return None if self._server is None else int(self._server.server_address[1])
 
     def publish(self, report: Report) -> None:
-        """Publishes *report*."""
         self._newest = report
         if self._display is not None:
             self._display(report)
@@ -143,11 +141,9 @@ class JobReporter:
         self._publish(phase=JobPhase.RUNNING, **changes)
 
     def ended(self, *, message: str, **changes: Any) -> None:
-        """Reports success."""
         self._publish(phase=JobPhase.SUCCEEDED, done=self._report.partitions, message=message, **changes)
 
     def failed(self, message: str) -> None:
-        """Reports that the job ended with a failure."""
         self._publish(phase=JobPhase.FAILED, message=message)
 
     def stopped(self, message: str) -> None:

@@ -38,11 +38,9 @@ class Location:
 
     @property
     def uri(self) -> str:
-        """The folder as a URI for Spark."""
         return str(self._root.toString())
 
     def uri_of(self, path: str) -> str:
-        """The URI of *path*, for Spark."""
         return str(self._at(path).toString())
 
     def prepare(self) -> None:

@@ -33,7 +33,6 @@ class Cost:
     bytes_written: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the cost as JSON-compatible data."""
         return {
             "executorSeconds": round(self.executor_seconds, 1),
             "bytesRead": self.bytes_read,
@@ -64,7 +63,6 @@ class SeedReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the report as JSON-compatible data."""
         return {
             "version": VERSION,
             "job": "seed",
@@ -109,7 +107,6 @@ class VerifyReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the report as JSON-compatible data."""
         windows = self.windows
         return {
             "version": VERSION,
@@ -147,7 +144,6 @@ class ArchiveReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the report as JSON-compatible data."""
         return {
             "version": VERSION,
             "job": self.job,

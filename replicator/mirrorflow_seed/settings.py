@@ -48,9 +48,8 @@ class JobSettings:
     bytes_per_second: int | None = None
     waves_max: int = 10  # waves.max: bounds a seed whose source grows as fast as it is copied
     wave_s: float = 300.0  # wave.ms: a task ends after this time, so that all tasks share the cores
-    stalled_s: float = (
-        600.0  # stalled.ms: the job fails after this time without progress of its running tasks
-    )
+    # stalled.ms: the job fails after this time without progress of its running tasks
+    stalled_s: float = 600.0
     lag_records_max: int = 10_000  # lag.max: a lag of at most this is left to the live connector
     accept_foreign: bool = False  # foreign.records=accept, else refuse
     sample: float = 1.0  # sample: the share of windows to verify, 0 < sample <= 1

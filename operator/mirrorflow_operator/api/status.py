@@ -253,7 +253,6 @@ _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def timestamp(at_s: float) -> str:
-    """Returns *at_s* as a timestamp."""
     return datetime.fromtimestamp(int(at_s), tz=UTC).strftime(_FORMAT)
 
 

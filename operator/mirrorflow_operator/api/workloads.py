@@ -371,7 +371,6 @@ class Connectors(ApiModel):
     )
 
     def named(self, kind: ConnectorKind) -> Connector:
-        """Returns the spec of one connector."""
         found: Connector = getattr(self, kind.value)
         return found
 

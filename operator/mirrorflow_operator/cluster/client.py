@@ -35,7 +35,6 @@ class ObjectKind:
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
@@ -145,7 +144,6 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

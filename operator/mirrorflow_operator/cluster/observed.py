@@ -68,7 +68,6 @@ class ChildSeen:
         return bool(self.content()["metadata"]["labels"].get(MANAGED_BY) == MANAGER)
 
     def content(self) -> dict[str, Any]:
-        """Returns `content_of` the object."""
         found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
         return found
 
@@ -151,7 +150,6 @@ def owner_uid(body: Object) -> str:
 
 
 def owner_key(body: Object) -> Key:
-    """Returns the key of the flow whose label *body* has."""
     return body["metadata"]["namespace"], _label(body, FLOW_LABEL)
 
 

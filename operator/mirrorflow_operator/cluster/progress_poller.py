@@ -59,12 +59,10 @@ from mirrorflow_operator.status.progress import (
 from mirrorflow_operator.status.replication import stale_after_s
 
 PATH: Final = "/progress"
-CONNECT_MAX_S: Final = (
-    2.0  # a pod is in the same cluster; TCP repeats a lost handshake packet after one second
-)
-ANSWER_MAX_S: Final = (
-    4.0  # a replicator renders its summary within milliseconds; its event loop never blocks for one second
-)
+# A pod is in the same cluster; TCP repeats a lost handshake packet after one second
+CONNECT_MAX_S: Final = 2.0
+# A replicator renders its summary within milliseconds; its event loop never blocks for one second
+ANSWER_MAX_S: Final = 4.0
 HEAD_LINE_MAX_BYTES: Final = 2_048  # a replicator sends a few short header lines
 _HEADERS: Final = {
     "Accept": "application/json",
@@ -165,7 +163,6 @@ class Authorities:
     _seen: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Loads the file."""
         try:
             self._seen = self._look()
             self._context = _tls_context(self.file)
@@ -361,7 +358,6 @@ class Poller:
             self._of_flow.pop(key, None)
 
     def remove(self, key: Key) -> None:
-        """Removes the targets of a deleted flow."""
         self.put(key, ())
 
     def reading(self, uid: str, connector: str = "") -> Reading | None:

@@ -75,7 +75,6 @@ class View:
     _gone: dict[str, None] = field(default_factory=dict)
 
     def identify(self, kubernetes_id: str) -> None:
-        """Stores the id of the cluster."""
         self.kubernetes_id = kubernetes_id
 
     def children(self, key: Key) -> Mapping[Id, ChildSeen]:

@@ -74,7 +74,6 @@ _POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY:
 
 
 def policy_settings(flow: MirrorFlow) -> PolicySettings:
-    """Returns the naming policy of *flow*."""
     naming = flow.spec.topics.naming
     return PolicySettings(
         kind=_POLICY_KINDS[naming.policy],
@@ -85,7 +84,6 @@ def policy_settings(flow: MirrorFlow) -> PolicySettings:
 
 
 def naming_of(flow: MirrorFlow) -> TopicSelection:
-    """Returns the topic selection of *flow*, which has passed the rules."""
     spec, policy = flow.spec, make_policy(policy_settings(flow))
     return TopicSelection(
         include=spec.topics.include,

@@ -264,7 +264,6 @@ class ConnectorPods:
 
     @property
     def kind(self) -> ConnectorKind:
-        """The first connector."""
         return self.connectors[0].kind
 
     @property
@@ -274,12 +273,10 @@ class ConnectorPods:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the Deployment and of the ConfigMap."""
         return names.metadata(self.flow.metadata.name, self.flow.metadata.namespace, self.name, self.kind)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of the connectors' files."""
         return file_names([one.kind for one in self.connectors])
 
     @property
@@ -308,11 +305,9 @@ class ConnectorPods:
 
     @property
     def mounts(self) -> Mounts:
-        """The Secrets and ConfigMaps that the properties refer to."""
         return mounts((self.worker_properties, *(one.connector_properties for one in self.connectors)))
 
     def template(self, annotations: Mapping[str, str]) -> dict[str, Any]:
-        """Returns the pod template of the Deployment."""
         template, name = self.spec.template, self.flow.metadata.name
         own = self.spec.service_account.annotations
         marks = {DEFAULTS_ANNOTATION: DEFAULTS} if self.has_defaults else {}

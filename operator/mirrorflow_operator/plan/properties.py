@@ -57,11 +57,9 @@ class SecretLayout:
         return f"${{{PROVIDER}:{self.config_maps}/{name}:{key}}}"
 
     def secret_path(self, name: str, key: str) -> str:
-        """Returns the path of a Secret's file."""
         return f"{self.secrets}/{name}/{key}"
 
     def config_map_path(self, name: str, key: str) -> str:
-        """Returns the path of a ConfigMap's file."""
         return f"{self.config_maps}/{name}/{key}"
 
 
@@ -279,7 +277,6 @@ def shared_properties(flow: MirrorFlow, layout: SecretLayout, flow_id: str) -> d
 
 
 def source_properties(spec: Spec) -> dict[str, str]:
-    """Returns the properties of MirrorSourceConnector alone."""
     topics = spec.topics
     properties = {
         "topics": ",".join(topics.include),
@@ -310,7 +307,6 @@ def source_properties(spec: Spec) -> dict[str, str]:
 
 
 def checkpoint_properties(spec: Spec) -> dict[str, str]:
-    """Returns the properties of MirrorCheckpointConnector alone."""
     return {
         "topics": ",".join(spec.topics.include),
         "topics.exclude": ",".join((*spec.topics.exclude, *TOPICS_EXCLUDE)),
@@ -329,7 +325,6 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
 
 
 def heartbeat_properties(spec: Spec) -> dict[str, str]:
-    """Returns the properties of MirrorHeartbeatConnector alone."""
     return {
         "emit.heartbeats.enabled": _flag(bool(spec.heartbeats.emit_to)),
         "mirrorflow.heartbeats.emit.to": ",".join(side.value.lower() for side in spec.heartbeats.emit_to),

@@ -36,7 +36,6 @@ class InputsDigest:
 
     @classmethod
     def of(cls, facts: tuple[object, ...], children: Iterable[ChildSeen]) -> "InputsDigest":
-        """Returns the digest of the current view."""
         return cls(facts=facts, children={child.id: _of(child) for child in children})
 
     def with_written(self, made: Iterable[ChildSeen]) -> "InputsDigest":

@@ -51,7 +51,6 @@ class Resource:
 
     @property
     def key(self) -> Key:
-        """Returns namespace and name."""
         return self.namespace, self.name
 
 

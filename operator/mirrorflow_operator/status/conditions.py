@@ -148,7 +148,6 @@ class Finding:
     causes: frozenset[str] = frozenset()
 
     def as_of(self, kind: ConditionType) -> "Finding":
-        """Returns the same finding for another condition type."""
         return replace(self, kind=kind)
 
 
@@ -160,21 +159,18 @@ class Problem(NamedTuple):
 
 
 def yes(kind: ConditionType, reason: Reason, message: str = "", causes: Iterable[str] = ()) -> Finding:
-    """Returns a finding with status True."""
     return Finding(
         kind=kind, status=ConditionStatus.TRUE, reason=reason, message=message, causes=frozenset(causes)
     )
 
 
 def no(kind: ConditionType, reason: Reason, message: str, causes: Iterable[str] = ()) -> Finding:
-    """Returns a finding with status False."""
     return Finding(
         kind=kind, status=ConditionStatus.FALSE, reason=reason, message=message, causes=frozenset(causes)
     )
 
 
 def unknown(kind: ConditionType, reason: Reason, message: str) -> Finding:
-    """Returns a finding with status Unknown."""
     return Finding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=message)
 
 

@@ -37,7 +37,6 @@ _BUCKETS: Final = (
 
 
 def connector(observation: Observation, kind: ConnectorKind) -> ConnectorSeen | None:
-    """Returns the connector of that kind, None if there is none."""
     return next((one for one in observation.connectors if one.kind is kind), None)
 
 

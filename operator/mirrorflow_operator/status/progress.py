@@ -283,7 +283,6 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
 
 
 def unread_reading(read_at_s: float, unread: Unread, problem: str) -> Reading:
-    """Returns the Reading of a failed poll."""
     return Reading(read_at_s=read_at_s, unread=unread, problem=problem)
 
 

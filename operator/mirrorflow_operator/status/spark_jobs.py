@@ -175,7 +175,6 @@ _GIVEN_UP: Final = {
 
 
 def phase_of(job: JobSeen) -> RunPhase:
-    """Returns the job's phase for the status."""
     if job.outcome in _FINAL:
         return _FINAL[job.outcome]
     if job.suspended:

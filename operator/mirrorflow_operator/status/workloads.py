@@ -198,7 +198,6 @@ def is_overdue(seen: ConnectorSeen) -> bool:
 
 
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
-    """Returns the connector's entry in the status."""
     found = workload.seen.deployment
     state = None if flow is None else flow.spec.state
     if found is None:

@@ -179,7 +179,6 @@ PRINCIPAL_DEFAULT = "User:mirrorflow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow acls`."""
     add_flow_arguments(parser, addresses=True)
     add_json_argument(parser)
     parser.add_argument("--source-principal", metavar="NAME", help="default: from spec.source.authentication")

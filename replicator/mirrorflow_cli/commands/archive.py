@@ -13,7 +13,6 @@ from mirrorflow_cli.spark_jobs import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow archive`."""
     add_archive_arguments(parser, writes=False)
 
 
@@ -33,7 +32,6 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Exports the topics and returns the exit status."""
     return run_archive_job(arguments, "archive.export_driver", {})
 
 
@@ -45,7 +43,6 @@ def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str
 
 
 def line_of(report: Any) -> str:
-    """Returns a progress report as one line of text."""
     parts = [
         report.phase.value.lower(),
         f"{report.done}/{report.partitions} partitions",

@@ -84,7 +84,6 @@ SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow check`."""
     add_flow_arguments(parser, addresses=True)
     add_json_argument(parser)
 

@@ -13,12 +13,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow completion`."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the script."""
     import shtab  # noqa: PLC0415 for this command alone
 
     parser = command_parser(COMMANDS)

@@ -36,7 +36,6 @@ FLOWS_SHOWN_MAX = 3  # flows named per setting; six clusters have twelve, and al
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow convert`."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -124,7 +123,6 @@ def _name_apart(documents: list[dict[str, Any]]) -> None:
 
 
 def yaml_text(one: dict[str, Any]) -> str:
-    """Returns a MirrorFlow as YAML text."""
     return str(
         yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH, default_flow_style=None)
     )

@@ -41,7 +41,6 @@ class DumpTopic:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow dump`."""
     kinds = sorted(_TOPICS)
     parser.add_argument("what", choices=kinds, metavar="WHAT", help=", ".join(kinds))
     add_flow_arguments(parser, addresses=True)

@@ -26,7 +26,6 @@ from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow export`."""
     add_flow_arguments(parser, addresses=False, several=True)
     add_json_argument(parser)
 

@@ -36,7 +36,6 @@ AGAIN_COLUMNS = ("group", "partitions", "reads again", "of which not sure", "beg
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow offsets`."""
     add_flow_arguments(parser, addresses=True)
     parser.add_argument(
         "--group", metavar="NAME", help="this one only (default: all that the flow translates)"

@@ -49,7 +49,6 @@ class PlannedFlow:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow plan`."""
     add_flow_arguments(parser, addresses=True, several=True)
     parser.add_argument("--offline", action="store_true", help="do not ask clusters what they are and hold")
     add_json_argument(parser)

@@ -6,7 +6,6 @@ from mirrorflow_cli.commands.archive import add_archive_arguments, run_archive_j
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow restore`."""
     add_archive_arguments(parser, writes=True)
     parser.add_argument(
         "--no-compare", action="store_true", help="do not read the target once more and compare it"
@@ -14,6 +13,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Restores the archive and returns the exit status."""
     more = {"archive.compare": "false"} if arguments.no_compare else {}
     return run_archive_job(arguments, "archive.restore_driver", more)

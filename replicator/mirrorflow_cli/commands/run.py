@@ -50,7 +50,6 @@ PORT_MAX = 65_535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow run`."""
     add_flow_arguments(parser, addresses=True)
     parser.add_argument(
         "--until-caught-up",
@@ -85,7 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs until stopped and returns the exit status."""
     if arguments.time_limit is not None and not arguments.until_caught_up:
         raise UsageError("--time-limit is of --until-caught-up: give both, or neither.")
     flow = flow_from(arguments)

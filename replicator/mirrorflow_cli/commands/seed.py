@@ -13,7 +13,6 @@ from mirrorflow_cli.spark_jobs import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow seed`."""
     add_job_arguments(parser)
     add_copying_arguments(parser)
 
@@ -27,7 +26,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def line_of(report: Any) -> str:
-    """Returns a progress report as one line of text."""
     parts = [
         report.phase.value.lower(),
         f"{report.done}/{report.partitions} partitions",

@@ -14,7 +14,6 @@ COLUMNS = ("flow", "state", "partitions", "lag", "records/s", "copied", "running
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow status`."""
     parser.add_argument("flow", metavar="FLOW", nargs="?", help="this flow alone (default: all)")
     add_json_argument(parser)
 

@@ -23,7 +23,6 @@ from mirrorflow_operator.plan.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow validate`."""
     add_flow_arguments(parser, addresses=False, several=True)
     add_json_argument(parser)
 

@@ -12,7 +12,6 @@ from mirrorflow_cli.spark_jobs import JobProgressFormat, JsonLines, add_job_argu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `mirrorflow verify`."""
     add_job_arguments(parser, run_id="names the run, and decides which windows a sample takes")
     parser.add_argument(
         "--sample", metavar="SHARE", help="the share of windows to compare, as 0.1 (default: 1)"
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compares the clusters and returns the exit status."""
     properties = {}
     if arguments.sample is not None:
         properties["sample"] = arguments.sample

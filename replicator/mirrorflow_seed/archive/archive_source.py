@@ -304,7 +304,6 @@ class _ArchiveConnection(Connection):
         asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _give, answer, body)
 
     async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Returns the archive's answer."""
         return self._archive.answer(request)
 
     def close(self) -> None:

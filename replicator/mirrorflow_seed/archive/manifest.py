@@ -51,7 +51,6 @@ class ArchivedPartition:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return sum(one.tally.records for one in self.files)
 
 
@@ -90,19 +89,16 @@ class Manifest:
 
     @property
     def partitions(self) -> dict[TopicPartition, ArchivedPartition]:
-        """All partitions of all topics."""
         return {
             TopicPartition(topic.name, one.number): one for topic in self.topics for one in topic.partitions
         }
 
     @property
     def files(self) -> tuple[ArchivedFile, ...]:
-        """All files of all partitions."""
         return tuple(file for one in self.partitions.values() for file in one.files)
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return sum(one.records for one in self.partitions.values())
 
     @property
@@ -117,7 +113,6 @@ def folder_of(partition: TopicPartition) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Returns the JSON of *manifest*."""
     return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False).encode()
 
 

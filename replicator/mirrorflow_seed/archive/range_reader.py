@@ -54,13 +54,11 @@ class RangeResults:
     """Spark's AccumulatorParam that keeps one receipt per range, even if a task runs twice."""
 
     def zero(self, value: object) -> dict[int, RangeResult]:
-        """Returns no receipts."""
         return {}
 
     def addInPlace(  # noqa: N802 Spark's name
         self, one: dict[int, RangeResult], other: dict[int, RangeResult]
     ) -> dict[int, RangeResult]:
-        """Returns the receipts of both."""
         return {**one, **other}
 
 

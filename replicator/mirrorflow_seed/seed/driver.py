@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 
 REPORT_EVERY_S: Final = 1.0
 POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
-STOP_S: Final = (
-    20.0  # for tasks to end gracefully; then Spark kills them, which delays the next start by seconds
-)
+# For tasks to end gracefully; then Spark kills them, which delays the next start by seconds
+STOP_S: Final = 20.0
 STALLED_WAVES_MAX: Final = 3  # in a row without progress
 NAMED_MAX: Final = 10  # topics in an error
 TRIES_MAX: Final = 10  # of a request to a cluster that cannot be used: one minute in total

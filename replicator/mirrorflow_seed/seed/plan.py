@@ -35,7 +35,6 @@ class SeedShare:
 
     @property
     def source(self) -> TopicPartition:
-        """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
 

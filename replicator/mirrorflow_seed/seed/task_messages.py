@@ -52,9 +52,8 @@ class Coordinator:
     def __init__(self, *, bytes_per_second: int | None) -> None:
         self.stop = False
         self.next_offsets: dict[int, int] = {}
-        self.path = (
-            f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
-        )
+        # Unguessable, so that only tasks of this job can post
+        self.path = f"/task-reports/{secrets.token_hex(16)}"
         self._bytes_per_second = bytes_per_second
         self._reports: dict[str, tuple[float, SeedTaskReport]] = {}
         self._ended: set[str] = set()

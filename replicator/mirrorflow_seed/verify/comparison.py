@@ -84,7 +84,6 @@ class Comparison:
         self._target.batches.extend(target)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
-        """Marks a side as complete."""
         self._source.is_ended |= source
         self._target.is_ended |= target
 

@@ -57,13 +57,11 @@ class RecordDigest:
         return self._timestamps and not self._edits
 
     def of(self, record: Record) -> bytes:
-        """Returns the digest of a record."""
         keyed = self._keyed.copy()
         keyed.update(self.canonical(record))
         return keyed.digest()
 
     def of_key(self, key: bytes | None) -> bytes:
-        """Returns the digest of a key."""
         keyed = self._keyed.copy()
         keyed.update(b"-" if key is None else b"+" + key)
         return keyed.digest()
@@ -130,7 +128,6 @@ class TallyBuilder:
         self._chain = _START
 
     def add(self, record: Record) -> None:
-        """Adds the next record."""
         digest = self._digest.of(record)
         self._records += 1
         self._bytes += size_bytes(record)
@@ -139,7 +136,6 @@ class TallyBuilder:
 
     @property
     def tally(self) -> Tally:
-        """The tally of all records added so far."""
         return Tally(
             records=self._records, bytes=self._bytes, sum=f"{self._sum:032x}", chain=self._chain.hex()
         )

@@ -339,7 +339,6 @@ class _Progress:
         return count
 
     def report(self) -> VerifyReport:
-        """Returns the current report."""
         now = {name: int(count.value) for name, count in self._counts.items()}
         before = self._first.windows
         return replace(

@@ -64,7 +64,6 @@ class RecordAt(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """The digest of the record."""
         return self.digested.digest
 
 

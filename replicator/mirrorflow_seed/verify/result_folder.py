@@ -188,7 +188,6 @@ vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:
 
 
 def page(verification: Verification) -> str:
-    """Returns the HTML document."""
     title = f"{escape(verification.flow)}, run {escape(verification.run_id)}"
     return "".join(
         (

@@ -62,7 +62,6 @@ class NewestPerKeyComparison:
                 self._take(side, batch)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
-        """Marks a side as complete."""
         self._ended["source"] |= source
         self._ended["target"] |= target
 

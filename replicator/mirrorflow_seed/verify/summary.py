@@ -33,22 +33,18 @@ class Verification:
 
     @property
     def counts(self) -> Windows:
-        """Number of windows by outcome."""
         return counted(one.outcome for one in self.windows)
 
     @property
     def source_records(self) -> int:
-        """Number of source records that were compared."""
         return sum(one.source_count for one in self.windows)
 
     @property
     def target_records(self) -> int:
-        """Number of target records that were compared."""
         return sum(one.target_count for one in self.windows)
 
     @property
     def differences(self) -> int:
-        """Number of records that differ."""
         return sum(one.differing for one in self.windows)
 
     @property
@@ -84,7 +80,6 @@ class Verification:
 
     @property
     def report(self) -> VerifyReport:
-        """The final report."""
         return VerifyReport(
             run_id=self.run_id,
             phase=JobPhase.SUCCEEDED,
@@ -118,7 +113,6 @@ class Verification:
 
 
 def counted(outcomes: Iterable[WindowOutcome]) -> Windows:
-    """Counts *outcomes*."""
     found = Counter(outcomes)
     return Windows(
         total=found.total(),

@@ -201,13 +201,11 @@ class WindowTally:
             self._chains[side].update(chained)
 
     def source(self, record: Digested) -> None:
-        """Adds a record of the source."""
         self.source_count += 1
         self.digested += 1
         self._add(0, record)
 
     def target(self, record: Digested) -> None:
-        """Adds a record of the target."""
         self.target_count += 1
         self._place(record.offset, record.offset + 1)
         self._add(1, record)
@@ -248,7 +246,6 @@ class WindowTally:
         to_offset: int,
         key_class: int = -1,
     ) -> WindowResult:
-        """Returns the result of the window."""
         outcome = self.outcome
         return WindowResult(
             topic=topic,
