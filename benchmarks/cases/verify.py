@@ -5,6 +5,7 @@ the same comparison with every record decoded and digested. Spark's JVM is start
 has a column of its own.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from benchmarks.watch import end_offsets
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
+from mirrorflow_seed.verify.stretch_reader import StretchReader
 from mirrorflow_seed.verify.windows import Split
 from tests.harness.kafka.processes import HarnessError, wait_until
 
@@ -147,13 +149,22 @@ class _Reading:
         self._files = files
 
     def __call__(self, splits: Iterable[Split]) -> Iterator[int]:
-        import asyncio  # noqa: PLC0415
-
-        from mirrorflow_seed.verify.stretch_comparison import read_stretch  # noqa: PLC0415
-
-        settings = self._files.load()
         for split in splits:
-            yield asyncio.run(read_stretch(settings, split))
+            yield asyncio.run(_read(self._files, split))
+
+
+async def _read(files: FlowFiles, split: Split) -> int:
+    from mirrorflow_seed.verify.stretch_comparison import clusters, stretch_readers  # noqa: PLC0415
+
+    settings = files.load()
+    async with clusters(settings) as sides, stretch_readers(sides, settings, split) as readers:
+
+        async def drain(reader: StretchReader) -> None:
+            while await reader.more() is not None:
+                pass
+
+        await asyncio.gather(*map(drain, readers.values()))
+        return sum(reader.bytes_read for reader in readers.values())
 
 
 CASES: dict[str, Case] = {"verify": verifying}

@@ -48,13 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = "archive.archive_verification"
         return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
     except SeedError as error:
-        return _end(error.status, str(error))
+        status, sentence = error.status, str(error)
     except SettingError as error:
-        return _end(EXIT_USAGE, str(error))
+        status, sentence = EXIT_USAGE, str(error)
     except MirrorFlowError as error:
-        return _end(EXIT_FAILED, str(error))
+        status, sentence = EXIT_FAILED, str(error)
     except OSError as error:
-        return _end(EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}.")
+        status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
+    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,11 +92,6 @@ def _pair(text: str) -> str:
     if "=" not in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return text
-
-
-def _end(status: int, sentence: str) -> int:
-    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
-    return status
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A report names no topic, group or record, because not everyone who may read a po
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -41,14 +41,33 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedReport:
+class _JobReport:
+    """What the reports of all jobs have."""
+
+    run_id: str
+    phase: JobPhase = JobPhase.PREPARING
+    cost: Cost = field(default_factory=Cost)
+    message: str = ""
+
+    def _json(self, job: str, figures: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "job": job,
+            "runId": self.run_id,
+            "phase": self.phase.value,
+            **figures,
+            "cost": self.cost.as_json(),
+            "message": self.message[:MESSAGE_CHARACTERS_MAX],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport(_JobReport):
     """The current state of a seed.
 
     Records and bytes are of this run. `remaining_records` counts offsets, which may be more than records.
     """
 
-    run_id: str
-    phase: JobPhase = JobPhase.PREPARING
     partitions: int = 0
     done: int = 0  # partitions that have reached the end offsets of the first wave
     lost: int = 0  # partitions that have lost records on the source, or stopped
@@ -59,15 +78,9 @@ class SeedReport:
     bytes_per_second: float = 0.0
     estimated_seconds: float | None = None
     gap_records: int = 0
-    cost: Cost = field(default_factory=Cost)
-    message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "version": VERSION,
-            "job": "seed",
-            "runId": self.run_id,
-            "phase": self.phase.value,
+        figures = {
             "partitions": {"total": self.partitions, "done": self.done, "lost": self.lost},
             "records": self.records,
             "bytes": self.bytes,
@@ -77,9 +90,8 @@ class SeedReport:
             "estimatedSeconds": None if self.estimated_seconds is None else round(self.estimated_seconds),
             "gapRecords": self.gap_records,
             "guarantee": Guarantee.EXACTLY_ONCE.value,
-            "cost": self.cost.as_json(),
-            "message": self.message[:MESSAGE_CHARACTERS_MAX],
         }
+        return self._json("seed", figures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,68 +106,43 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(_JobReport):
     """The current state of a verification."""
 
-    run_id: str
-    phase: JobPhase = JobPhase.PREPARING
     windows: Windows = field(default_factory=Windows)
     source_records: int = 0
     target_records: int = 0
     differences: int = 0
-    cost: Cost = field(default_factory=Cost)
-    message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        windows = self.windows
-        return {
-            "version": VERSION,
-            "job": "verify",
-            "runId": self.run_id,
-            "phase": self.phase.value,
-            "windows": {
-                "total": windows.total,
-                "equal": windows.equal,
-                "reordered": windows.reordered,
-                "different": windows.different,
-                "undecided": windows.undecided,
-            },
+        figures = {
+            "windows": asdict(self.windows),
             "sourceRecords": self.source_records,
             "targetRecords": self.target_records,
             "differences": self.differences,
-            "cost": self.cost.as_json(),
-            "message": self.message[:MESSAGE_CHARACTERS_MAX],
         }
+        return self._json("verify", figures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveReport:
+class ArchiveReport(_JobReport):
     """The current state of an export or a restore. Records and bytes are of this run."""
 
-    run_id: str
     job: str  # export, restore
-    phase: JobPhase = JobPhase.PREPARING
     partitions: int = 0
     done: int = 0
     records: int = 0
     bytes: int = 0
     gap_records: int = 0  # offsets that the source deleted while they were exported
-    cost: Cost = field(default_factory=Cost)
-    message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "version": VERSION,
-            "job": self.job,
-            "runId": self.run_id,
-            "phase": self.phase.value,
+        figures = {
             "partitions": {"total": self.partitions, "done": self.done},
             "records": self.records,
             "bytes": self.bytes,
             "gapRecords": self.gap_records,
-            "cost": self.cost.as_json(),
-            "message": self.message[:MESSAGE_CHARACTERS_MAX],
         }
+        return self._json(self.job, figures)
 
 
 Report = SeedReport | VerifyReport | ArchiveReport

@@ -24,7 +24,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.plan import Plan
-from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.connector import parse_checkpoint
 from mirrorflow_replicator.config.plugins import make_replication_policy
 
 Fields = Mapping[str, Any]

@@ -26,7 +26,7 @@ from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.plan import Plan, plan_of_all
-from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.connector import parse_checkpoint
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
 from mirrorflow_replicator.http.progress import line

@@ -34,7 +34,7 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.verify import driver
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
-from mirrorflow_seed.verify.summary import Verification, counted
+from mirrorflow_seed.verify.summary import Verification, counted, with_progress
 from mirrorflow_seed.verify.verify_plan import plan
 from mirrorflow_seed.verify.windows import Split
 
@@ -98,16 +98,9 @@ def verification(
 def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
     """Returns *first* with the results *done* added."""
     windows = [window for one in done for window in one.windows]
-    found, before = counted(one.outcome for one in windows), first.windows
-    return replace(
+    return with_progress(
         first,
-        windows=replace(
-            before,
-            equal=found.equal,
-            reordered=found.reordered,
-            different=found.different,
-            undecided=before.undecided + found.undecided,
-        ),
+        counted(one.outcome for one in windows),
         source_records=sum(one.source_count for one in windows),
         target_records=sum(one.target_count for one in windows),
         differences=sum(one.differing for one in windows),

@@ -336,14 +336,14 @@ class FileRestorer:
             while waiting:
                 done, waiting = wait(waiting, timeout=POLL_S)
                 if any(one.exception() is not None for one in done):
-                    self._coordinator.stop = True
+                    self._coordinator.stop_tasks()
                 self._publish()
         for one in futures:
             one.result()
 
     def stop(self) -> None:
         """Stops gracefully: tasks finish what is in flight."""
-        self._coordinator.stop = True
+        self._coordinator.stop_tasks()
         log.info("stopping: tasks finish their in-flight requests")
 
     def _partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:

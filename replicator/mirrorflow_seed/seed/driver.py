@@ -118,7 +118,7 @@ class SeedJob:
     def _stop(self) -> None:
         if self._coordinator.stop:
             self._cancel()  # a second signal stops at once
-        self._coordinator.stop = True
+        self._coordinator.stop_tasks()
         log.info("stopping: tasks finish their in-flight requests")
 
     async def _seed(self) -> int:
@@ -278,7 +278,7 @@ class SeedJob:
         self._logged_reasons = frozenset(errors_by_reason)
         if still_s > self._job.stalled_s and not self._coordinator.stop:
             self._stalled_s = still_s
-            self._coordinator.stop = True
+            self._coordinator.stop_tasks()
 
     async def _read_positions(self, survey: SeedSurvey) -> None:
         """Reads how far each partition is copied, as its task has stored it."""

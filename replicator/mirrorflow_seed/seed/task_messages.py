@@ -79,6 +79,10 @@ class Coordinator:
         self.receive(report)
         return json.dumps({"stop": self.stop, "bytesPerSecond": self.task_bytes_per_second}).encode()
 
+    def stop_tasks(self) -> None:
+        """Answers every further report of a task with the instruction to stop."""
+        self.stop = True
+
     def receive(self, report: SeedTaskReport) -> None:
         """Stores *report* as the latest report of its attempt."""
         for index, offset in report.next_offsets.items():

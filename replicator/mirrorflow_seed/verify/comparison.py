@@ -118,11 +118,9 @@ class Comparison:
                 self._tally(index * size).reason = reason
         return [
             tally.result(
-                topic=split.topic,
-                partition=split.partition,
-                target_topic=split.target_topic,
-                from_offset=max(index * size, split.source_from),
-                to_offset=min((index + 1) * size, max(split.source_to, split.source_from)),
+                split,
+                max(index * size, split.source_from),
+                min((index + 1) * size, max(split.source_to, split.source_from)),
             )
             for index, tally in sorted(self._tallies.items())
         ]

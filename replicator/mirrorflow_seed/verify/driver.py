@@ -39,7 +39,7 @@ from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import cause_of, require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.verify.partition_planner import PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.stretch_comparison import (
     CompareSettings,
@@ -47,9 +47,16 @@ from mirrorflow_seed.verify.stretch_comparison import (
     clusters,
     compare_stretches,
 )
-from mirrorflow_seed.verify.summary import Verification, counted
+from mirrorflow_seed.verify.summary import Verification, counted, with_progress
 from mirrorflow_seed.verify.verify_plan import plan
-from mirrorflow_seed.verify.windows import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS, Split
+from mirrorflow_seed.verify.windows import (
+    KEYS_MAX,
+    SPLIT_WINDOWS,
+    WINDOW_OFFSETS,
+    PlanSettings,
+    Split,
+    WindowOutcome,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -233,6 +240,7 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
 REPORT_S: Final = 0.5
 # Starting a task costs 50 ms in Spark and as much for connections, so idle partitions share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
@@ -317,8 +325,7 @@ class _Progress:
 
     def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
         self._first = first
-        windows = ("equal", "reordered", "different", "undecided")
-        names = (*windows, "source", "target", "differing", "bytes", "milliseconds")
+        names = (*OUTCOMES, "source", "target", "differing", "bytes", "milliseconds")
         self._counts = {name: context.accumulator(0) for name in names}
 
     def counting(self) -> Callable[[StretchResult], StretchResult]:
@@ -327,7 +334,7 @@ class _Progress:
 
         def count(one: StretchResult) -> StretchResult:
             windows = counted(window.outcome for window in one.windows)
-            for name in ("equal", "reordered", "different", "undecided"):
+            for name in OUTCOMES:
                 counts[name].add(getattr(windows, name))
             counts["source"].add(sum(window.source_count for window in one.windows))
             counts["target"].add(sum(window.target_count for window in one.windows))
@@ -340,17 +347,9 @@ class _Progress:
 
     def report(self) -> VerifyReport:
         now = {name: int(count.value) for name, count in self._counts.items()}
-        before = self._first.windows
-        return replace(
+        return with_progress(
             self._first,
-            phase=JobPhase.RUNNING,
-            windows=replace(
-                before,
-                equal=before.equal + now["equal"],
-                reordered=before.reordered + now["reordered"],
-                different=before.different + now["different"],
-                undecided=before.undecided + now["undecided"],
-            ),
+            Windows(**{name: now[name] for name in OUTCOMES}),
             source_records=now["source"],
             target_records=now["target"],
             differences=now["differing"],

@@ -30,15 +30,11 @@ from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known_offsets import Guess, KnownPartition
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
 from mirrorflow_seed.verify.windows import (
-    KEYS_MAX,
-    SPLIT_WINDOWS,
-    WINDOW_OFFSETS,
     Method,
+    PlanSettings,
     Split,
     WindowOutcome,
     WindowResult,
-    is_sampled,
-    stretches,
 )
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
@@ -67,6 +63,14 @@ class RecordAt(NamedTuple):
         return self.digested.digest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The first offset of a log and its end offset (exclusive)."""
+
+    begin: int
+    end: int
+
+
 class BoundaryLog:
     """One side of a partition, from its first offset to its frozen end."""
 
@@ -74,13 +78,12 @@ class BoundaryLog:
         self,
         cluster: Cluster,
         partition: TopicPartition,
-        begin: int,
-        end: int,
-        *,
+        extent: OffsetRange,
         digest: RecordDigest,
+        *,
         read_committed: bool,
     ) -> None:
-        self.begin, self.end = begin, end
+        self.begin, self.end = extent.begin, extent.end
         self.partition = partition
         self._cluster = cluster
         self._digest = digest
@@ -157,19 +160,6 @@ NO_END = "The flow has copied more than this source has, and the target offset w
 NO_TARGET = "The target has no such partition, and no stored offset shows that anything was copied."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
-    """How a run cuts partitions into stretches."""
-
-    run_id: str
-    share: float = 1.0
-    window_offsets: int = WINDOW_OFFSETS
-    split_windows: int = SPLIT_WINDOWS
-    keys_max: int = KEYS_MAX
-    timestamps: bool = True  # False: not compared anywhere
-    target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
-
-
 @dataclass(slots=True)
 class VerifyPlan:
     """The splits, largest first; windows that are undecided from the start; notes on what is not compared."""
@@ -178,14 +168,6 @@ class VerifyPlan:
     undecided: list[WindowResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     partitions: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """The first offset of a log and its end offset (exclusive)."""
-
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,16 +209,9 @@ class PartitionPlanner:
         )
         of_target = RecordDigest(plan_settings.run_id, one.at.partition, timestamps=one.timestamps)
         self._source = BoundaryLog(
-            source,
-            one.at,
-            one.source.begin,
-            one.source.end,
-            digest=of_source,
-            read_committed=settings.read_committed,
+            source, one.at, one.source, of_source, read_committed=settings.read_committed
         )
-        self._target = BoundaryLog(
-            target, one.target, there.begin, there.end, digest=of_target, read_committed=True
-        )
+        self._target = BoundaryLog(target, one.target, there, of_target, read_committed=True)
 
     async def plan_partition(self) -> None:
         """Adds splits, undecided windows and notes to the plan. Raises ClusterError."""
@@ -273,9 +248,7 @@ class PartitionPlanner:
             1, -(-max(source.end - source.begin, target.end - target.begin) // plan_settings.keys_max)
         )
         for number in range(classes):
-            if is_sampled(
-                plan_settings.run_id, self._one.at.topic, self._one.at.partition, number, plan_settings.share
-            ):
+            if plan_settings.is_sampled(self._one.at, number):
                 self._found.splits.append(
                     dataclasses.replace(
                         self._whole_split(),
@@ -353,16 +326,7 @@ class PartitionPlanner:
 
     async def _plan_stretches(self, begin: int, target_begin: int) -> None:
         plan_settings, source, target = self._plan_settings, self._source, self._target
-        parts = stretches(
-            plan_settings.run_id,
-            self._one.at.topic,
-            self._one.at.partition,
-            begin,
-            source.end,
-            share=plan_settings.share,
-            window_offsets=plan_settings.window_offsets,
-            split_windows=plan_settings.split_windows,
-        )
+        parts = plan_settings.stretches(self._one.at, begin, source.end)
         if not parts and plan_settings.share >= 1.0:
             parts = [(begin, source.end)]  # no source offsets, but perhaps records on the target
         located: dict[int, int | None] = {begin: target_begin, source.end: target.end}

@@ -86,15 +86,7 @@ class NewestPerKeyComparison:
         for here, there in pairs:
             self._judge(tally, here, there, settled)
         tally.reason = reason or tally.reason
-        result = tally.result(
-            topic=split.topic,
-            partition=split.partition,
-            target_topic=split.target_topic,
-            from_offset=split.source_from,
-            to_offset=split.source_to,
-            key_class=split.key_class,
-        )
-        return [result]
+        return [tally.result(split, split.source_from, split.source_to, key_class=split.key_class)]
 
     def _take(self, side: str, batch: Batch) -> None:
         if not checksum_holds(batch):
@@ -177,21 +169,6 @@ async def compare_stretches(
         return [await compare_stretch(sides, settings, split, compare_settings) for split in splits]
 
 
-async def read_stretch(settings: SourceSettings, split: Split) -> int:
-    """Reads both sides without comparing them, for benchmarks; returns the bytes read.
-
-    Raises ClusterError, SettingError.
-    """
-    async with clusters(settings) as sides, _readers(sides, settings, split) as readers:
-
-        async def drain(reader: StretchReader) -> None:
-            while await reader.more() is not None:
-                pass
-
-        await asyncio.gather(*map(drain, readers.values()))
-        return sum(reader.bytes_read for reader in readers.values())
-
-
 @contextlib.asynccontextmanager
 async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
     """Yields connections to "source" and "target", closed at the end. Raises ClusterError, SettingError."""
@@ -207,7 +184,7 @@ async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Clust
 
 
 @contextlib.asynccontextmanager
-async def _readers(
+async def stretch_readers(
     sides: Mapping[str, Cluster], settings: SourceSettings, split: Split
 ) -> AsyncIterator[Mapping[str, StretchReader]]:
     """Yields started readers of both sides of the stretch."""
@@ -254,7 +231,7 @@ async def compare_stretch(
             split, source=of_source, target=of_target, decode_all=compare_settings.decode_all
         )
     reason = ""
-    async with _readers(sides, settings, split) as readers:
+    async with stretch_readers(sides, settings, split) as readers:
         try:
             await _walk(comparison, readers, compare_settings.bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:

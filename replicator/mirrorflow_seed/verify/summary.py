@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
@@ -121,6 +121,13 @@ def counted(outcomes: Iterable[WindowOutcome]) -> Windows:
         different=found[WindowOutcome.DIFFERENT],
         undecided=found[WindowOutcome.UNDECIDED],
     )
+
+
+def with_progress(first: VerifyReport, done: Windows, **figures: Any) -> VerifyReport:
+    """Returns *first*, which has the windows of the plan, with the compared windows *done* and *figures*."""
+    undecided = first.windows.undecided + done.undecided
+    windows = replace(done, total=first.windows.total, undecided=undecided)
+    return replace(first, windows=windows, **figures)
 
 
 def _window(one: WindowResult) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from mirrorflow_seed.verify.partition_planner import (
     OffsetRange,
     PartitionLayout,
     PartitionPlanner,
-    PlanSettings,
     VerifyPlan,
 )
+from mirrorflow_seed.verify.windows import PlanSettings
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.

@@ -14,6 +14,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.verify.digests import DIGEST_BYTES, SUM_MODULUS, Digested
 
 # One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
@@ -68,38 +69,39 @@ class Split:
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
 
 
-def is_sampled(run_id: str, topic: str, partition: int, window: int, share: float) -> bool:
-    """Whether run *run_id* compares this window; *share* is the sampled fraction of windows."""
-    if share >= 1.0:
-        return True
-    text = f"{run_id}\0{topic}\0{partition}\0{window}"
-    number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-    return number < share * (1 << 64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """How a run cuts partitions into stretches."""
 
+    run_id: str
+    share: float = 1.0  # the fraction of windows that is compared
+    window_offsets: int = WINDOW_OFFSETS
+    split_windows: int = SPLIT_WINDOWS
+    keys_max: int = KEYS_MAX
+    timestamps: bool = True  # False: not compared anywhere
+    target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
-def stretches(
-    run_id: str,
-    topic: str,
-    partition: int,
-    begin: int,
-    end: int,
-    *,
-    share: float,
-    window_offsets: int = WINDOW_OFFSETS,
-    split_windows: int = SPLIT_WINDOWS,
-) -> list[tuple[int, int]]:
-    """Cuts [begin, end) at window boundaries into sampled stretches of at most *split_windows* windows."""
-    found: list[tuple[int, int]] = []
-    for window in range(begin // window_offsets, -(-end // window_offsets)):
-        if not is_sampled(run_id, topic, partition, window, share):
-            continue
-        start = max(begin, window * window_offsets)
-        stop = min(end, (window + 1) * window_offsets)
-        if found and found[-1][1] == start and stop - found[-1][0] <= split_windows * window_offsets:
-            found[-1] = found[-1][0], stop
-        else:
-            found.append((start, stop))
-    return found
+    def is_sampled(self, at: TopicPartition, window: int) -> bool:
+        """Whether this run compares that window of the partition."""
+        if self.share >= 1.0:
+            return True
+        text = f"{self.run_id}\0{at.topic}\0{at.partition}\0{window}"
+        number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+        return number < self.share * (1 << 64)
+
+    def stretches(self, at: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
+        """Cuts [begin, end) at window boundaries into sampled stretches of at most `split_windows` windows."""
+        size = self.window_offsets
+        found: list[tuple[int, int]] = []
+        for window in range(begin // size, -(-end // size)):
+            if not self.is_sampled(at, window):
+                continue
+            start, stop = max(begin, window * size), min(end, (window + 1) * size)
+            if found and found[-1][1] == start and stop - found[-1][0] <= self.split_windows * size:
+                found[-1] = found[-1][0], stop
+            else:
+                found.append((start, stop))
+        return found
 
 
 # Per window; counts have no limit. A window without any match must not fill the driver's memory.
@@ -236,21 +238,12 @@ class WindowTally:
             return WindowOutcome.DIFFERENT
         return WindowOutcome.EQUAL if self.is_ordered else WindowOutcome.REORDERED
 
-    def result(
-        self,
-        *,
-        topic: str,
-        partition: int,
-        target_topic: str,
-        from_offset: int,
-        to_offset: int,
-        key_class: int = -1,
-    ) -> WindowResult:
+    def result(self, split: Split, from_offset: int, to_offset: int, *, key_class: int = -1) -> WindowResult:
         outcome = self.outcome
         return WindowResult(
-            topic=topic,
-            partition=partition,
-            target_topic=target_topic,
+            topic=split.topic,
+            partition=split.partition,
+            target_topic=split.target_topic,
             from_offset=from_offset,
             to_offset=to_offset,
             target_from_offset=self.target_from,

@@ -23,12 +23,11 @@ from mirrorflow_seed.verify.partition_planner import (
     OffsetRange,
     PartitionLayout,
     PartitionPlanner,
-    PlanSettings,
     RecordAt,
     VerifyPlan,
 )
 from mirrorflow_seed.verify.verify_plan import ended_with_source
-from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
+from mirrorflow_seed.verify.windows import PlanSettings, WindowOutcome, WindowResult
 from tests.unit.seed.test_comparison import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
@@ -50,8 +49,10 @@ class Logs:
 
 
 class MemoryLog:
-    def __init__(self, cluster: Logs, partition: TopicPartition, begin: int, end: int, **_: object) -> None:
-        self.begin, self.end, self.partition = begin, end, partition
+    def __init__(
+        self, cluster: Logs, partition: TopicPartition, extent: OffsetRange, _: RecordDigest, **__: object
+    ) -> None:
+        self.begin, self.end, self.partition = extent.begin, extent.end, partition
         self._records = cluster.records(partition)
 
     async def records(self, offset: int, count: int) -> list[RecordAt]:

@@ -3,7 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed.verify.windows import is_sampled, stretches
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.verify.windows import PlanSettings
+
+AT = TopicPartition("t", 0)
 
 
 @given(
@@ -14,7 +17,8 @@ def test_stretches_are_in_order_within_their_bounds_and_cut_at_windows(
 ) -> None:
     """All of it without a sample, each window wholly or not at all with one."""
     end = begin + length
-    found = stretches("r", "t", 0, begin, end, share=share, window_offsets=window, split_windows=windows)
+    settings = PlanSettings(run_id="r", share=share, window_offsets=window, split_windows=windows)
+    found = settings.stretches(AT, begin, end)
 
     offsets = [at for start, stop in found for at in (start, stop)]
     assert offsets == sorted(offsets)
@@ -25,12 +29,17 @@ def test_stretches_are_in_order_within_their_bounds_and_cut_at_windows(
         assert sum(stop - start for start, stop in found) == length
     sampled = {at // window for start, stop in found for at in range(start, stop)}
     assert sampled == {
-        one for one in range(begin // window, -(-end // window)) if is_sampled("r", "t", 0, one, share)
+        one for one in range(begin // window, -(-end // window)) if settings.is_sampled(AT, one)
     } - (set() if length else {begin // window})
 
 
 def test_sample_depends_on_the_run_id_only() -> None:
-    first = [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]
+    first = _sampled("1")
     assert 120 < sum(first) < 280
-    assert first == [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]
-    assert first != [is_sampled("2", "t", 0, window, 0.1) for window in range(2_000)]
+    assert first == _sampled("1")
+    assert first != _sampled("2")
+
+
+def _sampled(run_id: str) -> list[bool]:
+    settings = PlanSettings(run_id=run_id, share=0.1)
+    return [settings.is_sampled(AT, window) for window in range(2_000)]

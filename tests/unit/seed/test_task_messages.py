@@ -51,7 +51,7 @@ def test_task_reports_progress_and_receives_a_stop():
             at + coordinator.path, SeedTaskReport(attempt="a", next_offsets={3: 17}, reason="R", message="m")
         )
         held_up = coordinator.errors_by_reason
-        coordinator.stop = True
+        coordinator.stop_tasks()
         second = send_report(at + coordinator.path, SeedTaskReport(attempt="a", next_offsets={3: 9}))
         elsewhere = send_report(at + "/task-reports/x", SeedTaskReport(attempt="a"))
     finally:
