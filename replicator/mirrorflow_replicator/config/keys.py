@@ -203,6 +203,7 @@ KEYS: tuple[Key, ...] = (
         transforms.*: `type`, `predicate`, `negate`, and `regex`, `replacement`, `header`, `value.literal`, `headers` as of Java's classes
         predicates.*: `type` and `pattern` of TopicNameMatches
         mirrorflow.http.listeners: counts for the process, if the worker has none
+        rest.modify.enable: counts for the process, if the worker has none
     """, top_level=False),
     *rows(Scope.CONNECTOR, Verdict.MAPPED, r"""
         admin.timeout.ms: every request has its own limit

@@ -38,7 +38,7 @@ DISTRIBUTED = "distributed"
 HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
 HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
 PORT_MAX = 65_535
-LEVEL_KEY = "metrics.level"
+MODIFY_KEY = "rest.modify.enable"
 
 
 def load_standalone(
@@ -145,7 +145,7 @@ def worker_settings(
         key: value
         for text in connectors
         for key, value in text.items()
-        if key in (HTTP_LISTENERS_KEY, LEVEL_KEY)
+        if key in (HTTP_LISTENERS_KEY, MODIFY_KEY, "metrics.level")
     }
     read = PropertyReader(process | dict(worker), Resolver(worker), DEFAULTS)
     parsed = tuple(parse_connector(properties, worker, now_ms=now_ms) for properties in connectors)
@@ -162,7 +162,7 @@ def worker_settings(
         connectors=parsed,
         http=HttpSettings(
             listeners=checked_listeners(read.names(HTTP_LISTENERS_KEY, listeners)),
-            modify_enabled=read.flag("rest.modify.enable", default=name == DISTRIBUTED),
+            modify_enabled=read.flag(MODIFY_KEY, default=name == DISTRIBUTED),
             tls=clients.with_prefix(worker, "listeners.https.")
             or {key: value for key, value in worker.items() if key.startswith("ssl.")},
             others_client_auth=worker.get(HTTP_CLIENT_AUTH_KEY, ""),

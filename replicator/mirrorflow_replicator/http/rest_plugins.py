@@ -201,7 +201,7 @@ def _documentation(key: Key | None) -> str:
 
 def _type(name: str) -> str:
     """Returns Java's ConfigDef.Type of one of our settings; their names follow a pattern."""
-    if name.endswith((".enabled", ".only")):
+    if name.endswith((".enable", ".enabled", ".only")):
         return "BOOLEAN"
     if name.endswith((".interval.seconds", ".ms")):
         return "LONG"

@@ -112,6 +112,15 @@ def test_http_is_read_only_unless_told_otherwise():
     assert not load_distributed(WORKER_OF_CONNECT + "rest.modify.enable=false\n", []).http.modify_enabled
 
 
+def test_a_connectors_file_may_open_rest_for_its_process() -> None:
+    """The operator puts the key into the files of both; the worker's value wins."""
+    opened = load_standalone(WORKER, [SOURCE + "rest.modify.enable=true\n"])
+
+    assert (opened.http.modify_enabled, opened.warnings) == (True, ())
+    closed = load_standalone(WORKER + "rest.modify.enable=false\n", [SOURCE + "rest.modify.enable=true\n"])
+    assert not closed.http.modify_enabled
+
+
 def test_the_advertised_address_is_that_of_any_worker():
     """A lone one is called by it in statuses, as Java's is."""
     lines = "rest.advertised.host.name=mirror.example\nrest.advertised.port=81\n"
