@@ -138,10 +138,7 @@ def _state_files(options: argparse.Namespace, settings: Sequence[WorkerSettings]
 
 
 def _text(path: Path) -> str:
-    """Reads a properties file.
-
-    Java reads Latin-1, people write UTF-8: what is not UTF-8 was written for Java.
-    """
+    """Reads a properties file. Java reads Latin-1, people write UTF-8: what is not UTF-8 was written for Java."""
     content = path.read_bytes()
     try:
         return content.decode("utf-8")

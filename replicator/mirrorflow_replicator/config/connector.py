@@ -163,7 +163,6 @@ class Basics:
 
     @property
     def label(self) -> str:
-        """The beginning of the names of MM2's clients."""
         return clients.label(self.source_alias, self.target_alias, self.name)
 
     @classmethod

@@ -580,10 +580,7 @@ _FREE_TEXT = re.compile(
 
 
 def read_properties(text: str, warnings: list[str]) -> dict[str, str]:
-    """Returns the pairs of *text*, `without_comments`; warns of duplicate keys.
-
-    Raises InvalidSettingError.
-    """
+    """Returns the pairs of *text*, `without_comments`; warns of duplicate keys. Raises InvalidSettingError."""
     pairs = list(property_pairs(text))
     counts = Counter(key for key, _ in pairs)
     warnings += [

@@ -145,10 +145,7 @@ def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
 
 
 def make_group_selection(settings: CheckpointSettings) -> GroupSelection:
-    """Returns the selection of groups.
-
-    A user's filter has the method `should_replicate_group(group) -> bool`.
-    """
+    """Returns the selection of groups. A user's filter has the method `should_replicate_group(group) -> bool`."""
     admits = None
     if settings.group_filter:
         admits = _method("group.filter.class", settings.group_filter, settings, "should_replicate_group")

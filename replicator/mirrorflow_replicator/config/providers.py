@@ -43,7 +43,6 @@ class EnvironmentSource:
     allowed: SettingPattern
 
     def lookup(self, reference: Reference) -> str:
-        """Returns the value. Raises LookupError with the reason if there is none."""
         if reference.path:
             raise LookupError("variables of the environment have no path; write ${env:NAME}")
         if not self.allowed.matches(reference.key):
@@ -62,7 +61,6 @@ class FileSource:
     whole: bool
 
     def lookup(self, reference: Reference) -> str:
-        """Returns the value. Raises LookupError with the reason if there is none."""
         if not reference.path:
             raise LookupError("the path is missing")
         if self.whole:
@@ -100,10 +98,7 @@ _JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
 
 
 class Resolver:
-    """The providers that a set of properties declares.
-
-    Raises RefusedSettingError for an unsupported class.
-    """
+    """The providers that a set of properties declares. Raises RefusedSettingError for an unsupported class."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         names = read_list(properties.get(PROVIDERS_KEY, ""))

@@ -81,10 +81,7 @@ class AclSync:
         self._without_authorizer: set[str] = set()  # clusters for which that was logged
 
     async def sync(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Copies ACLs to the target; *topics* are those copied now.
-
-        Returns messages for what was not done.
-        """
+        """Copies ACLs to the target; *topics* are those copied now. Returns messages for what was not done."""
         try:
             return await self._sync(topics)
         except (NotAuthorizedError, UnsupportedBrokerError) as error:

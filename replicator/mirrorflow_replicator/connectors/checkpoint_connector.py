@@ -58,7 +58,6 @@ class CheckpointConnector:
         self.heard_of_all = False  # whether every group was read once
 
     async def run(self) -> None:
-        """Runs passes until cancelled; retries after errors."""
         try:
             while True:
                 try:
@@ -172,7 +171,6 @@ class CheckpointConnector:
         return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
 
     def report(self) -> ConnectorReport:
-        """Returns the current report of the connector."""
         problem = self._setbacks.newest
         state = "RUNNING" if self._opened else "UNASSIGNED"
         report = report_of(

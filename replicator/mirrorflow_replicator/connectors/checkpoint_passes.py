@@ -219,10 +219,7 @@ class CheckpointPasses:
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
 
     async def look(self) -> None:
-        """Translates where all groups stand now, and decides which checkpoints are due.
-
-        Raises UnreachableError.
-        """
+        """Translates where all groups stand now, and decides which checkpoints are due. Raises UnreachableError."""
         known = self._known
         await self._alone(
             ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
@@ -353,10 +350,7 @@ class CheckpointPasses:
         self._active = active
 
     async def _move(self, group: str) -> bool:
-        """Commits offsets for an idle *group*; returns whether it was active after all.
-
-        Raises ClusterError.
-        """
+        """Commits offsets for an idle *group*; returns whether it was active after all. Raises ClusterError."""
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target[group] = await groups.fetch_offsets(target, group)

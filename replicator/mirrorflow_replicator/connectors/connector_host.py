@@ -43,10 +43,7 @@ PAUSED = "PAUSED"
 
 
 class PausedSource:
-    """One paused source connector.
-
-    `run` ends only by cancellation; everything else is safe to read at any time.
-    """
+    """One paused source connector. `run` ends only by cancellation; everything else is safe to read at any time."""
 
     def __init__(self, connector: ConnectorSettings, settings: SourceSettings, *, samples: Samples) -> None:
         self._connector = connector
@@ -63,7 +60,6 @@ class PausedSource:
         self.heard_of_all = False  # whether every partition was read once
 
     async def run(self) -> None:
-        """Polls until cancelled; retries after errors."""
         try:
             while True:
                 try:
@@ -83,7 +79,6 @@ class PausedSource:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before it was reached."""
         target = self._clusters.get("target")
         return "" if target is None else target.cluster_id
 
@@ -158,7 +153,6 @@ class PausedSource:
         return TaskReport(task=0, state=PAUSED, partitions=self._partitions)
 
     def report(self) -> ConnectorReport:
-        """Returns the current report of the connector."""
         source, target = self._sides.reports(self._clusters.values())
         report = report_of(
             self._connector,
@@ -193,14 +187,12 @@ class IdleConnector:
         self._started_at_s = time.time()
 
     async def run(self) -> None:
-        """Waits to be cancelled."""
         await asyncio.Event().wait()
 
     async def stop(self, grace_s: float) -> None:
         """Does nothing: nothing is under way."""
 
     def report(self) -> ConnectorReport:
-        """Returns the current report of the connector."""
         properties, error = self._properties, self._error
         source, target = (properties.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
         return ConnectorReport(

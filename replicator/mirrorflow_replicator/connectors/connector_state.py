@@ -51,7 +51,6 @@ class ClusterClients:
         self._failed.pop(cluster.alias, None)
 
     def reports(self, clusters: Iterable[Cluster]) -> tuple[SideReport, SideReport]:
-        """Returns the state of source and target, from *clusters* and failed attempts."""
         known = [(cluster.alias, cluster.reach) for cluster in clusters]
         known += list(self._failed.items())
         source, target = (
@@ -96,12 +95,10 @@ class RetryState:
         self._in_a_row += 1
 
     def over(self) -> None:
-        """Notes a successful attempt."""
         self.newest, self._in_a_row = None, 0
 
     @property
     def pause_s(self) -> float:
-        """The pause before the next attempt, in seconds."""
         return backoff_s(self._in_a_row, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
 
 

@@ -96,7 +96,6 @@ class HeartbeatClusters:
         return () if self._cluster is None else self._cluster.warnings
 
     async def run(self) -> None:
-        """Writes heartbeats until cancelled; retries after errors."""
         try:
             while True:
                 try:
@@ -128,22 +127,17 @@ class HeartbeatClusters:
 
     @property
     def problem(self) -> MirrorFlowError | None:
-        """The error of the last attempt; None while all is well."""
         return self._setbacks.newest
 
     @property
     def side(self) -> SideReport:
-        """Whether the cluster can be used."""
         return self._sides.reports(() if self._cluster is None else (self._cluster,))[1]
 
     async def _connect(self, client: ClientSettings) -> Cluster:
         return await Cluster.connect(client, resolve=self._resolve)
 
     async def _ensure_topic(self, cluster: Cluster) -> None:
-        """Creates the topic with the admin client if it is missing.
-
-        A producer alone needs no right to create.
-        """
+        """Creates the topic with the admin client if it is missing. A producer alone needs no right to create."""
         await cluster.refresh([self.topic])
         if cluster.leader(self.topic, 0) is not None:
             return
@@ -206,7 +200,6 @@ class HeartbeatConnector:
         )
 
     async def run(self) -> None:
-        """Writes to every cluster until cancelled."""
         async with asyncio.TaskGroup() as group:
             for beats in self._beats:
                 group.create_task(beats.run(), name=f"heartbeats-{beats.settings.target_alias}")
@@ -216,7 +209,6 @@ class HeartbeatConnector:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before it was reached, or if nothing is written to it."""
         target = self._settings.target_alias
         ids = (one.cluster_id for one in self._beats if one.settings.target_alias == target)
         return next(ids, "")
@@ -289,10 +281,7 @@ class Copying(Protocol):
 
 
 class HeartbeatMonitor:
-    """Reads the copied heartbeats of one flow.
-
-    `run` ends only by cancellation; everything else is safe at any time.
-    """
+    """Reads the copied heartbeats of one flow. `run` ends only by cancellation; everything else is safe at any time."""
 
     def __init__(self, name: str, is_heartbeats_topic: Callable[[str], bool]) -> None:
         self.problem: MirrorFlowError | None = None  # of the last check; None while all is well
@@ -302,7 +291,6 @@ class HeartbeatMonitor:
         self._read_to: dict[TopicPartition, int] = {}
 
     def report(self, cluster: str) -> tuple[HeartbeatReport, ...]:
-        """Returns the newest heartbeat of each copy on *cluster*."""
         return tuple(
             HeartbeatReport(cluster=cluster, topic=topic, timestamp_ms=timestamp)
             for topic, timestamp in sorted(self._newest.items())
@@ -314,7 +302,6 @@ class HeartbeatMonitor:
         return () if self.problem is None else (f"Copied heartbeats cannot be looked at: {self.problem}",)
 
     async def run(self, copying: Copying) -> None:
-        """Polls until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             copies = sorted(

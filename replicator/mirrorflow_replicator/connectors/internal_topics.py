@@ -121,10 +121,7 @@ def is_internal(topic: str) -> bool:
 
 
 def mends(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
-    """Returns the changes without which *topic* would lose records; () if it keeps all.
-
-    *found*: its settings.
-    """
+    """Returns the changes without which *topic* would lose records; () if it keeps all. *found*: its settings."""
     values = {entry.name: entry.value for entry in found}
     keeping = ("cleanup.policy", "retention.ms", "retention.bytes")
     return tuple(
@@ -139,8 +136,7 @@ async def mend_topics(
 ) -> Unmended:
     """Sets the required settings on those of *topics* that exist. *validate_only*: nothing is changed.
 
-    A topic whose name is not one of MM2's internal ones may hold other data and is never changed. Raises
-    ClusterError.
+    A topic whose name is not one of MM2's internal ones may hold other data and is never changed. Raises ClusterError.
     """
     wanted: dict[str, tuple[ConfigChange, ...]] = {}
     unread: list[str] = []

@@ -32,10 +32,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 class Rebalancing:
-    """Balances the tasks of one connector.
-
-    Created each time a process begins to lead it, with nothing measured.
-    """
+    """Balances the tasks of one connector. Created each time a process begins to lead it, with nothing measured."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings

@@ -58,10 +58,7 @@ NEVER = float("inf")
 
 
 class SourceConnector:
-    """One MirrorSourceConnector.
-
-    `run` ends only by cancellation; all properties are safe to read at any time.
-    """
+    """One MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
 
     def __init__(
         self, settings: SourceSettings, *, resolve: Resolve, balancing: Rebalancing | None = None
@@ -103,7 +100,6 @@ class SourceConnector:
 
     @property
     def sides(self) -> tuple[SideReport, SideReport]:
-        """Whether source and target can be used."""
         return self._sides.reports(self._clusters.values())
 
     @property
@@ -139,10 +135,7 @@ class SourceConnector:
         return tuple(dict.fromkeys(found))  # a setting refused at creation is refused at the next sync, too
 
     async def run(self, hand: Hand) -> None:
-        """Follows both clusters until cancelled.
-
-        Calls *hand* with all tasks' partitions whenever they change.
-        """
+        """Follows both clusters until cancelled. Calls *hand* with all tasks' partitions whenever they change."""
         try:
             while True:
                 try:
@@ -237,10 +230,7 @@ class SourceConnector:
             await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
 
     async def _mend_internal_topics(self) -> tuple[str, ...]:
-        """Sets the required settings on the flow's own topics.
-
-        Returns warnings for those it may not change.
-        """
+        """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
         source, target = self.clusters
         of_source = await mend_topics(source, internal_topics_of_source(self._settings))
         of_target = await mend_topics(target, internal_topics(self._settings))
@@ -338,10 +328,7 @@ class SourceConnector:
 
 
 def relist_after_s(age_s: float, every_s: float) -> float:
-    """Returns when to list topics again, *age_s* after the first listing.
-
-    *every_s* is the configured interval.
-    """
+    """Returns when to list topics again, *age_s* after the first listing. *every_s* is the configured interval."""
     return min(every_s, max(RELIST_MIN_S, RELIST_SHARE * age_s))
 
 

@@ -62,7 +62,6 @@ class SourceHost:
         )
 
     async def run(self) -> None:
-        """Discovers topics and assigns partitions until cancelled."""
         # Started before anything is known, so that its imports and connections run in parallel.
         self._child(0)
         beside = [
@@ -84,7 +83,6 @@ class SourceHost:
         await self._owner.prepare(self._discovery.clusters)
 
     async def stop(self, grace_s: float) -> None:
-        """Stops all tasks gracefully, and kills those still running after *grace_s*."""
         await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
         await self._owner.leave()
 
@@ -148,7 +146,6 @@ class SourceHost:
 
     @property
     def heard_of_all(self) -> bool:
-        """Whether the tasks have reported every partition that was assigned to them."""
         assigned = self._discovery.assignment
         given = {partition for task in assigned or () for partition in task}
         heard = {partition for child in self._children.values() for partition in child.partitions}
@@ -161,11 +158,9 @@ class SourceHost:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before it was reached."""
         return self._owner.target_cluster_id
 
     def report(self) -> ConnectorReport:
-        """Returns the current report of the connector."""
         tasks = tuple(
             TaskReport(
                 task=child.task,
@@ -236,10 +231,7 @@ class SourceHost:
 
 
 def _standing_still_in(parts: Sequence[PartitionReport]) -> str:
-    """Returns the first messages of stopped and stalled partitions.
-
-    A Connect client sees them nowhere else.
-    """
+    """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
     found = [one.message for one in parts if one.phase is PartitionPhase.STOPPED or one.is_stalled]
     more = [f"{len(found) - TOLD_MAX} further partitions stand still."] if len(found) > TOLD_MAX else []
     return " ".join(found[:TOLD_MAX] + more)

@@ -21,10 +21,7 @@ _SIZE = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """The first message: the task's settings and ids.
-
-    Clients connect at once, to be warm when the work comes.
-    """
+    """The first message: the task's settings and ids. Clients connect at once, to be warm when the work comes."""
 
     settings: SourceSettings
     task: int

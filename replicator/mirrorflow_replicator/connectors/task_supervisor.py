@@ -152,10 +152,7 @@ class TaskSupervisor:
         self._send(Level(logger=logger, level=level))
 
     def _send(self, message: Assign | Finish | Stop | Level) -> bool:
-        """Sends *message*.
-
-        Returns False if no process can receive it: the next one gets it when it has started.
-        """
+        """Sends *message*. Returns False if no process can receive it: the next one gets it when it has started."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             return False

@@ -166,9 +166,8 @@ class TopicSync:
     async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str] = ()) -> tuple[str, ...]:
         """Copies topic settings to the target; *names* as in Arrangement.
 
-        Returns messages for what was not done.
-
-        The retention of target topics in *held* is left alone: a bulk job writes older records into them.
+        Returns messages for what was not done. The retention of target topics in *held* is left alone: a bulk
+        job writes older records into them.
         """
         warnings: list[str] = []
         there = _sizes(self._target)
@@ -302,10 +301,7 @@ def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
 
 
 class RetentionWriter:
-    """Retention holds on one flow's target topics.
-
-    Methods read *log* again where its newest state matters.
-    """
+    """Retention holds on one flow's target topics. Methods read *log* again where its newest state matters."""
 
     def __init__(self, target: Cluster, log: DecisionLog, *, now_ms: Callable[[], int]) -> None:
         self._target = target
@@ -313,10 +309,7 @@ class RetentionWriter:
         self._now_ms = now_ms
 
     async def hold(self, holder: str, before: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
-        """Holds the topics of *before* until `give_up`; returns messages for what was refused.
-
-        Raises ClusterError.
-        """
+        """Holds the topics of *before* until `give_up`; returns messages for what was refused. Raises ClusterError."""
         known = (await self._log.read()).holds
         holds = [
             # A topic that is held already shows the other hold's value; what it had before that one counts.
@@ -334,9 +327,7 @@ class RetentionWriter:
     async def renew(self, holder: str, settings: Mapping[str, Collection[str]]) -> tuple[str, ...]:
         """Extends the lease of *holder* on *settings* by topic, and sets again what was changed.
 
-        Raises ClusterError.
-
-        A value that a user set meanwhile is held as well, and noted: it is what will be restored.
+        Raises ClusterError. A value that a user set meanwhile is held as well, and noted: it is what will be restored.
         """
         now_ms = self._now_ms()
         lease = RetentionLease(holder=holder, until_ms=now_ms + LEASE_MS)

@@ -15,34 +15,30 @@ Families are rendered one at a time, so that the server can do other work in bet
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from mirrorflow_core.reports import (
-    CheckpointLatency,
-    ConnectorReport,
-    GroupsReport,
-    Guarantee,
-    PartitionPhase,
-    PartitionReport,
-    TaskReport,
-)
+from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_replicator.http.progress import partitions_of
 from mirrorflow_replicator.http.samples import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
-from mirrorflow_replicator.process import ResourceUsage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MM2 = "kafka_connect_mirror_mirrorsourceconnector_"
+LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
 SAMPLES_PER_PIECE = 2000  # about 250 kB of text, a few milliseconds
+_CONNECT = "kafka_connect_"
+_WORKER = "kafka_connect_worker_"
+_OURS = "mirrorflow_"
+_SPREAD = ("min", "max", "avg")  # in the order of `Spread`
 _TO_ESCAPE = re.compile(r'[\\"\n]')
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 
 Value = float | None
-Sample = tuple[str, Value]  # labels with braces, value; None: unknown, omitted
+Labels = Mapping[str, str | int]
+Sample = tuple[Labels | str, Value]  # labels, or their text with braces; the value, None where it is unknown
 
 
 def escape_label(text: str) -> str:
@@ -52,9 +48,65 @@ def escape_label(text: str) -> str:
     return _TO_ESCAPE.sub(lambda match: _ESCAPES[match.group()], text)
 
 
-def labels(**values: str | int) -> str:
-    """Returns `{name="value",...}`, escaped."""
-    return "{" + ",".join(f'{name}="{escape_label(str(value))}"' for name, value in values.items()) + "}"
+def labels(values: Labels) -> str:
+    """Returns `{name="value",...}`, escaped; "" without labels."""
+    inner = ",".join(f'{name}="{escape_label(str(value))}"' for name, value in values.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+def answer(view: WorkerView) -> Response:
+    """Answers `GET /metrics`."""
+    return Response(
+        content_type=CONTENT_TYPE, body=(piece.encode("utf-8", "replace") for piece in render(view))
+    )
+
+
+def render(view: WorkerView) -> Iterator[str]:
+    """Yields the whole exposition in pieces, each of whole lines."""
+    yield from _worker(view)
+    rows: list[_Row] = []
+    for report in view.connectors:
+        rows += _rows(report, view)
+        yield ""
+    yield from _of_mm2(rows)
+    yield from _of_rows(rows)
+    yield from _partitions(view)
+    yield from _connectors(view)
+    yield from _groups(view)
+    yield from _coordinator(view)
+    yield from _clients(view)
+    yield from _tasks(view)
+    yield from _process(view)
+
+
+def _gauge(name: str, about: str, samples: Iterable[Sample], *, kind: str = "gauge") -> Iterator[str]:
+    """Yields HELP, TYPE and the samples; nothing if there is no sample."""
+    lines = [
+        f"{name}{own if isinstance(own, str) else labels(own)} {value!r}\n"
+        for own, value in samples
+        if value is not None
+    ]
+    if not lines:
+        return
+    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
+    for begin in range(0, len(lines), SAMPLES_PER_PIECE):
+        yield "".join(lines[begin : begin + SAMPLES_PER_PIECE])
+
+
+def _counter(name: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
+    return _gauge(name, about, samples, kind="counter")
+
+
+def _own(report: ConnectorReport) -> dict[str, str | int]:
+    return {
+        "connector": report.name,
+        "flow": report.flow,
+        "source": report.source_alias,
+        "target": report.target_alias,
+    }
+
+
+# -- partitions, topics or flows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,56 +129,21 @@ class _Row:
     lag_s: Value = None
 
 
-def answer(view: WorkerView) -> Response:
-    """Answers `GET /metrics`."""
-    return Response(
-        content_type=CONTENT_TYPE, body=(piece.encode("utf-8", "replace") for piece in render(view))
-    )
-
-
-def render(view: WorkerView) -> Iterator[str]:
-    """Yields the whole exposition in pieces, each of whole lines."""
-    yield from _worker(view)
-    rows: list[_Row] = []
-    for report in view.connectors:
-        rows += _rows(report, view)
-        yield ""
-    yield from _mm2(rows)
-    yield from _own(rows)
-    yield from _partitions(view)
-    yield from _connectors(view)
-    for family in (*group_families(view), *connect_families(view)):
-        samples = ((labels(**own) if own else "", value) for own, value in family.samples)
-        yield from _family(family.name, family.kind, family.about, samples)
-
-
-def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """Yields HELP, TYPE and the samples; nothing if there is no sample."""
-    lines = [f"{name}{label} {value!r}\n" for label, value in samples if value is not None]
-    if not lines:
-        return
-    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
-    for begin in range(0, len(lines), SAMPLES_PER_PIECE):
-        yield "".join(lines[begin : begin + SAMPLES_PER_PIECE])
-
-
 def _rows(report: ConnectorReport, view: WorkerView) -> list[_Row]:
     """Returns the aggregates of *report* at the level of *view*, in the order of the partitions."""
-    ends = {"source": report.source_alias, "target": report.target_alias}
-    own = {"connector": report.name, "flow": report.flow, **ends}
     # All labels except topic and partition are equal for thousands of rows: built once.
-    mm2_head, own_head = labels(**ends)[:-1], labels(**own)[:-1]
+    mm2_head = labels({"source": report.source_alias, "target": report.target_alias})[:-1]
+    own_head = labels(_own(report))[:-1]
     rows: dict[str, _Row] = {}
-    level = view.metrics_level
     for part in partitions_of(report):
-        tail = "}"
-        if level is not MetricsLevel.FLOW:
-            tail = f',topic="{escape_label(part.target_topic)}"' + "}"
-        if level is MetricsLevel.PARTITION:
-            tail = f'{tail[:-1]},partition="{part.partition}"' + "}"
+        tail = ""
+        if view.metrics_level is not MetricsLevel.FLOW:
+            tail = f',topic="{escape_label(part.target_topic)}"'
+        if view.metrics_level is MetricsLevel.PARTITION:
+            tail += f',partition="{part.partition}"'
         row = rows.get(tail)
         if row is None:
-            row = rows[tail] = _Row(mm2=mm2_head + tail, own=own_head + tail)
+            row = rows[tail] = _Row(mm2=f"{mm2_head}{tail}}}", own=f"{own_head}{tail}}}")
         _add(row, report, part, view)
     return list(rows.values())
 
@@ -163,103 +180,100 @@ def _join(one: Spread | None, count: int, other: Spread | None) -> tuple[Spread 
     return Spread(min(one.minimum, other.minimum), max(one.maximum, other.maximum), average), count + 1
 
 
-def _mm2(rows: list[_Row]) -> Iterator[str]:
+def _of_mm2(rows: list[_Row]) -> Iterator[str]:
     """The metrics of MirrorSourceMetrics, by the names of the exporter's rules."""
 
     def family(name: str, about: str, value: Callable[[_Row], Value]) -> Iterator[str]:
-        return _family(MM2 + name, "gauge", about, ((row.mm2, value(row)) for row in rows))
+        return _gauge(MM2 + name, about, ((row.mm2, value(row)) for row in rows))
 
     yield from family("record_count", "Records delivered to the target.", lambda row: row.records)
     yield from family("record_rate", "Records delivered each second.", lambda row: round(row.rate.records, 3))
-    yield from family(
-        "byte_count", "Bytes of record values delivered to the target.", lambda row: row.value_bytes
-    )
-    yield from family(
-        "byte_rate", "Value bytes delivered each second.", lambda row: round(row.rate.value_bytes, 3)
-    )
+    about = "Bytes of record values delivered to the target."
+    yield from family("byte_count", about, lambda row: row.value_bytes)
+    about = "Value bytes delivered each second."
+    yield from family("byte_rate", about, lambda row: round(row.rate.value_bytes, 3))
     yield from family("record_age_ms", "Age of the last record when it was fetched.", lambda row: row.age_ms)
-    yield from family(
-        "replication_latency_ms", "Age of the last record when acknowledged.", lambda row: row.latency_ms
-    )
-    aged = [row for row in rows if row.ages is not None]
-    late = [row for row in rows if row.latencies is not None]
-    for at, word in enumerate(("min", "max", "avg")):
+    about = "Age of the last record when acknowledged."
+    yield from family("replication_latency_ms", about, lambda row: row.latency_ms)
+    for at, word in enumerate(_SPREAD):
         about = f"Age of records when they were fetched, {word} of the window."
-        ages = ((row.mm2, round(row.ages[at], 3)) for row in aged if row.ages)
-        yield from _family(f"{MM2}record_age_ms_{word}", "gauge", about, ages)
-    for at, word in enumerate(("min", "max", "avg")):
+        ages = ((row.mm2, round(row.ages[at], 3)) for row in rows if row.ages)
+        yield from _gauge(f"{MM2}record_age_ms_{word}", about, ages)
+    for at, word in enumerate(_SPREAD):
         about = f"Age of records when they were acknowledged, {word} of the window."
-        latencies = ((row.mm2, round(row.latencies[at], 3)) for row in late if row.latencies)
-        yield from _family(f"{MM2}replication_latency_ms_{word}", "gauge", about, latencies)
+        latencies = ((row.mm2, round(row.latencies[at], 3)) for row in rows if row.latencies)
+        yield from _gauge(f"{MM2}replication_latency_ms_{word}", about, latencies)
 
 
-def _own(rows: list[_Row]) -> Iterator[str]:
+def _of_rows(rows: list[_Row]) -> Iterator[str]:
     """The metrics that MM2 lacks, at the same level."""
-
-    def family(name: str, kind: str, about: str, value: Callable[[_Row], Value]) -> Iterator[str]:
-        return _family("mirrorflow_" + name, kind, about, ((row.own, value(row)) for row in rows))
-
-    yield from family("record_lag", "gauge", "Offsets not yet copied.", lambda row: row.lag)
+    yield from _gauge(_OURS + "record_lag", "Offsets not yet copied.", ((row.own, row.lag) for row in rows))
     about = "Age of the oldest record not yet copied, at most; 0 without lag."
-    yield from family(
-        "lag_seconds", "gauge", about, lambda row: None if row.lag_s is None else round(row.lag_s, 3)
-    )
-    yield from family(
-        "records_total", "counter", "Records delivered since the task began.", lambda row: row.records
-    )
-    yield from family(
-        "bytes_total", "counter", "Batch bytes delivered since the task began.", lambda row: row.bytes
-    )
+    ages = ((row.own, None if row.lag_s is None else round(row.lag_s, 3)) for row in rows)
+    yield from _gauge(_OURS + "lag_seconds", about, ages)
+    about = "Records delivered since the task began."
+    yield from _counter(_OURS + "records_total", about, ((row.own, row.records) for row in rows))
+    about = "Batch bytes delivered since the task began."
+    yield from _counter(_OURS + "bytes_total", about, ((row.own, row.bytes) for row in rows))
 
 
 def _partitions(view: WorkerView) -> Iterator[str]:
     """Counts that are rare or have kinds: by connector; by partition only where it is not just copying."""
-    batches: list[Sample] = []
-    rare: dict[str, list[Sample]] = {
-        "refused_writes": [], "skipped_records": [], "lost_records": [], "losses": [],
-    }  # fmt: skip
-    phases: list[Sample] = []
-    guarantees: list[Sample] = []
-    stalled: list[Sample] = []
-    amiss: list[Sample] = []
-    for report in view.connectors:
-        own = _own_labels(report)
-        parts = list(partitions_of(report))
-        batches += [
-            (labels(**own, path=path), sum(getattr(part, f"batches_{path}") for part in parts))
-            for path in ("raw", "coalesced", "reencoded")
-        ]
-        for name, samples in rare.items():
-            samples.append((labels(**own), sum(getattr(part, name) for part in parts)))
-        by_phase = Counter(part.phase for part in parts)
-        phases += [(labels(**own, phase=phase.value), by_phase[phase]) for phase in PartitionPhase]
-        by_guarantee = Counter(part.guarantee for part in parts)
-        guarantees += [(labels(**own, guarantee=word.value), by_guarantee[word]) for word in Guarantee]
-        stalled += [(labels(**own, reason=reason), count) for reason, count in _stalled(parts)]
-        if view.metrics_level is MetricsLevel.PARTITION:
-            amiss += [
-                _amiss(own, part) for part in parts if part.phase is not PartitionPhase.COPYING or part.reason
-            ]
-    yield from _family(
-        "mirrorflow_batches_total", "counter", "Batches delivered, by the way they were made.", batches
-    )
+    reports = [(_own(report), list(partitions_of(report))) for report in view.connectors]
+
+    def total(name: str) -> list[Sample]:
+        return [(own, sum(getattr(part, name) for part in parts)) for own, parts in reports]
+
+    batches = [
+        ({**own, "path": path}, sum(getattr(part, f"batches_{path}") for part in parts))
+        for own, parts in reports
+        for path in ("raw", "coalesced", "reencoded")
+    ]
+    yield from _counter(_OURS + "batches_total", "Batches delivered, by the way they were made.", batches)
     about = "Writes that the target refused, after which it was asked again."
-    yield from _family("mirrorflow_refused_writes_total", "counter", about, rare["refused_writes"])
+    yield from _counter(_OURS + "refused_writes_total", about, total("refused_writes"))
     about = "Control records, and aborted ones with read_committed, left out."
-    yield from _family("mirrorflow_skipped_records_total", "counter", about, rare["skipped_records"])
+    yield from _counter(_OURS + "skipped_records_total", about, total("skipped_records"))
     about = "Records gone from the source before they were copied, passed over by policy."
-    yield from _family("mirrorflow_lost_records_total", "counter", about, rare["lost_records"])
+    yield from _counter(_OURS + "lost_records_total", about, total("lost_records"))
     about = "Losses of data, on either side, after which the policy was to go on."
-    yield from _family("mirrorflow_losses_total", "counter", about, rare["losses"])
-    yield from _family("mirrorflow_partitions", "gauge", "Partitions by what they are doing.", phases)
+    yield from _counter(_OURS + "losses_total", about, total("losses"))
+    phases = [
+        ({**own, "phase": phase.value}, counted[phase])
+        for own, parts in reports
+        for counted in [Counter(part.phase for part in parts)]
+        for phase in PartitionPhase
+    ]
+    yield from _gauge(_OURS + "partitions", "Partitions by what they are doing.", phases)
+    stalled = [
+        ({**own, "reason": reason}, count) for own, parts in reports for reason, count in _stalled(parts)
+    ]
     about = "Partitions that have something to copy and stand still, by reason."
-    yield from _family("mirrorflow_partitions_stalled", "gauge", about, stalled)
-    yield from _family(
-        "mirrorflow_guarantee", "gauge", "Partitions by what holds for their records.", guarantees
-    )
-    yield from _family(
-        "mirrorflow_partition_phase", "gauge", "1 for a partition that is not simply copying.", amiss
-    )
+    yield from _gauge(_OURS + "partitions_stalled", about, stalled)
+    guarantees = [
+        ({**own, "guarantee": word.value}, counted[word])
+        for own, parts in reports
+        for counted in [Counter(part.guarantee for part in parts)]
+        for word in Guarantee
+    ]
+    yield from _gauge(_OURS + "guarantee", "Partitions by what holds for their records.", guarantees)
+    amiss = [
+        (
+            {
+                **own,
+                "topic": part.target_topic,
+                "partition": part.partition,
+                "phase": part.phase.value,
+                "reason": part.reason,
+            },
+            1,
+        )
+        for own, parts in reports
+        for part in parts
+        if view.metrics_level is MetricsLevel.PARTITION
+        and (part.phase is not PartitionPhase.COPYING or part.reason)
+    ]
+    yield from _gauge(_OURS + "partition_phase", "1 for a partition that is not simply copying.", amiss)
 
 
 def _stalled(parts: list[PartitionReport]) -> list[tuple[str, int]]:
@@ -272,218 +286,142 @@ def _stalled(parts: list[PartitionReport]) -> list[tuple[str, int]]:
     return sorted(counted.items())
 
 
-def _amiss(own: dict[str, str], part: PartitionReport) -> Sample:
-    where = labels(
-        **own, topic=part.target_topic, partition=part.partition, phase=part.phase.value, reason=part.reason
-    )
-    return where, 1
-
-
-def _own_labels(report: ConnectorReport) -> dict[str, str]:
-    ends = {"source": report.source_alias, "target": report.target_alias}
-    return {"connector": report.name, "flow": report.flow, **ends}
+# -- connectors
 
 
 def _connectors(view: WorkerView) -> Iterator[str]:
     """Errors, throttling and states of connectors."""
+    reports = [(_own(report), report) for report in view.connectors]
     errors: list[Sample] = []
-    throttles: list[Sample] = []
-    syncs: list[Sample] = []
-    states: list[Sample] = []
-    ages: list[Sample] = []
-    refused: list[Sample] = []
-    warnings: list[Sample] = []
-    for report in view.connectors:
-        own = _own_labels(report)
-        counted: Counter[str] = Counter()
+    for own, report in reports:
+        counted = Counter[str]()
         for task in report.tasks:
             counted.update(task.errors)
-        errors += [(labels(**own, reason=reason), counted[reason]) for reason in sorted(counted)]
-        throttles.append((labels(**own), sum(task.throttle_ms for task in report.tasks)))
-        if report.tasks:
-            syncs.append((labels(**own), sum(task.offset_syncs for task in report.tasks)))
-        settings = {key for task in report.tasks for key in task.refused_settings}
-        refused.append((labels(**own), len(settings)))
-        warnings.append((labels(**own), len(report.warnings)))
-        states.append((labels(connector=report.name, state=report.state.lower()), 1))
-        ages += [
-            (
-                labels(**own, cluster=one.cluster, topic=one.topic),
-                round(view.now_s - one.timestamp_ms / 1000, 3),
-            )
-            for one in report.heartbeats
-        ]
-    yield from _family("mirrorflow_errors_total", "counter", "Errors by reason since the task began.", errors)
+        errors += [({**own, "reason": reason}, counted[reason]) for reason in sorted(counted)]
+    yield from _counter(_OURS + "errors_total", "Errors by reason since the task began.", errors)
     about = "Offset syncs written since the task began."
-    yield from _family("mirrorflow_offset_syncs_total", "counter", about, syncs)
+    syncs = [(own, sum(task.offset_syncs for task in one.tasks)) for own, one in reports if one.tasks]
+    yield from _counter(_OURS + "offset_syncs_total", about, syncs)
     about = "Milliseconds that brokers made us wait for a quota."
-    yield from _family("mirrorflow_throttle_ms_total", "counter", about, throttles)
+    throttles = [(own, sum(task.throttle_ms for task in one.tasks)) for own, one in reports]
+    yield from _counter(_OURS + "throttle_ms_total", about, throttles)
     about = "Topic settings that the target did not take."
-    yield from _family("mirrorflow_refused_settings", "gauge", about, refused)
-    about = "Topics and settings that could not be followed; REST and the log name them."
-    yield from _family("mirrorflow_warnings", "gauge", about, warnings)
-    about = "Time since the newest heartbeat that was written to a topic, or has arrived in its copy."
-    yield from _family("mirrorflow_heartbeat_age_seconds", "gauge", about, ages)
-    yield from _family(
-        "mirrorflow_connector_state", "gauge", "1 for the state that the connector is in.", states
-    )
-
-
-def _worker(view: WorkerView) -> Iterator[str]:
-    """The worker metrics of Connect that dashboards for MM2 show."""
-    info = [(labels(version=view.version, commit=view.commit), 1)]
-    yield from _family("mirrorflow_build_info", "gauge", "The version that runs.", info)
-    yield from _family(
-        "mirrorflow_ready", "gauge", "1 once every partition has been asked.", [("", int(view.ready))]
-    )
-    yield from _family(
-        "mirrorflow_setting_warnings", "gauge", "Warnings about settings.", [("", len(view.warnings))]
-    )
-    worker = "kafka_connect_worker_"
-    tasks = sum(len(report.tasks) for report in view.connectors)
-    about = "Connectors of this process."
-    yield from _family(worker + "connector_count", "gauge", about, [("", len(view.connectors))])
-    yield from _family(worker + "task_count", "gauge", "Tasks of this process.", [("", tasks)])
-    statuses = [
-        (labels(connector=report.name, task=task.task, status=task.state.lower()), 1)
-        for report in view.connectors
-        for task in report.tasks
+    refused = [
+        (own, len({key for task in one.tasks for key in task.refused_settings})) for own, one in reports
     ]
-    yield from _family(
-        "kafka_connect_connector_status", "gauge", "1 for the state that a task is in.", statuses
-    )
-    for state in ("running", "paused", "failed", "unassigned"):
-        by_state = [
-            (labels(connector=report.name), sum(task.state.lower() == state for task in report.tasks))
-            for report in view.connectors
-        ]
-        about = f"Tasks of a connector that are {state}."
-        yield from _family(f"{worker}connector_{state}_task_count", "gauge", about, by_state)
-    totals = [(labels(connector=report.name), len(report.tasks)) for report in view.connectors]
-    yield from _family(worker + "connector_total_task_count", "gauge", "Tasks of a connector.", totals)
+    yield from _gauge(_OURS + "refused_settings", about, refused)
+    about = "Topics and settings that could not be followed; REST and the log name them."
+    yield from _gauge(_OURS + "warnings", about, [(own, len(one.warnings)) for own, one in reports])
+    about = "Time since the newest heartbeat that was written to a topic, or has arrived in its copy."
+    ages = [
+        (
+            {**own, "cluster": beat.cluster, "topic": beat.topic},
+            round(view.now_s - beat.timestamp_ms / 1000, 3),
+        )
+        for own, one in reports
+        for beat in one.heartbeats
+    ]
+    yield from _gauge(_OURS + "heartbeat_age_seconds", about, ages)
+    states = [({"connector": one.name, "state": one.state.lower()}, 1) for _, one in reports]
+    yield from _gauge(_OURS + "connector_state", "1 for the state that the connector is in.", states)
 
 
-LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
-
-
-class Family(NamedTuple):
-    """One metric: its name, type, meaning, and values by labels."""
-
-    name: str
-    kind: str
-    about: str
-    samples: Sequence[tuple[Mapping[str, str | int], float]]
-
-
-def group_families(view: WorkerView) -> Iterator[Family]:
-    """Yields all families; the renderer omits empty ones."""
-    reports = [(report, report.groups) for report in view.connectors if report.groups is not None]
-    latencies: list[tuple[Mapping[str, str | int], CheckpointLatency]] = [
+def _groups(view: WorkerView) -> Iterator[str]:
+    """What checkpoint connectors do."""
+    reports = [(_own(report), report.groups) for report in view.connectors if report.groups is not None]
+    latencies = [
         (
             {
-                "source": report.source_alias,
-                "target": report.target_alias,
+                "source": own["source"],
+                "target": own["target"],
                 "group": one.group,
                 "topic": one.topic,
                 "partition": one.partition,
             },
             one,
         )
-        for report, groups in reports
+        for own, groups in reports
         for one in groups.latencies
         if view.metrics_level is MetricsLevel.PARTITION
     ]
     about = "How long the last checkpoint took until it was acknowledged."
-    yield Family(LATENCY, "gauge", about, [(labels, one.latency_ms) for labels, one in latencies])
-    for at, (suffix, word) in enumerate((("min", "least"), ("max", "greatest"), ("avg", "mean"))):
-        samples = [(labels, one.spread_ms[at]) for labels, one in latencies if one.spread_ms is not None]
+    yield from _gauge(LATENCY, about, [(where, one.latency_ms) for where, one in latencies])
+    for at, (suffix, word) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
         about = f"How long checkpoints took until they were acknowledged, {word} of the window."
-        yield Family(f"{LATENCY}_{suffix}", "gauge", about, samples)
-    yield Family(
-        "mirrorflow_groups",
-        "gauge",
-        "Consumer groups of the source that are selected, by what becomes of them.",
-        [
-            ({**_own_of(report), "state": state}, count)
-            for report, groups in reports
-            for state, count in _states(groups)
-        ],
-    )
-    yield Family(
-        "mirrorflow_group_partitions",
-        "gauge",
-        "Partitions that selected groups have offsets of, by how well these are known on the target.",
-        [
-            ({**_own_of(report), "translation": word}, count)
-            for report, groups in reports
-            for word, count in sorted(groups.translations.items())
-        ],
-    )
-    yield Family(
-        "mirrorflow_checkpoints_total",
-        "counter",
-        "Checkpoints written.",
-        [(_own_of(report), groups.checkpoints) for report, groups in reports],
-    )
-    yield Family(
-        "mirrorflow_group_offsets_total",
-        "counter",
-        "Offsets that groups of the target were given.",
-        [(_own_of(report), groups.moved) for report, groups in reports],
+        samples = [(where, one.spread_ms[at]) for where, one in latencies if one.spread_ms is not None]
+        yield from _gauge(f"{LATENCY}_{suffix}", about, samples)
+    states = [
+        ({**own, "state": state}, count)
+        for own, groups in reports
+        for state, count in (
+            ("translated", max(0, groups.selected - groups.failing - groups.active)),
+            ("active-on-target", groups.active),
+            ("failing", groups.failing),
+            ("not-synchronised", groups.unlike),
+        )
+    ]
+    about = "Consumer groups of the source that are selected, by what becomes of them."
+    yield from _gauge(_OURS + "groups", about, states)
+    translations = [
+        ({**own, "translation": word}, count)
+        for own, groups in reports
+        for word, count in sorted(groups.translations.items())
+    ]
+    about = "Partitions that selected groups have offsets of, by how well these are known on the target."
+    yield from _gauge(_OURS + "group_partitions", about, translations)
+    checkpoints = [(own, groups.checkpoints) for own, groups in reports]
+    yield from _counter(_OURS + "checkpoints_total", "Checkpoints written.", checkpoints)
+    about = "Offsets that groups of the target were given."
+    yield from _counter(
+        _OURS + "group_offsets_total", about, [(own, groups.moved) for own, groups in reports]
     )
 
 
-def _own_of(report: ConnectorReport) -> dict[str, str | int]:
-    return {
-        "connector": report.name,
-        "flow": report.flow,
-        "source": report.source_alias,
-        "target": report.target_alias,
-    }
+# -- the worker, as Connect shows it
 
 
-def _states(groups: GroupsReport) -> tuple[tuple[str, int], ...]:
-    translated = max(0, groups.selected - groups.failing - groups.active)
-    return (
-        ("translated", translated),
-        ("active-on-target", groups.active),
-        ("failing", groups.failing),
-        ("not-synchronised", groups.unlike),
-    )
+def _worker(view: WorkerView) -> Iterator[str]:
+    """The worker metrics of Connect that dashboards for MM2 show."""
+    info: Labels = {"version": view.version, "commit": view.commit}
+    yield from _gauge(_OURS + "build_info", "The version that runs.", [(info, 1)])
+    yield from _gauge(_OURS + "ready", "1 once every partition has been asked.", [("", int(view.ready))])
+    yield from _gauge(_OURS + "setting_warnings", "Warnings about settings.", [("", len(view.warnings))])
+    tasks = [(report, task) for report in view.connectors for task in report.tasks]
+    about = "Connectors of this process."
+    yield from _gauge(_WORKER + "connector_count", about, [("", len(view.connectors))])
+    yield from _gauge(_WORKER + "task_count", "Tasks of this process.", [("", len(tasks))])
+    statuses: list[Sample] = [
+        ({"connector": report.name, "task": task.task, "status": task.state.lower()}, 1)
+        for report, task in tasks
+    ]
+    yield from _gauge("kafka_connect_connector_status", "1 for the state that a task is in.", statuses)
+    for state in ("running", "paused", "failed", "unassigned"):
+        by_state = [
+            ({"connector": report.name}, sum(task.state.lower() == state for task in report.tasks))
+            for report in view.connectors
+        ]
+        about = f"Tasks of a connector that are {state}."
+        yield from _gauge(f"{_WORKER}connector_{state}_task_count", about, by_state)
+    totals = [({"connector": report.name}, len(report.tasks)) for report in view.connectors]
+    yield from _gauge(_WORKER + "connector_total_task_count", "Tasks of a connector.", totals)
 
 
-_CONNECT = "kafka_connect_"
-Labels = dict[str, str | int]
-
-
-def connect_families(view: WorkerView) -> Iterator[Family]:
-    """Yields all families; the renderer omits empty ones."""
-    yield from _coordinator(view)
-    yield from _clients(view)
-    yield from _tasks(view)
-    use = view.process()
-    if use is not None:
-        yield from _process(use)
-
-
-def _coordinator(view: WorkerView) -> Iterator[Family]:
+def _coordinator(view: WorkerView) -> Iterator[str]:
     assigned = sum(report.is_here for report in view.connectors)
-    tasks = sum(len(report.tasks) for report in view.connectors)
     about = "Connectors that this node of a group runs."
-    yield Family(f"{_CONNECT}coordinator_assigned_connectors", "gauge", about, [({}, assigned)])
+    yield from _gauge(f"{_CONNECT}coordinator_assigned_connectors", about, [("", assigned)])
+    tasks = sum(len(report.tasks) for report in view.connectors)
     about = "Tasks that this node of a group runs."
-    yield Family(f"{_CONNECT}coordinator_assigned_tasks", "gauge", about, [({}, tasks)])
+    yield from _gauge(f"{_CONNECT}coordinator_assigned_tasks", about, [("", tasks)])
     about = "1 while the nodes of a group settle who runs what."
-    yield Family(f"{_CONNECT}worker_rebalance_rebalancing", "gauge", about, [({}, int(view.is_rebalancing))])
-    copied = sum(
-        part.bytes for report in view.connectors for task in report.tasks for part in task.partitions
-    )
+    yield from _gauge(f"{_CONNECT}worker_rebalance_rebalancing", about, [("", int(view.is_rebalancing))])
+    copied = sum(part.bytes for report in view.connectors for part in partitions_of(report))
     for way, word in (("incoming", "read from sources"), ("outgoing", "written to the target")):
         about = f"Batch bytes that tasks have {word} since they began."
-        yield Family(f"{_CONNECT}{way}_byte_total", "counter", about, [({}, copied)])
+        yield from _counter(f"{_CONNECT}{way}_byte_total", about, [("", copied)])
 
 
-def _clients(view: WorkerView) -> Iterator[Family]:
+def _clients(view: WorkerView) -> Iterator[str]:
     """A consumer and a producer for each task that copies, by their names in Java."""
     incoming, outgoing, free, lags = [], [], [], []
     for report, task in _copying(view):
@@ -498,13 +436,13 @@ def _clients(view: WorkerView) -> Iterator[Family]:
             free.append((producer, task.buffer_free_bytes))
         lags += [({**consumer, **where}, lag) for where, lag in _lags(task, view.metrics_level)]
     about = "Batch bytes that the task has read from the source since it began."
-    yield Family("kafka_consumer_incoming_byte_total", "counter", about, incoming)
+    yield from _counter("kafka_consumer_incoming_byte_total", about, incoming)
     about = "Batch bytes that the task has written to the target since it began."
-    yield Family("kafka_producer_outgoing_byte_total", "counter", about, _merged(outgoing))
+    yield from _counter("kafka_producer_outgoing_byte_total", about, _merged(outgoing))
     about = "Bytes that the task may still fetch before it has to send."
-    yield Family("kafka_producer_buffer_available_bytes", "gauge", about, _merged(free))
+    yield from _gauge("kafka_producer_buffer_available_bytes", about, _merged(free))
     about = "Offsets not yet copied, by the topic of the source."
-    yield Family("kafka_consumer_fetch_manager_records_lag", "gauge", about, lags)
+    yield from _gauge("kafka_consumer_fetch_manager_records_lag", about, lags)
 
 
 def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]:
@@ -518,7 +456,7 @@ def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]
         yield {"topic": topic, **({} if partition is None else {"partition": partition})}, lag
 
 
-def _tasks(view: WorkerView) -> Iterator[Family]:
+def _tasks(view: WorkerView) -> Iterator[str]:
     active, commits = [], []
     for report, task in _copying(view):
         name = report.properties.get("name", report.name)
@@ -528,9 +466,9 @@ def _tasks(view: WorkerView) -> Iterator[Family]:
         if task.commit_ms >= 0:
             commits.append((labels, round(task.commit_ms, 3)))
     about = "Records that are sent to the target and not yet acknowledged."
-    yield Family(f"{_CONNECT}source_task_source_record_active_count", "gauge", about, _merged(active))
+    yield from _gauge(f"{_CONNECT}source_task_source_record_active_count", about, _merged(active))
     about = "Mean time that the newest writes of positions took."
-    yield Family(f"{_CONNECT}connector_task_offset_commit_avg_time_ms", "gauge", about, _merged(commits, max))
+    yield from _gauge(f"{_CONNECT}connector_task_offset_commit_avg_time_ms", about, _merged(commits, max))
 
 
 def _merged(
@@ -552,13 +490,14 @@ def _copying(view: WorkerView) -> Iterator[tuple[ConnectorReport, TaskReport]]:
             yield from ((report, task) for task in report.tasks)
 
 
-def _process(use: ResourceUsage) -> Iterator[Family]:
+def _process(view: WorkerView) -> Iterator[str]:
+    use = view.process()
+    if use is None:
+        return
     about = "Resident memory of this process and its tasks."
-    yield Family("jvm_memory_used_bytes", "gauge", about, [({"area": "process"}, use.resident_bytes)])
-    yield Family(
-        "jvm_threads_current", "gauge", "Threads of this process and its tasks.", [({}, use.threads)]
-    )
+    yield from _gauge("jvm_memory_used_bytes", about, [({"area": "process"}, use.resident_bytes)])
+    yield from _gauge("jvm_threads_current", "Threads of this process and its tasks.", [("", use.threads)])
     about = "Always 0: there is no JVM that stops to collect garbage."
-    yield Family("jvm_gc_collection_seconds_sum", "counter", about, [({"gc": "none"}, 0)])
+    yield from _counter("jvm_gc_collection_seconds_sum", about, [({"gc": "none"}, 0)])
     about = "CPU time of this process and its tasks."
-    yield Family("process_cpu_seconds_total", "counter", about, [({}, round(use.cpu_s, 2))])
+    yield from _counter("process_cpu_seconds_total", about, [("", round(use.cpu_s, 2))])

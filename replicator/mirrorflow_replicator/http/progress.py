@@ -184,9 +184,8 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
 def _heartbeats(report: ConnectorReport) -> frozenset[str]:
     """Returns the topics of *report* that hold heartbeats, as the flow's policy recognises them.
 
-    By its name, `orders.heartbeats` may be the copy of another cluster's heartbeats, or a topic of the user's
-    own. In a flow that copies nothing else it counts as the user's: otherwise such a flow would look idle for
-    ever.
+    By its name, `orders.heartbeats` may be the copy of another cluster's heartbeats, or a topic of the user's own. In a
+    flow that copies nothing else it counts as the user's: otherwise such a flow would look idle for ever.
     """
     separator = report.properties.get("replication.policy.separator") or "."
     # Identity names heartbeats as Default does. A user's own policy class is not loaded for a report.
@@ -347,9 +346,8 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
 def partitions(query: dict[str, str], view: WorkerView) -> Response:
     """Answers `GET /progress/partitions?limit=&connector=`: every partition, the greatest lag first.
 
-    Meant for the local runner's table, so unlike the summary it names topics and groups. It also has the
-    messages about topics that are not copied, which have no partition, and each connector's own state and
-    warnings.
+    Meant for the local runner's table, so unlike the summary it names topics and groups. It also has the messages about
+    topics that are not copied, which have no partition, and each connector's own state and warnings.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
     if isinstance(limit, Response):

@@ -36,10 +36,7 @@ PLUGINS = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector", "MirrorSourc
 
 
 def plugins(state: WorkerView) -> list[dict[str, str]]:
-    """Returns the connectors; with `connectorsOnly=false` Java adds converters and transforms.
-
-    We have neither.
-    """
+    """Returns the connectors; with `connectorsOnly=false` Java adds converters and transforms. We have neither."""
     version = connect_version(state.version)
     return [{"class": PACKAGE + name, "type": "source", "version": version} for name in PLUGINS]
 
@@ -56,10 +53,7 @@ def definitions(name: str, state: WorkerView) -> list[dict[str, object]]:
 
 
 def validation(name: str, given: Mapping[str, str | None], state: WorkerView) -> dict[str, object]:
-    """Returns every known key with its value and errors, and the unknown keys that have errors.
-
-    Raises ConnectError.
-    """
+    """Returns every known key with its value and errors, and the unknown keys that have errors. Raises ConnectError."""
     included = given.get("connector.class")
     if included is not None and not _alias(included).endswith(_alias(name)):
         raise ConnectError(400, f"Included connector type {included} does not match request type {name}")

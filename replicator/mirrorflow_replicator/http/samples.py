@@ -156,10 +156,7 @@ class Samples:
             self._take(connector, partition, now_s)
 
     def retain(self, connector: str, reports: Iterable[PartitionReport]) -> None:
-        """Forgets the partitions of *connector* that are not in *reports*.
-
-        Their topic is gone or left the flow.
-        """
+        """Forgets the partitions of *connector* that are not in *reports*. Their topic is gone or left the flow."""
         kept = {(connector, report.topic, report.partition) for report in reports}
         gone = [key for key in self._partitions if key[0] == connector and key not in kept]
         for key in gone:

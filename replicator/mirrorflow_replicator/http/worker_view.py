@@ -29,10 +29,7 @@ def _accept_all(*_: object) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request.
-
-    `path` is as sent (percent-encoded, no query), `query` is the part after the question mark.
-    """
+    """One HTTP request. `path` is as sent (percent-encoded, no query), `query` is the part after the question mark."""
 
     method: str
     path: str
@@ -44,10 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """One HTTP response.
-
-    A body in pieces is sent piece by piece, so that a large answer does not block the loop.
-    """
+    """One HTTP response. A body in pieces is sent piece by piece, so that a large answer does not block the loop."""
 
     status: int = 200
     content_type: str = JSON
@@ -83,9 +77,8 @@ def _root_alone() -> Mapping[str, LoggerLevel]:
 class WorkerView:
     """A snapshot of the worker.
 
-    `validate(class, properties)` returns an error message for each wrong key. `loggers` returns levels by
-    name, including "root". `samples` is what the worker has collected from task reports; it returns rates and
-    windows.
+    `validate(class, properties)` returns an error message for each wrong key. `loggers` returns levels by name,
+    including "root". `samples` is what the worker has collected from task reports; it returns rates and windows.
     """
 
     connectors: tuple[ConnectorReport, ...]

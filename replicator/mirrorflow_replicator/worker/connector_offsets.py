@@ -49,12 +49,10 @@ class OffsetChanges:
         await self._log.read_new(self._take)
 
     async def close(self) -> None:
-        """Closes the connections."""
         if self._cluster is not None:
             await self._cluster.close()
 
     def listed(self) -> list[dict[str, object]]:
-        """Returns the entries of `GET /connectors/NAME/offsets`."""
         return listed(self._records)
 
     async def change(self, command: AlterOffsets | ResetOffsets) -> None:

@@ -132,7 +132,6 @@ class DistributedHerder(SingleNodeHerder):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether this node takes part in a rebalance of the group."""
         return self._node is not None and self._node.meeting
 
     @property
@@ -150,10 +149,7 @@ class DistributedHerder(SingleNodeHerder):
         return begun and all(report.heard_of_all for report in mine)
 
     async def carry_out(self, command: Command, request: Request) -> Response:
-        """Carries out a REST call, here or on the node it belongs to.
-
-        Raises ConnectError, MirrorFlowError.
-        """
+        """Carries out a REST call, here or on the node it belongs to. Raises ConnectError, MirrorFlowError."""
         if isinstance(command, ListOffsets):
             return await super().carry_out(command, request)
         if self._configs is None or self._node is None or self._stopping:
@@ -474,7 +470,6 @@ class GroupLeader:
 
     @property
     def is_new(self) -> bool:
-        """Whether this node has not yet done the steps of a new leader."""
         return not self._led
 
     def follow(self) -> None:

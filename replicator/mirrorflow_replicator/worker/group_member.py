@@ -60,8 +60,7 @@ log = logging.getLogger("mirrorflow.group")
 class GroupMember:
     """One node's membership of the group.
 
-    *read* reads the config topic to its end. *follow* starts what is held, and returns when all else has
-    ended.
+    *read* reads the config topic to its end. *follow* starts what is held, and returns when all else has ended.
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class GroupMember:
         return False
 
     async def run(self) -> None:
-        """Stays a member until cancelled."""
         pause_s = BACKOFF_MIN_S
         while True:
             try:
@@ -161,7 +159,6 @@ class GroupMember:
                 pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
     async def leave(self) -> None:
-        """Leaves the group; nothing runs here any more."""
         try:
             await self._membership.leave()
         except MirrorFlowError as error:

@@ -73,7 +73,6 @@ class TaskFencing:
 
     @property
     def group_id(self) -> str:
-        """The group of the node."""
         return self._others.group_id
 
     @property

@@ -156,7 +156,6 @@ class FixedHerder:
         )
 
     async def run(self) -> None:
-        """Runs all connectors; when one ends, all end."""
         for hosted in self.hosted:
             for warning in hosted.settings.warnings:
                 log.warning("%s: %s", hosted.settings.name, warning)
@@ -164,7 +163,6 @@ class FixedHerder:
         await together(start(copying, [one for one in self.hosted if not one.copies]))
 
     async def stop(self, grace_s: float) -> None:
-        """Stops all connectors at the same time."""
         await asyncio.gather(*(hosted.stop(grace_s) for hosted in self.hosted))
 
     def set_states(self, states: States) -> None:
@@ -174,7 +172,6 @@ class FixedHerder:
                 hosted.set_state(states[hosted.settings.name])
 
     def reports(self) -> tuple[ConnectorReport, ...]:
-        """Reports each connector now."""
         return tuple(
             replace(
                 report,
@@ -195,14 +192,12 @@ class FixedHerder:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's id from the first connector that knows it; "" if none does."""
         return next(filter(None, (hosted.target_cluster_id for hosted in self.hosted)), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Sets logger levels; connectors from files cannot be changed over REST.
 
-        A cluster of one worker has only that worker's loggers. Raises ConnectError (501) for any other
-        command.
+        A cluster of one worker has only that worker's loggers. Raises ConnectError (501) for any other command.
         """
         if isinstance(command, SetLevel):
             LOGGERS.set(command.name, command.level)
@@ -225,7 +220,6 @@ class FileConnector:
 
     @property
     def copies(self) -> bool:
-        """Whether it is a source connector."""
         return self.settings.source is not None
 
     def set_state(self, state: str) -> None:
@@ -237,7 +231,6 @@ class FileConnector:
         self._changed.set()
 
     async def run(self) -> None:
-        """Runs the form that is wanted until cancelled; ends if that form ends by itself."""
         while True:
             running = asyncio.create_task(self._hosted.run())
             changed = asyncio.create_task(self._changed.wait())
@@ -256,20 +249,16 @@ class FileConnector:
             self._hosted = hosted
 
     async def stop(self, grace_s: float) -> None:
-        """Stops it gracefully; nothing starts after this."""
         self._is_over = True
         await self._hosted.stop(grace_s)
 
     def report(self) -> ConnectorReport:
-        """Returns the current report of the connector."""
         return self._hosted.report()
 
     @property
     def heard_of_all(self) -> bool:
-        """Whether everything it does was reported once."""
         return self._hosted.heard_of_all
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before it was reached."""
         return self._hosted.target_cluster_id

@@ -71,14 +71,10 @@ class PeerClient:
 
     @property
     def group_id(self) -> str:
-        """The group of the nodes."""
         return self._group.group_id
 
     async def forward(self, url: str, request: Request) -> Response:
-        """Returns the response of the node at *url*.
-
-        Raises ConnectError if *request* was forwarded often enough.
-        """
+        """Returns the response of the node at *url*. Raises ConnectError if *request* was forwarded often enough."""
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         hop = query.get("forward")
         if hop == "false" or not url:
@@ -110,10 +106,7 @@ class PeerClient:
         await self._ask(url, "POST", name, "tasks", body, key)
 
     async def ask_to_fence(self, url: str, name: str, key: SessionKey | None) -> None:
-        """Makes the leader at *url* fence earlier tasks of connector *name*.
-
-        Raises UnreachableError, BrokerError.
-        """
+        """Makes the leader at *url* fence earlier tasks of connector *name*. Raises UnreachableError, BrokerError."""
         await self._ask(url, "PUT", name, "fence", b"", key)
 
     async def _ask(
@@ -142,8 +135,7 @@ class PeerClient:
     async def fence(self, name: str, cluster: Cluster, topic: ConfigTopic) -> None:
         """Fences earlier tasks of *name* by their transactional ids, and stores how many tasks there are now.
 
-        Java's tasks of the group use those ids, and so do ours beside them. Raises ClusterError,
-        TasksChangedError.
+        Java's tasks of the group use those ids, and so do ours beside them. Raises ClusterError, TasksChangedError.
         """
         await topic.read_new()
         configs = topic.configs
@@ -197,8 +189,7 @@ async def call(
 ) -> Response:
     """Returns the response of the node at *url*. *target* is path and query as they are sent.
 
-    *server_name* is the name that its certificate must be for, "" for the host of *url*. Raises
-    UnreachableError.
+    *server_name* is the name that its certificate must be for, "" for the host of *url*. Raises UnreachableError.
     """
     parts = urlsplit(url)
     secure = tls if parts.scheme == "https" else None

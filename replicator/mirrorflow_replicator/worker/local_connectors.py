@@ -74,7 +74,6 @@ class LocalConnectors:
                 slot.want(wanted.get(name))
 
     async def stop(self) -> None:
-        """Stops all connectors gracefully; nothing starts after this."""
         self._stopping = True
         for slot in self._slots.values():
             slot.want(None)
@@ -92,11 +91,9 @@ class LocalConnectors:
 
     @property
     def hosted(self) -> dict[str, ConnectorHost | None]:
-        """What runs, by name; None where it is about to start."""
         return {name: slot.hosted for name, slot in self._slots.items()}
 
     def report(self, name: str, properties: Mapping[str, str]) -> ConnectorReport:
-        """Reports connector *name*, which has these *properties* in the topic, as it runs here."""
         hosted = self.hosted.get(name) or IdleConnector(name, properties, state="UNASSIGNED")
         report = hosted.report()
         return replace(

@@ -227,7 +227,6 @@ class Worker:
         self._address, self._scheme = f"{host}:{port}", parts.scheme
 
     def view(self) -> WorkerView:
-        """Returns a snapshot of the worker."""
         first = self._settings[0]
         connectors = tuple(self._named(report) for report in self._herd.reports())
         return WorkerView(
@@ -311,20 +310,17 @@ class DedicatedHerders:
         self._herds = herds
 
     async def run(self) -> None:
-        """Runs all herders; when one ends, all end."""
         await together(
             [asyncio.create_task(herd.run(), name=_flow_name(flow)) for flow, herd in self._herds.items()]
         )
 
     async def stop(self, grace_s: float) -> None:
-        """Stops all herders at the same time."""
         await asyncio.gather(*(herd.stop(grace_s) for herd in self._herds.values()))
 
     def set_states(self, states: States) -> None:
         """Does nothing: an mm2.properties is not followed."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
-        """Reports each connector now."""
         return tuple(
             replace(report, name=f"{_flow_name(flow)}.{report.name}")
             for flow, herd in self._herds.items()
@@ -346,12 +342,10 @@ class DedicatedHerders:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether any flow's group is rebalancing."""
         return any(herd.is_rebalancing for herd in self._herds.values())
 
     @property
     def has_connectors(self) -> bool:
-        """Whether each flow has read its connectors."""
         return all(herd.has_connectors for herd in self._herds.values())
 
     def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
@@ -360,7 +354,6 @@ class DedicatedHerders:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's id from the first flow that knows it; "" if none does."""
         return next(filter(None, (herd.target_cluster_id for herd in self._herds.values())), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:

@@ -106,10 +106,7 @@ class SharedSource:
 
 
 class SharedConnector(SourceHost, SharedSource):
-    """One node's part of a source connector.
-
-    *publish* writes the assignment, and whether the flow begins now.
-    """
+    """One node's part of a source connector. *publish* writes the assignment, and whether the flow begins now."""
 
     def __init__(
         self,
@@ -145,7 +142,6 @@ class SharedConnector(SourceHost, SharedSource):
         return self._is_connected or self._setbacks.newest is not None
 
     async def run(self) -> None:
-        """Follows this node's share until cancelled."""
         watching = asyncio.create_task(self._watch())
         try:
             while True:
@@ -172,7 +168,6 @@ class SharedConnector(SourceHost, SharedSource):
             await self._discovery.close()
 
     async def stop(self, grace_s: float) -> None:
-        """Stops what runs here gracefully."""
         self._share, self._is_over = TaskShare(), True
         await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
         await self._owner.leave()
@@ -258,7 +253,6 @@ class SharedConnector(SourceHost, SharedSource):
 
     @property
     def heard_of_all(self) -> bool:
-        """Whether the tasks here have reported every partition assigned to them."""
         given = {partition for partitions in self._share.tasks.values() for partition in partitions}
         heard = {partition for child in self._children.values() for partition in child.partitions}
         return given <= heard and (not self._share.leads or self._discovery.assignment is not None)
@@ -306,7 +300,6 @@ class SharedTask(SharedSource):
         )
 
     async def run(self) -> None:
-        """Follows this node's share until cancelled."""
         try:
             while True:
                 self._changed.clear()
@@ -328,14 +321,12 @@ class SharedTask(SharedSource):
             self._end_share()
 
     async def stop(self, grace_s: float) -> None:
-        """Stops the work gracefully."""
         self._share, self._is_over = TaskShare(), True
         if self._inner is not None:
             await self._inner.stop(grace_s)
         self._end_share()
 
     def report(self) -> ConnectorReport:
-        """Reports the connector now."""
         if self._inner is None:
             return self._absent.report()
         report = self._inner.report()
@@ -343,7 +334,6 @@ class SharedTask(SharedSource):
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before the target was first reached."""
         return "" if self._inner is None else self._inner.target_cluster_id
 
     async def _wait(self) -> None:

@@ -100,7 +100,6 @@ class SingleNodeHerder:
         self._stopping = False
 
     async def run(self) -> None:
-        """Runs what the config topic defines, until cancelled."""
         try:
             await self._open()
             self._arrange()
@@ -128,7 +127,6 @@ class SingleNodeHerder:
         """Does nothing: REST changes the states of its connectors, which are in the config topic."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
-        """Reports each connector now, with its properties as they are in the topic."""
         if self._configs is None:
             return ()
         return tuple(self._report(name) for name in sorted(self._configs.configs.connectors))
@@ -150,12 +148,10 @@ class SingleNodeHerder:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Always False: a single node has nothing to rebalance."""
         return False
 
     @property
     def has_connectors(self) -> bool:
-        """Whether both topics have been read to their ends."""
         return self._configs is not None
 
     def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
@@ -164,7 +160,6 @@ class SingleNodeHerder:
 
     @property
     def target_cluster_id(self) -> str:
-        """The target's cluster id; "" before the target was first reached."""
         return "" if self._cluster is None else self._cluster.cluster_id
 
     async def carry_out(self, command: Command, request: Request) -> Response:

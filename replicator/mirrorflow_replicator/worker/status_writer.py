@@ -93,10 +93,7 @@ class WorkerStatuses(StatusWriter):
     async def publish(
         self, reports: Sequence[ConnectorReport], *, settled: Callable[[ConnectorReport], bool]
     ) -> None:
-        """Writes what has changed; task configs only of connectors that are *settled*.
-
-        Raises ClusterError.
-        """
+        """Writes what has changed; task configs only of connectors that are *settled*. Raises ClusterError."""
         async with self._publishing:
             if self._ended:
                 return
@@ -213,9 +210,8 @@ class SharedStatuses(StatusWriter):
     def _is_lost(self, status: WorkerStatus) -> bool:
         """Whether another node has overwritten the status of a unit that is here.
 
-        A leader that does not know a new task yet writes its tombstone, after which that task would have no
-        status. A node of an older generation than the last record does not write, so no two nodes overwrite
-        each other for ever.
+        A leader that does not know a new task yet writes its tombstone, after which that task would have no status. A
+        node of an older generation than the last record does not write, so no two nodes overwrite each other for ever.
         """
         known = self._topic.statuses.last_word(status)
         if status.state is WorkerState.UNASSIGNED or not self._topic.statuses.may_write(status):

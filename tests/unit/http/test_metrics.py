@@ -146,7 +146,7 @@ def test_labels_survive(text):
     """Any text in a label comes back as it was."""
     key = ("n", frozenset({("a", text), ("b", "1")}))
 
-    assert {key: 1.0} == parse("# HELP n x\n# TYPE n gauge\nn" + metrics.labels(a=text, b=1) + " 1\n")
+    assert {key: 1.0} == parse("# HELP n x\n# TYPE n gauge\nn" + metrics.labels({"a": text, "b": 1}) + " 1\n")
 
 
 def test_five_thousand_partitions_in_pieces():
