@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE, ConnectError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
+from mirrorflow_replicator.config.connector import CONNECTORS
 from mirrorflow_replicator.config.providers import shown
 from mirrorflow_replicator.http.commands import (
     NOT_ALLOWED,
@@ -28,7 +29,7 @@ from mirrorflow_replicator.http.commands import (
     properties,
     sets_level,
 )
-from mirrorflow_replicator.http.rest_plugins import PLUGINS, definitions, plugins, validation
+from mirrorflow_replicator.http.rest_plugins import definitions, plugins, validation
 from mirrorflow_replicator.http.worker_view import (
     Request,
     Response,
@@ -126,7 +127,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         case ["connector-plugins"]:
             return json_response(plugins(state))
         case ["connector-plugins", name, "config"]:
-            return json_response(definitions(name, state))
+            return json_response(definitions(name))
         case ["admin", "loggers"]:
             listed = {
                 name: _level(one) for name, one in sorted(state.loggers().items()) if one.level != "OFF"
@@ -218,7 +219,7 @@ def _connector(name: str, rest: list[str], state: WorkerView) -> object:
 
 def _type(connector_class: str) -> str:
     """Connect's type of a connector class: all of MM2's connectors are sources."""
-    return "source" if connector_class.rpartition(".")[2] in PLUGINS else "unknown"
+    return "source" if connector_class.rpartition(".")[2] in CONNECTORS else "unknown"
 
 
 def _config(report: ConnectorReport) -> dict[str, str]:

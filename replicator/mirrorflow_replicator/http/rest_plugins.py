@@ -12,6 +12,7 @@ reveal secrets and files of this host.
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -25,102 +26,12 @@ from mirrorflow_replicator.config.connector import (
     parse_connector,
 )
 from mirrorflow_replicator.config.keys import Key, Scope, Verdict
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
+from mirrorflow_replicator.http.command_decisions import simple_name
 from mirrorflow_replicator.http.commands import NULL_VALUE
-from mirrorflow_replicator.http.worker_view import PluginKey, WorkerView
+from mirrorflow_replicator.http.worker_view import WorkerView
 from mirrorflow_replicator.version import connect_version
-
-PACKAGE = "org.apache.kafka.connect.mirror."
-SUFFIX = "Connector"  # Connect accepts a class without it
-PLUGINS = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector", "MirrorSourceConnector")
-
-
-def plugins(state: WorkerView) -> list[dict[str, str]]:
-    """Returns the connectors; with `connectorsOnly=false` Java adds converters and transforms. We have neither."""
-    version = connect_version(state.version)
-    return [{"class": PACKAGE + name, "type": "source", "version": version} for name in PLUGINS]
-
-
-def definitions(name: str, state: WorkerView) -> list[dict[str, object]]:
-    """Returns the settings of plugin *name*. Raises ConnectError."""
-    plugin = _plugin(name)
-    if plugin is None:
-        raise ConnectError(
-            400,
-            f"Invalid plugin class {name}. Valid types are sink, source, converter, header_converter, transformation, predicate.",
-        )
-    return [_definition(key) for key in state.plugin_keys.get(plugin, ())]
-
-
-def validation(name: str, given: Mapping[str, str | None], state: WorkerView) -> dict[str, object]:
-    """Returns every known key with its value and errors, and the unknown keys that have errors. Raises ConnectError."""
-    included = given.get("connector.class")
-    if included is not None and not _alias(included).endswith(_alias(name)):
-        raise ConnectError(400, f"Included connector type {included} does not match request type {name}")
-    plugin = _plugin(included or name)
-    if plugin is None:
-        raise ConnectError(404, f"Unknown plugin {included or name}.")
-    keys = {key.name: key for key in state.plugin_keys.get(plugin, ())}
-    values = {key: value for key, value in given.items() if value is not None}
-    problems = {
-        key: NULL_VALUE.format(key) for key, value in given.items() if value is None and key != "name"
-    }
-    problems.update(state.validate(plugin, values))
-    names = [*keys, *sorted(problems.keys() - keys.keys())]
-    return {
-        "name": included or PACKAGE + plugin,
-        "error_count": len(problems),
-        "groups": list(dict.fromkeys(key.group for key in keys.values() if key.group is not None)),
-        "configs": [_validated(one, keys.get(one), values, problems) for one in names],
-    }
-
-
-def _validated(
-    name: str, key: PluginKey | None, values: Mapping[str, str], problems: Mapping[str, str]
-) -> dict[str, object]:
-    """Returns Java's ConfigInfo; an unknown key has no definition."""
-    value = {
-        "name": name,
-        "value": shown_value(name, values[name]) if name in values else key and key.default,
-        "recommended_values": [],
-        "errors": [problems[name]] if name in problems else [],
-        "visible": _is_visible(name, values),
-    }
-    return {"definition": key and _definition(key), "value": value}
-
-
-def _is_visible(name: str, values: Mapping[str, str]) -> bool:
-    """Whether Java shows the setting: a converter's version only if the connector names that converter."""
-    converter, is_version, _ = name.partition(".plugin.version")
-    return not (is_version and converter.endswith(".converter")) or converter in values
-
-
-def _definition(key: PluginKey) -> dict[str, object]:
-    """Returns Java's ConfigKeyInfo."""
-    return {
-        "name": key.name,
-        "type": key.type,
-        "required": key.required,
-        "default_value": key.default,
-        "importance": key.importance,
-        "documentation": key.documentation,
-        "group": key.group,
-        "order_in_group": key.order,
-        "width": key.width,
-        "display_name": key.display_name or key.name,
-        "dependents": [],
-    }
-
-
-def _plugin(name: str) -> str | None:
-    """Returns the simple class name of any form that Connect accepts: full, simple, or without suffix."""
-    simple = name.removeprefix(PACKAGE)
-    return next((plugin for plugin in PLUGINS if simple in {plugin, _alias(plugin)}), None)
-
-
-def _alias(name: str) -> str:
-    return name.removesuffix(SUFFIX) if len(name) > len(SUFFIX) else name
-
 
 GROUP = "MirrorFlow"  # of our own settings
 _FILE = "plugin_definitions.json"
@@ -138,35 +49,98 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "mirrorflow.sync.",
     ),
 }
+Definition = Mapping[str, Any]  # Java's ConfigKeyInfo
 
 
-def plugin_keys() -> dict[str, tuple[PluginKey, ...]]:
-    """Returns the settings of each connector class, by its simple name."""
+def plugins(state: WorkerView) -> list[dict[str, str]]:
+    """Returns the connectors; with `connectorsOnly=false` Java adds converters and transforms. We have neither."""
+    version = connect_version(state.version)
+    return [
+        {"class": MIRROR_PACKAGE + name, "type": "source", "version": version} for name in sorted(CONNECTORS)
+    ]
+
+
+def definitions(name: str) -> list[Definition]:
+    """Returns the settings of plugin *name*. Raises ConnectError."""
+    plugin = simple_name(name)
+    if plugin not in CONNECTORS:
+        raise ConnectError(
+            400,
+            f"Invalid plugin class {name}. Valid types are sink, source, converter, header_converter, transformation, predicate.",
+        )
+    return list(plugin_keys()[plugin].values())
+
+
+def validation(name: str, given: Mapping[str, str | None], state: WorkerView) -> dict[str, object]:
+    """Returns every known key with its value and errors, and the unknown keys that have errors. Raises ConnectError."""
+    included = given.get("connector.class")
+    if included is not None and not _alias(included).endswith(_alias(name)):
+        raise ConnectError(400, f"Included connector type {included} does not match request type {name}")
+    plugin = simple_name(included or name)
+    if plugin not in CONNECTORS:
+        raise ConnectError(404, f"Unknown plugin {included or name}.")
+    known = plugin_keys()[plugin]
+    values = {key: value for key, value in given.items() if value is not None}
+    problems = {
+        key: NULL_VALUE.format(key) for key, value in given.items() if value is None and key != "name"
+    }
+    problems.update(state.validate(plugin, values))
+    names = [*known, *sorted(problems.keys() - known.keys())]
+    return {
+        "name": included or MIRROR_PACKAGE + plugin,
+        "error_count": len(problems),
+        "groups": list(dict.fromkeys(one["group"] for one in known.values() if one["group"] is not None)),
+        "configs": [_validated(one, known.get(one), values, problems) for one in names],
+    }
+
+
+def _validated(
+    name: str, definition: Definition | None, values: Mapping[str, str], problems: Mapping[str, str]
+) -> dict[str, object]:
+    """Returns Java's ConfigInfo; an unknown key has no definition."""
+    value = {
+        "name": name,
+        "value": shown_value(name, values[name])
+        if name in values
+        else definition and definition["default_value"],
+        "recommended_values": [],
+        "errors": [problems[name]] if name in problems else [],
+        "visible": _is_visible(name, values),
+    }
+    return {"definition": definition, "value": value}
+
+
+def _is_visible(name: str, values: Mapping[str, str]) -> bool:
+    """Whether Java shows the setting: a converter's version only if the connector names that converter."""
+    converter, is_version, _ = name.partition(".plugin.version")
+    return not (is_version and converter.endswith(".converter")) or converter in values
+
+
+def _alias(name: str) -> str:
+    return (
+        name.removesuffix("Connector") if len(name) > len("Connector") else name
+    )  # Connect accepts a class without it
+
+
+@cache
+def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
+    """Returns the settings of each connector class, by its simple name and theirs."""
     text = files("mirrorflow_replicator.http").joinpath(_FILE).read_text(encoding="utf-8")
     found = json.loads(text)
-    java: Mapping[str, Mapping[str, Any]] = found["definitions"]
+    java: Mapping[str, Definition] = found["definitions"]
     return {
-        plugin: (*(_of_java(java[name]) for name in found["plugins"][plugin]), *_of_ours(plugin, java))
+        plugin: {
+            **{
+                name: {**java[name], "documentation": _documentation(keys.find(name, keys.CONNECTOR_SCOPES))}
+                for name in found["plugins"][plugin]
+            },
+            **{one["name"]: one for one in _of_ours(plugin, java)},
+        }
         for plugin in CONNECTORS
     }
 
 
-def _of_java(definition: Mapping[str, Any]) -> PluginKey:
-    return PluginKey(
-        name=definition["name"],
-        type=definition["type"],
-        default=definition["default_value"],
-        required=definition["required"],
-        importance=definition["importance"],
-        documentation=_documentation(keys.find(definition["name"], keys.CONNECTOR_SCOPES)),
-        group=definition["group"],
-        order=definition["order_in_group"],
-        width=definition["width"],
-        display_name=definition["display_name"],
-    )
-
-
-def _of_ours(plugin: str, java: Mapping[str, object]) -> Iterator[PluginKey]:
+def _of_ours(plugin: str, java: Mapping[str, Definition]) -> Iterator[Definition]:
     others = tuple(start for owner, starts in _OWN.items() if owner != plugin for start in starts)
     mine = [
         key
@@ -178,15 +152,19 @@ def _of_ours(plugin: str, java: Mapping[str, object]) -> Iterator[PluginKey]:
         and not key.name.startswith(others)
     ]
     for order, key in enumerate(mine, start=1):
-        yield PluginKey(
-            name=key.name,
-            type=_type(key.name),
-            default=key.default or None,
-            importance="LOW",
-            documentation=_documentation(key),
-            group=GROUP,
-            order=order,
-        )
+        yield {
+            "name": key.name,
+            "type": _type(key.name),
+            "required": False,
+            "default_value": key.default or None,
+            "importance": "LOW",
+            "documentation": _documentation(key),
+            "group": GROUP,
+            "order_in_group": order,
+            "width": "NONE",
+            "display_name": key.name,
+            "dependents": [],
+        }
 
 
 def _documentation(key: Key | None) -> str:

@@ -49,22 +49,6 @@ class Response:
     body: bytes | Iterable[bytes] = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginKey:
-    """A setting of a connector class, as in `GET /connector-plugins/{class}/config` (Java ConfigKeyInfo)."""
-
-    name: str
-    type: str = "STRING"  # Java's ConfigDef.Type
-    default: str | None = None
-    required: bool = False
-    importance: str = "MEDIUM"
-    documentation: str = ""
-    group: str | None = None  # None without one, as for many of Java's
-    order: int = -1  # in the group, from 1; -1 without one
-    width: str = "NONE"
-    display_name: str = ""  # "": the name
-
-
 def _unknown_usage() -> ResourceUsage | None:
     return None
 
@@ -100,7 +84,6 @@ class WorkerView:
     warnings: tuple[str, ...] = ()
     samples: Samples = field(default_factory=Samples)
     validate: Validate = _accept_all
-    plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
     loggers: Callable[[], Mapping[str, LoggerLevel]] = _root_alone  # called only when needed
     process: Callable[[], ResourceUsage | None] = _unknown_usage  # as above; None: this system has no /proc
     is_rebalancing: bool = False  # the group is rebalancing

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,11 +32,10 @@ from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
-from mirrorflow_replicator.http.rest_plugins import plugin_keys, problems
+from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.server import HttpServer, ServerTls
 from mirrorflow_replicator.http.worker_view import (
-    PluginKey,
     Request,
     Response,
     WorkerView,
@@ -246,7 +245,6 @@ class Worker:
             samples=self._samples,
             # Settings that a connector may omit because the worker has them.
             validate=partial(problems, worker=first.shared),
-            plugin_keys=_plugin_keys(),
             loggers=LOGGERS.levels,
             process=resource_usage,
             is_rebalancing=self._herd.is_rebalancing,
@@ -290,11 +288,6 @@ def _group(worker: WorkerSettings) -> GroupSettings | None:
 def _flow(worker: WorkerSettings) -> Flow | None:
     group = _group(worker)
     return None if group is None else group.flow
-
-
-@cache
-def _plugin_keys() -> Mapping[str, tuple[PluginKey, ...]]:
-    return plugin_keys()
 
 
 def _context(tls: ServerTls | None) -> ssl.SSLContext | None:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mirrorflow_replicator.http.rest import CHANGES_MISSING, CHANGES_REFUSED, answer
-from mirrorflow_replicator.http.worker_view import PluginKey, Request, Response
+from mirrorflow_replicator.http.rest_plugins import plugin_keys
+from mirrorflow_replicator.http.worker_view import Request, Response
 from tests.unit.http.reports import connector, content, partition, task, view
 
 NAME = "A->B.source"
@@ -72,7 +73,7 @@ def error(status, message):
         ),
         ("/admin/loggers", {"root": {"level": "INFO", "last_modified": None}}),
         ("/admin/loggers/ROOT", {"level": "INFO", "last_modified": None}),
-        ("/connector-plugins/MirrorSource/config", []),
+        ("/connector-plugins/MirrorSource/config", [*plugin_keys()["MirrorSourceConnector"].values()]),
     ],
 )
 def test_reading_answers_as_connect(path, body):
@@ -167,20 +168,19 @@ def test_validation_reports_errors_by_key():
         assert (connector_class, properties) == ("MirrorSourceConnector", {"tasks.max": "0", "x": "true"})
         return {"tasks.max": "tasks.max: 0 is too few."}
 
-    keys = {
-        "MirrorSourceConnector": (
-            PluginKey(name="topics", default=".*"),
-            PluginKey(name="tasks.max", type="INT"),
-        )
-    }
     path = "/connector-plugins/MirrorSourceConnector/config/validate"
-    status, body = ask(path, "PUT", b'{"tasks.max": 0, "x": true}', validate=validate, plugin_keys=keys)
+    status, body = ask(path, "PUT", b'{"tasks.max": 0, "x": true}', validate=validate)
 
     assert (status, body["error_count"]) == (200, 1)
-    assert [
-        (entry["value"]["name"], entry["value"]["value"], entry["value"]["errors"])
+    found = {
+        entry["value"]["name"]: (entry["value"]["value"], entry["value"]["errors"])
         for entry in body["configs"]
-    ] == [("topics", ".*", []), ("tasks.max", "0", ["tasks.max: 0 is too few."])]
+    }
+    assert {name: one for name, one in found.items() if one[1]} == {
+        "tasks.max": ("0", ["tasks.max: 0 is too few."])
+    }
+    assert found["topics"] == (".*", [])
+    assert "x" not in found
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,6 @@ def test_validation_names_null_values_and_leaves_unknown_keys_without_definition
     status, body = ask(path, "PUT", b'{"connector.class": "MirrorSource", "zz": null, "name": null}')
 
     assert (status, body["error_count"], body["name"]) == (200, 1, "MirrorSource")
-    (found,) = body["configs"]
+    (found,) = (one for one in body["configs"] if one["value"]["name"] == "zz")
     assert found["definition"] is None
     assert ["zz: a property cannot be null; leave it out, or give it a value."] == found["value"]["errors"]

@@ -9,7 +9,7 @@ SOURCE = "MirrorSourceConnector"
 
 def test_each_class_has_its_own_keys():
     """Those of Java's three ConfigDefs."""
-    known = {plugin: {key.name for key in keys} for plugin, keys in plugin_keys().items()}
+    known = {plugin: set(found) for plugin, found in plugin_keys().items()}
 
     assert "groups" in known["MirrorCheckpointConnector"]
     assert "groups" not in known[SOURCE]
@@ -19,7 +19,10 @@ def test_each_class_has_its_own_keys():
 
 def test_keys_have_types_and_defaults():
     """A form that is made of them needs both."""
-    known = {key.name: (key.type, key.default, key.required) for key in plugin_keys()[SOURCE]}
+    known = {
+        name: (one["type"], one["default_value"], one["required"])
+        for name, one in plugin_keys()[SOURCE].items()
+    }
 
     assert ("LIST", ".*", False) == known["topics"]
     assert ("INT", "2", False) == known["replication.factor"]
@@ -29,7 +32,7 @@ def test_keys_have_types_and_defaults():
 
 def test_every_setting_of_java_is_known_and_says_what_it_does_here():
     """A key that Java defines and no table of ours has would be reported as unknown when it is used."""
-    listed = {key.name: key.documentation for found in plugin_keys().values() for key in found}
+    listed = {name: one["documentation"] for found in plugin_keys().values() for name, one in found.items()}
 
     assert {} == {name: text for name, text in listed.items() if not text}
 
@@ -37,15 +40,15 @@ def test_every_setting_of_java_is_known_and_says_what_it_does_here():
 def test_own_settings_come_last_in_a_group_of_their_own():
     """Counted from 1, as Java counts in its groups."""
     for found in plugin_keys().values():
-        mine = [key for key in found if key.group == GROUP]
+        mine = [one for one in found.values() if one["group"] == GROUP]
 
-        assert found[-len(mine) :] == tuple(mine)
-        assert list(range(1, len(mine) + 1)) == [key.order for key in mine]
+        assert [*found.values()][-len(mine) :] == mine
+        assert list(range(1, len(mine) + 1)) == [one["order_in_group"] for one in mine]
 
 
 def test_every_honoured_setting_is_listed_for_a_class():
     """A form that is made of the definitions offers all that has an effect."""
-    listed = {key.name for found in plugin_keys().values() for key in found}
+    listed = {name for found in plugin_keys().values() for name in found}
     honoured = {
         key.name
         for key in keys.KEYS
