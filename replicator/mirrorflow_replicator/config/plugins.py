@@ -8,10 +8,11 @@ filter of names and by exceptions for single topics (`mirrorflow.config.properti
 import importlib
 import re
 from collections.abc import Callable
+from functools import partial
 
 from mirrorflow_core.checkpoints import GroupSelection
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import SettingPattern, compile_pattern, compile_patterns
+from mirrorflow_core.java.patterns import compile_pattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.settings import (
@@ -65,22 +66,16 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
     )
 
 
-def topic_filter(read: PropertyReader) -> str:
-    """Returns `python:...` of the user's topic filter, or "" for the built-in one."""
-    return _filter(read, "topic.filter.class", "DefaultTopicFilter")
+_BUILT_IN_FILTERS = {
+    "topic.filter.class": "DefaultTopicFilter",
+    "config.property.filter.class": "DefaultConfigPropertyFilter",
+    "group.filter.class": "DefaultGroupFilter",
+}
 
 
-def config_filter(read: PropertyReader) -> str:
-    """Returns `python:...` of the user's filter of topic settings, or "" for the built-in one."""
-    return _filter(read, "config.property.filter.class", "DefaultConfigPropertyFilter")
-
-
-def group_filter(read: PropertyReader) -> str:
-    """Returns `python:...` of the user's group filter, or "" for the built-in one."""
-    return _filter(read, "group.filter.class", "DefaultGroupFilter")
-
-
-def _filter(read: PropertyReader, key: str, built_in: str) -> str:
+def filter_class(read: PropertyReader, key: str) -> str:
+    """Returns `python:...` of the user's own filter, or "" for the built-in one. Raises RefusedSettingError."""
+    built_in = _BUILT_IN_FILTERS[key]
     written = read.text(key, built_in)
     if written.removeprefix(MIRROR_PACKAGE) == built_in:
         return ""
@@ -194,12 +189,7 @@ def load_python_class(key: str, written: str) -> type:
 
     Raises InvalidSettingError if it cannot be imported.
     """
-    found = _PYTHON_CLASS.fullmatch(written)
-    if found is None:
-        raise InvalidSettingError(
-            key=key, problem=f"{written!r} does not name a class", action="write python:package.module:Class"
-        )
-    module_name, class_name = found.groups()
+    module_name, class_name = written.removeprefix(PYTHON).split(":")
     try:
         loaded = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
@@ -246,8 +236,5 @@ def make_config_rules(settings: SourceSettings) -> ConfigRules:
 
 
 def _compiled(pairs: tuple[tuple[str, str], ...]) -> tuple[ConfigException, ...]:
-    return tuple(ConfigException(topics=_expression(one), settings=_expression(two)) for one, two in pairs)
-
-
-def _expression(pattern: str) -> SettingPattern:
-    return compile_pattern(BY_TOPIC_KEY, pattern)
+    compiled = partial(compile_pattern, BY_TOPIC_KEY)
+    return tuple(ConfigException(topics=compiled(one), settings=compiled(two)) for one, two in pairs)

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import KEY as JAAS
@@ -27,13 +26,6 @@ from mirrorflow_replicator.config.clients import is_shared
 
 # Java's limit is its heap; a secret or properties file larger than this means a wrong path (a device, a log).
 SOURCE_SIZE_MAX_BYTES = 4 * 1024 * 1024
-
-
-class SecretSource(Protocol):
-    """A source from which a provider reads values."""
-
-    def lookup(self, reference: Reference) -> str:
-        """Returns the value. Raises LookupError with the reason if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +139,7 @@ class Resolver:
         return provider.lookup(reference)
 
 
-def _declared(name: str, properties: Mapping[str, str]) -> SecretSource:
+def _declared(name: str, properties: Mapping[str, str]) -> EnvironmentSource | FileSource:
     prefix = f"{PROVIDERS_KEY}.{name}"
     class_key = f"{prefix}.class"
     written = properties.get(class_key, "").strip()

@@ -12,6 +12,7 @@ accept their calls.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 from mirrorflow_core.connect.group_assignment import PROTOCOLS
 from mirrorflow_core.connect.session_keys import ALGORITHMS
@@ -33,6 +34,7 @@ from mirrorflow_replicator.config.keys import DEFAULTS, SERVER_NAME_KEY, SEVERAL
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
 
+LISTENERS_KEY = "listeners"
 STANDALONE = "standalone"  # the name of a worker in this mode
 DISTRIBUTED = "distributed"
 HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
@@ -180,20 +182,24 @@ def worker_settings(
 def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
     """Returns *listeners* after checking that each is an address to bind. Raises InvalidSettingError."""
     for listener in listeners:
-        scheme, found, address = listener.partition("://")
-        port = address.rpartition(":")[2]
-        if (
-            not found
-            or scheme.lower() not in {"http", "https"}
-            or not port.isdecimal()
-            or int(port) > PORT_MAX
-        ):
-            raise InvalidSettingError(
-                key="listeners",
-                problem=f"{listener!r} is no address to listen at",
-                action="write http://host:port",
-            )
+        parse_listener(listener)
     return listeners
+
+
+def parse_listener(listener: str) -> tuple[str, str, int]:
+    """Returns scheme, host (empty: every address) and port of a listener in Java's form. Raises InvalidSettingError."""
+    try:
+        parts = urlsplit(listener)
+        extra = parts.path.strip("/") or parts.query or parts.username
+        if parts.scheme in {"http", "https"} and parts.port is not None and not extra:
+            return parts.scheme, parts.hostname or "", parts.port
+    except ValueError:  # an invalid port, or a bracket that does not close
+        pass
+    raise InvalidSettingError(
+        key=LISTENERS_KEY,
+        problem=f"{listener!r} is no address to listen at",
+        action="write http://host:port or https://host:port",
+    )
 
 
 REBALANCE_MAX_MS = 30_000  # Connect's default is 60000; our nodes rejoin as soon as they learn of it

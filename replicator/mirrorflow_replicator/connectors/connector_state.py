@@ -9,7 +9,7 @@ Each consecutive error doubles the pause before the next attempt, up to a maximu
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import (
@@ -23,7 +23,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.java.properties import references
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.reports import ConnectorReport, SideReport, worst_side
-from mirrorflow_core.settings import ConnectorSettings
+from mirrorflow_core.settings import CheckpointSettings, ConnectorSettings, HeartbeatSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 
 # Errors about the whole cluster; a missing ACL is not one.
@@ -102,25 +102,9 @@ class RetryState:
         return backoff_s(self._in_a_row, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
 
 
-class Flow(Protocol):
-    """The settings that every kind of connector has."""
-
-    @property
-    def flow(self) -> str:
-        """The flow that claims the source alias on the target."""
-
-    @property
-    def source_alias(self) -> str:
-        """The alias of the cluster that is read."""
-
-    @property
-    def target_alias(self) -> str:
-        """The alias of the cluster that is written to."""
-
-
 def report_of(
     connector: ConnectorSettings,
-    flow: Flow,
+    flow: SourceSettings | CheckpointSettings | HeartbeatSettings,
     *,
     state: str,
     problem: MirrorFlowError | None,

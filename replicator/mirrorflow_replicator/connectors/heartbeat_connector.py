@@ -18,9 +18,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from mirrorflow_core.connect.mirror_records import (
     Heartbeat,
@@ -45,11 +44,11 @@ from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
+from mirrorflow_replicator.connectors.source_connector import SourceConnector
 
 # A frozen broker would otherwise be waited for until the connection's own limit, and nothing would be
 # reported meanwhile.
@@ -68,27 +67,18 @@ class HeartbeatClusters:
     `run` ends only by cancellation; everything else is safe to read at any time.
     """
 
-    def __init__(
-        self,
-        settings: BeatSettings,
-        *,
-        name: str,
-        topic: str,
-        replication_factor: int,
-        interval_s: float,
-        resolve: Resolve,
-    ) -> None:
-        self.settings = settings
-        self.topic = topic
+    def __init__(self, name: str, beat: BeatSettings, settings: HeartbeatSettings) -> None:
+        self.settings = beat
+        self.topic = make_replication_policy(settings).heartbeats_topic()
         self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
         self.errors: Counter[str] = Counter()
         self.cluster_id = ""
         self._setbacks = RetryState(name, pause_max_s=PAUSE_MAX_S)
-        self._replication_factor = replication_factor
-        self._interval_s = interval_s
-        self._resolve = resolve
+        self._replication_factor = settings.replication_factor
+        self._interval_s = settings.interval_s
+        self._resolve = Resolver(settings.providers).resolve_client
         self._cluster: Cluster | None = None
-        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
+        self._sides = ClusterClients(beat.source_alias, beat.target_alias)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -185,19 +175,7 @@ class HeartbeatConnector:
         self._connector = connector
         self._settings = settings
         self._started_at_s = time.time()
-        resolve = Resolver(settings.providers).resolve_client
-        topic = make_replication_policy(settings).heartbeats_topic()
-        self._beats = tuple(
-            HeartbeatClusters(
-                beat,
-                name=connector.name,
-                topic=topic,
-                replication_factor=settings.replication_factor,
-                interval_s=settings.interval_s,
-                resolve=resolve,
-            )
-            for beat in settings.beats
-        )
+        self._beats = tuple(HeartbeatClusters(connector.name, beat, settings) for beat in settings.beats)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -268,18 +246,6 @@ LOOK_BACK_RECORDS = 32
 LOOK_BACK_BYTES = 16 << 10
 
 
-class Copying(Protocol):
-    """The topics that are copied, and their clusters."""
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Source topic -> target topic."""
-
-    @property
-    def clusters(self) -> tuple[Cluster, Cluster]:
-        """Source and target; connected if there are names."""
-
-
 class HeartbeatMonitor:
     """Reads the copied heartbeats of one flow. `run` ends only by cancellation; everything else is safe at any time."""
 
@@ -301,7 +267,7 @@ class HeartbeatMonitor:
         """Why the reported heartbeats may not be the newest."""
         return () if self.problem is None else (f"Copied heartbeats cannot be looked at: {self.problem}",)
 
-    async def run(self, copying: Copying) -> None:
+    async def run(self, copying: SourceConnector) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             copies = sorted(

@@ -51,46 +51,26 @@ def internal_topics(settings: SourceSettings, *, has_owner: bool = True) -> list
     They are the topics for claims (only where the flow has an owner), marks of ACLs, offsets, offset map and offset syncs.
     """
     offsets = settings.offsets
+    kept = {**offsets.topic_configs, "cleanup.policy": "compact"}
     topics = []
     if has_owner:
-        topics.append(
-            admin.NewTopic(
-                name=claims_topic(settings.source_alias),
-                partitions=1,
-                replication_factor=offsets.replication_factor,
-                configs={**offsets.topic_configs, "cleanup.policy": "compact"},
-            )
-        )
+        topics.append(_own_topic(claims_topic(settings.source_alias), settings, kept))
     if settings.sync_acls_s is not None and not settings.acls_report_only:
-        topics.append(
-            admin.NewTopic(
-                name=identity_topic(settings.source_alias),
-                partitions=1,
-                replication_factor=offsets.replication_factor,
-                configs=TOPIC_CONFIGS,
-            )
-        )
+        topics.append(_own_topic(identity_topic(settings.source_alias), settings, TOPIC_CONFIGS))
     if offsets.store is OffsetStore.KAFKA:
-        topics.append(
-            admin.NewTopic(
-                name=offsets.topic,
-                partitions=offsets.partitions,
-                replication_factor=offsets.replication_factor,
-                configs={**offsets.topic_configs, "cleanup.policy": "compact"},
-            )
-        )
+        topics.append(_own_topic(offsets.topic, settings, kept, partitions=offsets.partitions))
     if settings.syncs is not None:
-        topics.append(
-            admin.NewTopic(
-                name=offset_map_topic(settings.source_alias),
-                partitions=1,
-                replication_factor=offsets.replication_factor,
-                configs=MIRROR_TOPIC_CONFIGS,
-            )
-        )
+        topics.append(_own_topic(offset_map_topic(settings.source_alias), settings, MIRROR_TOPIC_CONFIGS))
     if settings.syncs is not None and not settings.syncs.on_source:
         topics.append(_offset_syncs(settings, settings.syncs.replication_factor))
     return topics
+
+
+def _own_topic(
+    name: str, settings: SourceSettings, configs: Mapping[str, str], *, partitions: int = 1
+) -> admin.NewTopic:
+    factor = settings.offsets.replication_factor
+    return admin.NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=configs)
 
 
 def internal_topics_of_source(settings: SourceSettings) -> list[admin.NewTopic]:

@@ -162,20 +162,11 @@ class SourceHost:
 
     def report(self) -> ConnectorReport:
         tasks = tuple(
-            TaskReport(
-                task=child.task,
+            replace(
+                child.newest,
                 state=child.state,
                 trace=child.trace or _standing_still_in(parts),
-                reason=child.newest.reason,
                 partitions=parts,
-                errors=child.newest.errors,
-                throttle_ms=child.newest.throttle_ms,
-                refused_settings=child.newest.refused_settings,
-                offset_syncs=child.newest.offset_syncs,
-                active_records=child.newest.active_records,
-                buffer_free_bytes=child.newest.buffer_free_bytes,
-                commit_ms=child.newest.commit_ms,
-                warnings=child.newest.warnings,
             )
             for child in self._told_children()
             for parts in [child.partition_reports(self._target_topic)]

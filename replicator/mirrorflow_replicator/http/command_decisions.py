@@ -151,11 +151,6 @@ def seeds(files: Iterable[Mapping[str, str]], configs: WorkerConfigs) -> tuple[C
     )
 
 
-def named_tasks(report: ConnectorReport) -> tuple[Mapping[str, str], ...]:
-    """Returns the properties of its tasks with the class that Java starts."""
-    return with_task_class(report.connector_class, report.task_properties)
-
-
 def with_task_class(
     connector_class: str, tasks: Iterable[Mapping[str, str]]
 ) -> tuple[Mapping[str, str], ...]:
@@ -164,11 +159,6 @@ def with_task_class(
     if task_class is None:
         return tuple(tasks)
     return tuple({**properties, "task.class": f"{MIRROR_PACKAGE}{task_class}"} for properties in tasks)
-
-
-def task_records(report: ConnectorReport, configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
-    """Returns records for a connector's tasks, from which Java would start; none if they are stored."""
-    return new_tasks(report.name, report.task_properties, configs)
 
 
 def new_tasks(

@@ -14,12 +14,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
 from mirrorflow_kafka.security.rotation import LOOK_S, stamp
 from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
+from mirrorflow_replicator.config.worker import LISTENERS_KEY, parse_listener
 from mirrorflow_replicator.http import metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
 from mirrorflow_replicator.http.connection import LIMITS, READ_BYTES, HttpConnection, HttpLimits
@@ -37,7 +38,6 @@ Route = Callable[[Request], Response | Command]
 
 log = logging.getLogger(__name__)
 
-LISTENERS_KEY = "listeners"
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
 TICK_S = 1.0
 CARRY_OUT_S = 90.0  # as for Connect's REST requests
@@ -110,7 +110,7 @@ class HttpServer:
         self._servers.clear()
 
     async def _listen(self, listener: str, tls: ssl.SSLContext | None) -> str:
-        scheme, host, port = _parse(listener)
+        scheme, host, port = parse_listener(listener)
         if scheme == "https" and tls is None:
             raise InvalidSettingError(
                 key=LISTENERS_KEY,
@@ -135,11 +135,7 @@ class HttpServer:
             ) from error
         self._servers.append(server)
         bound_host, bound_port = server.sockets[0].getsockname()[:2]
-        return (
-            f"{scheme}://[{bound_host}]:{bound_port}"
-            if ":" in bound_host
-            else f"{scheme}://{bound_host}:{bound_port}"
-        )
+        return f"{scheme}://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -227,28 +223,6 @@ class HttpServer:
         if silent_s > STALLED_S:
             return json_response({"status": "stalled", "silentSeconds": round(silent_s, 1)}, status=503)
         return json_response({"status": "alive"})
-
-
-def _parse(listener: str) -> tuple[str, str, int]:
-    """Returns scheme, host (empty: every address) and port of a listener in Java's form."""
-    try:
-        parts = urlsplit(listener)
-        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
-    except ValueError:  # an invalid port, or a bracket that does not close
-        scheme, host, port = "", "", None
-    if (
-        scheme not in {"http", "https"}
-        or port is None
-        or parts.path.strip("/")
-        or parts.query
-        or parts.username
-    ):
-        raise InvalidSettingError(
-            key=LISTENERS_KEY,
-            problem=f"{listener} is no listener",
-            action="write http://host:port or https://host:port",
-        )
-    return scheme, host, port
 
 
 _CLIENT_AUTH = {

@@ -100,7 +100,7 @@ class LocalConnectors:
             report,
             name=name,
             properties=properties,
-            task_properties=command_decisions.named_tasks(report),
+            task_properties=command_decisions.with_task_class(report.connector_class, report.task_properties),
             heard_of_all=hosted.heard_of_all,
             warnings=(*converter_warnings(properties, self._worker), *report.warnings),
         )

@@ -74,7 +74,7 @@ class Worker:
         self._id = uuid.uuid4()
         self._group = _group(self._settings[0])
         self._herd = self._make_herd()
-        self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
+        self._warnings = tuple(dict.fromkeys(warning for worker in settings for warning in worker.warnings))
 
     async def run(self) -> None:
         """Serves until SIGTERM, SIGINT or, where MIRRORFLOW_EXIT_WITH_STDIN is set, the end of stdin."""
@@ -137,9 +137,12 @@ class Worker:
             return self._grouped(first, "")
         if self._group is not None:
             self._check_that_any_runs()
-            herds = ((worker, self._grouped(worker, f"/{worker.name}")) for worker in self._settings)
             return DedicatedHerders(
-                {flow: herd for worker, herd in herds if (flow := _flow(worker)) is not None}
+                {
+                    group.flow: self._grouped(worker, f"/{worker.name}")
+                    for worker in self._settings
+                    if (group := _group(worker)) is not None and group.flow is not None
+                }
             )
         if first.distributed is not None:
             return SingleNodeHerder(
@@ -171,7 +174,7 @@ class Worker:
             worker_id=partial(self._worker_id, herder),
             # Others never call the listener for users and metrics of a process that serves no group.
             url=self._url if worker.name == DISTRIBUTED or worker.http.internal else lambda: NO_URL,
-            label=_shown_name(worker, ""),
+            label="" if worker.name in _SINGLE else f"{worker.name}.",
         )
 
     async def _carry_out(self, command: Command, request: Request) -> Response:
@@ -184,9 +187,6 @@ class Worker:
         except MirrorFlowError as error:
             # As Java answers where its topics cannot be written: the request may be retried.
             return error_response(500, str(error))
-
-    def _setting_warnings(self) -> list[str]:
-        return [warning for worker in self._settings for warning in worker.warnings]
 
     def _listeners(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
@@ -277,17 +277,8 @@ class Worker:
         return f"{socket.getfqdn()}{herder}/{self._id}"
 
 
-def _shown_name(worker: WorkerSettings, name: str) -> str:
-    return name if worker.name in _SINGLE else f"{worker.name}.{name}"
-
-
 def _group(worker: WorkerSettings) -> GroupSettings | None:
     return None if worker.distributed is None else worker.distributed.group
-
-
-def _flow(worker: WorkerSettings) -> Flow | None:
-    group = _group(worker)
-    return None if group is None else group.flow
 
 
 def _context(tls: ServerTls | None) -> ssl.SSLContext | None:

@@ -363,7 +363,9 @@ class SingleNodeHerder:
         if is_stored or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._report(command.name)
-        return command_decisions.task_records(report, configs) if report.tasks else ()
+        return (
+            command_decisions.new_tasks(report.name, report.task_properties, configs) if report.tasks else ()
+        )
 
     async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
         assert self._configs is not None

@@ -102,7 +102,7 @@ class WorkerStatuses(StatusWriter):
                 one
                 for report in reports
                 if settled(report)
-                for one in command_decisions.task_records(report, configs.configs)
+                for one in command_decisions.new_tasks(report.name, report.task_properties, configs.configs)
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())

@@ -18,12 +18,12 @@ from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_replicator.http.command_decisions import (
     Wanted,
     decide,
-    named_tasks,
+    new_tasks,
     seeds,
     simple_name,
     statuses,
-    task_records,
     wanted,
+    with_task_class,
 )
 from mirrorflow_replicator.http.commands import (
     AlterOffsets,
@@ -166,16 +166,18 @@ def test_tasks_are_committed_with_the_class_that_java_starts():
         "task.index": "0",
         "task.class": "org.apache.kafka.connect.mirror.MirrorSourceTask",
     }
-    report = replace(report, task_properties=named_tasks(report))
+    report = replace(report, task_properties=with_task_class(report.connector_class, report.task_properties))
     expected = (
         TaskConfig(connector="a", task=0, properties=properties),
         TasksCommit(connector="a", tasks=1),
     )
 
-    assert expected == task_records(report, configs())
-    assert () == task_records(report, configs(*expected))
+    assert expected == new_tasks(report.name, report.task_properties, configs())
+    assert () == new_tasks(report.name, report.task_properties, configs(*expected))
     stopped = replace(report, task_properties=())
-    assert (TasksCommit(connector="a", tasks=0),) == task_records(stopped, configs(*expected))
+    assert (TasksCommit(connector="a", tasks=0),) == new_tasks(
+        stopped.name, stopped.task_properties, configs(*expected)
+    )
 
 
 def test_statuses_tell_why_only_of_what_failed():
