@@ -15,7 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,7 @@ from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
-from mirrorflow_replicator.worker.group_tasks import TaskConfigWriter, TaskFencing
+from mirrorflow_replicator.worker.group_tasks import GroupNode, TaskConfigWriter, TaskFencing
 from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
 from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
 from mirrorflow_replicator.worker.shared_connectors import (
@@ -94,12 +94,10 @@ class DistributedHerder(SingleNodeHerder):
         super().__init__(settings, distributed, samples=samples, worker_id=worker_id, label=label)
         self._group = group
         self._url = url
-        self._node: GroupMember | None = None
+        self._joined: _JoinedNode | None = None  # set when the topics were read
         self._running_node: asyncio.Task[None] | None = None
-        self._shared: SharedStatuses | None = None
         self._others = PeerClient(settings, group)
         self._spare = WarmProcess()
-        self._leading: GroupLeader | None = None
 
     async def stop(self, grace_s: float) -> None:
         """Stops this node's part gracefully, writes its last statuses and leaves the group.
@@ -108,39 +106,41 @@ class DistributedHerder(SingleNodeHerder):
         """
         self._stopping = True
         await asyncio.gather(self._running.stop(), self._spare.close())
-        if self._shared is not None:
-            await self._shared.write_final()
-        if self._running_node is not None and self._node is not None:
+        if self._joined is not None:
+            await self._joined.statuses.write_final()
+        if self._running_node is not None:
             self._running_node.cancel()
             await asyncio.wait({self._running_node})
-            await self._node.leave()
+            await self._here.member.leave()
 
     def set_states(self, states: States) -> None:
         """Changes the states in our files, which the leader writes to the config topic."""
         files = tuple(with_state(file, states.get(file["name"], RUNNING)) for file in self._distributed.seeds)
         self._distributed = replace(self._distributed, seeds=files)
-        if self._leading is not None:
-            self._leading.renew(files)
+        if self._joined is not None:
+            self._joined.leader.renew(files)
+
+    @property
+    def _here(self) -> "_JoinedNode":
+        assert self._joined is not None, "the topics were read before anything runs"
+        return self._joined
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Unreadable records of the topics, an error of the membership, and files that are not in force."""
-        problem = None if self._node is None else self._node.problem
-        differing = None if self._leading is None else self._leading.problem
-        errors = [str(error) for error in (problem, differing) if error is not None]
-        return (*super().warnings, *(() if self._shared is None else self._shared.warnings), *errors)
+        joined = self._joined
+        if joined is None:
+            return super().warnings
+        errors = [str(error) for error in (joined.member.problem, joined.leader.problem) if error is not None]
+        return (*super().warnings, *joined.statuses.warnings, *errors)
 
     @property
     def is_rebalancing(self) -> bool:
-        return self._node is not None and self._node.meeting
-
-    @property
-    def _leads(self) -> bool:
-        return self._node is not None and self._node.leads
+        return self._joined is not None and self._joined.member.meeting
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether this node's part has started; a node without a part is ready."""
-        node = self._node
+        node = None if self._joined is None else self._joined.member
         if node is None or not node.leader_url or node.problem is not None:
             return False
         mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
@@ -152,35 +152,35 @@ class DistributedHerder(SingleNodeHerder):
         """Carries out a REST call, here or on the node it belongs to. Raises ConnectError, MirrorFlowError."""
         if isinstance(command, ListOffsets):
             return await super().carry_out(command, request)
-        if self._configs is None or self._node is None or self._stopping:
+        if self._joined is None or self._stopping:
             return await super().carry_out(command, request)  # which answers with the reason
-        if not await self._node.met():  # first: whether the group signs is known only after the rebalance
+        node, topic = self._joined.member, self._joined.configs
+        if not await node.met():  # first: whether the group signs is known only after the rebalance
             raise ConnectError(409, BUSY)
-        if isinstance(command, PutTasks | Fence) and self._node.signs:
-            if self._configs.configs.session_key is None:
+        if isinstance(command, PutTasks | Fence) and node.signs:
+            if topic.configs.session_key is None:
                 await self._read_new()
-            check(request.body, request.signature, self._configs.configs.session_key, self._group.keys)
+            check(request.body, request.signature, topic.configs.session_key, self._group.keys)
         if isinstance(command, RestartTask):
             url = self._owner(command)
             if url:
                 return await self._forward(url, request)
-        elif not self._node.leads:
-            return await self._forward(self._node.leader_url, request)
+        elif not node.leads:
+            return await self._forward(node.leader_url, request)
         match command:
             case PutTasks(name=name):
                 self._must_exist(name)
-                await self._writing().write(name, sent_tasks(request))
+                await self._writer.write(name, sent_tasks(request))
                 return Response(status=204)
             case Fence(name=name):
                 self._must_exist(name)
-                assert self._cluster is not None
                 try:
-                    await self._others.fence(name, self._cluster, self._configs)
+                    await self._others.fence(name, self._joined.cluster, topic)
                 except TasksChangedError as error:
                     raise ConnectError(409, str(error)) from error
                 return Response(status=204)
-            case Restart(name=name) if name in self._configs.configs.connectors:
-                await self._configs.put(
+            case Restart(name=name) if name in topic.configs.connectors:
+                await topic.put(
                     RestartRequest(
                         connector=name,
                         include_tasks=command.include_tasks,
@@ -199,9 +199,7 @@ class DistributedHerder(SingleNodeHerder):
     # -- the topics
 
     async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
-        self._shared = SharedStatuses(statuses, worker_id=self._worker_id)
-        self._leading = GroupLeader(configs, self._group.keys, self._distributed.seeds)
-        self._node = GroupMember(
+        member = GroupMember(
             Membership(cluster, self._group),
             self._group,
             url=self._url(),
@@ -209,14 +207,22 @@ class DistributedHerder(SingleNodeHerder):
             read=self._read_on,
             follow=self._follow,
         )
+        self._joined = _JoinedNode(
+            cluster=cluster,
+            configs=configs,
+            member=member,
+            others=self._others,
+            read=self._read_on,
+            statuses=SharedStatuses(statuses, worker_id=self._worker_id),
+            leader=GroupLeader(configs, self._group.keys, self._distributed.seeds),
+        )
 
     def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
         return (*super()._jobs(), self._be_a_node())
 
     async def _be_a_node(self) -> None:
-        assert self._node is not None
         await self._warm()
-        self._running_node = asyncio.create_task(self._node.run(), name="node")
+        self._running_node = asyncio.create_task(self._here.member.run(), name="node")
         await asyncio.wait({self._running_node})
         if not self._running_node.cancelled():
             self._running_node.result()
@@ -241,8 +247,8 @@ class DistributedHerder(SingleNodeHerder):
         for record in records:
             if isinstance(record, RestartRequest):
                 self._restart_here(record)
-        if records and self._leading is not None:
-            self._leading.look()
+        if records and self._joined is not None:
+            self._joined.leader.look()
         return records
 
     async def _read_on(self) -> None:
@@ -250,20 +256,17 @@ class DistributedHerder(SingleNodeHerder):
             self._arrange()
 
     async def _publish(self) -> None:
-        assert self._configs is not None
-        assert self._node is not None
-        assert self._shared is not None
-        assert self._leading is not None
-        node = self._node
+        here = self._here
+        node, configs = here.member, here.configs.configs
         settled = node.leads and not node.meeting
         if settled:
-            await self._leading.lead()
+            await here.leader.lead()
         if not node.meeting:
-            self._leading.compare()
-        await self._shared.publish(
-            [self._part(name) for name in self._configs.configs.connectors],
+            here.leader.compare()
+        await here.statuses.publish(
+            [self._part(name) for name in configs.connectors],
             held=node.held,
-            wanted=command_decisions.units(self._configs.configs) if settled else None,
+            wanted=command_decisions.units(configs) if settled else None,
             generation=node.generation,
         )
 
@@ -271,13 +274,13 @@ class DistributedHerder(SingleNodeHerder):
 
     async def _follow(self) -> None:
         """Starts what is held, and returns when nothing else runs any more."""
-        assert self._leading is not None
-        if self._leads:
-            if self._leading.is_new:
+        leader = self._here.leader
+        if self._here.member.leads:
+            if leader.is_new:
                 await self._fence_leader()
-            await self._leading.lead()
+            await leader.lead()
         else:
-            self._leading.follow()
+            leader.follow()
         self._arrange()
         await self._running.settled()
         for hosted in [*self._running.hosted.values()]:
@@ -289,11 +292,9 @@ class DistributedHerder(SingleNodeHerder):
 
         Java's leader writes to the config topic in transactions where its tasks write in transactions.
         """
-        assert self._cluster is not None
-        assert self._configs is not None
-        if self._configs.configs.fenced:
+        if self._here.configs.configs.fenced:
             try:
-                await self._others.fence_leader(self._cluster)
+                await self._others.fence_leader(self._here.cluster)
             except NotAuthorizedError as error:
                 log.warning("A Java worker that led before is not fenced: %s", error)
 
@@ -302,20 +303,18 @@ class DistributedHerder(SingleNodeHerder):
         for name, hosted in self._running.hosted.items():
             if isinstance(hosted, SharedSource) and not self._stopping:
                 hosted.share(self._share(name))
-        if self._node is not None:
-            self._node.look()
+        if self._joined is not None:
+            self._joined.member.look()
 
     def _wanted(self) -> dict[str, command_decisions.Wanted]:
-        held = frozenset() if self._node is None else self._node.held
+        held = frozenset() if self._joined is None else self._joined.member.held
         here = {unit.connector for unit in held}
         return {
             name: wanted for name, wanted in super()._wanted().items() if name in here or _stands_by(wanted)
         }
 
     def _share(self, name: str) -> TaskShare:
-        assert self._configs is not None
-        assert self._node is not None
-        return share_of(name, self._configs.configs.tasks.get(name, ()), self._node.held)
+        return share_of(name, self._tasks(name), self._here.member.held)
 
     def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
         hosted = self._shared_host(name, settings)
@@ -333,36 +332,19 @@ class DistributedHerder(SingleNodeHerder):
                 settings,
                 settings.source,
                 samples=self._samples,
-                publish=partial(self._writing().assignment, name),
+                publish=partial(self._writer.assignment, name),
                 start=self._spare.take,
                 grace_s=grace_s,
-                claiming=self._claiming(name),
+                claiming=TaskFencing(name, self._here, fences_java=self._group.fences_java),
             )
         whole = partial(host, settings, samples=self._samples)
         if whole() is None:
             return None
-        return SharedTask(settings, make=whole, publish=partial(self._writing().one, name), grace_s=grace_s)
+        return SharedTask(settings, make=whole, publish=partial(self._writer.one, name), grace_s=grace_s)
 
-    def _claiming(self, name: str) -> TaskFencing:
-        assert self._cluster is not None
-        assert self._configs is not None
-        assert self._node is not None
-        return TaskFencing(
-            name,
-            self._configs,
-            self._node,
-            self._others,
-            self._cluster,
-            fences_java=self._group.fences_java,
-            read=self._read_on,
-        )
-
-    def _writing(self) -> TaskConfigWriter:
-        assert self._configs is not None
-        assert self._node is not None
-        return TaskConfigWriter(
-            self._configs, self._node, self._others, read=self._read_on, arrange=self._arrange
-        )
+    @property
+    def _writer(self) -> TaskConfigWriter:
+        return TaskConfigWriter(self._here, arrange=self._arrange)
 
     # -- how it fares
 
@@ -372,13 +354,10 @@ class DistributedHerder(SingleNodeHerder):
 
     def _report(self, name: str) -> ConnectorReport:
         """Reports the whole connector; the parts of other nodes come from the status topic."""
-        assert self._configs is not None
-        assert self._node is not None
-        assert self._shared is not None
-        configs = self._configs.configs
+        here, configs = self._here, self._here.configs.configs
         stopped = configs.target(name) is TargetState.STOPPED
         tasks = () if stopped else tuple(configs.tasks.get(name, ()))
-        return self._shared.whole(self._part(name), tasks, held=self._node.held)
+        return here.statuses.whole(self._part(name), tasks, held=here.member.held)
 
     # -- commands
 
@@ -397,23 +376,20 @@ class DistributedHerder(SingleNodeHerder):
 
     def _owner(self, command: RestartTask) -> str:
         """Returns the URL of the task's node, or of the leader, which knows it; "" for this node."""
-        assert self._node is not None
-        unit = Unit(connector=command.name, task=command.task)
-        if unit in self._node.held:
+        node, unit = self._here.member, Unit(connector=command.name, task=command.task)
+        if unit in node.held:
             return ""
-        if not self._node.leads:
-            return self._node.leader_url
-        url = self._node.owner(unit)
+        if not node.leads:
+            return node.leader_url
+        url = node.owner(unit)
         return "" if url == self._url() else url
 
     def _must_exist(self, name: str) -> None:
-        assert self._configs is not None
-        if name not in self._configs.configs.connectors:
+        if name not in self._here.configs.configs.connectors:
             raise ConnectError(404, f"Connector {name} not found")
 
     async def _wait_until_idle(self, name: str) -> None:
-        assert self._node is not None
-        if not await self._node.quiet(name):
+        if not await self._here.member.quiet(name):
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
 
 
@@ -496,3 +472,11 @@ class GroupLeader:
     def _is_replaced(self, file: Mapping[str, str]) -> bool:
         name = file["name"]
         return name in self._in_force and self._topic.configs.connectors.get(name) != file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JoinedNode(GroupNode):
+    """A node with its statuses, and with the duties that it has when it leads."""
+
+    statuses: SharedStatuses
+    leader: GroupLeader

@@ -19,6 +19,7 @@ held after all others had been fenced, with the partitions that are stored now.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mirrorflow_core.connect import worker_state
 from mirrorflow_core.connect.group_assignment import Unit
@@ -45,54 +46,50 @@ class NotAssignedError(MirrorFlowError):
         super().__init__(f"Task {task} of {connector} is not, or not yet, this node's to begin.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNode:
+    """One node of a group, once the group's topics were read. *read* reads on, and applies what they define."""
+
+    cluster: Cluster
+    configs: ConfigTopic
+    member: GroupMember
+    others: PeerClient
+    read: Callable[[], Awaitable[None]]
+
+
 class TaskFencing:
     """Fences earlier tasks of connector *name*.
 
     *read* reads the config topic to its end and applies what it defines.
     """
 
-    def __init__(
-        self,
-        name: str,
-        configs: ConfigTopic,
-        node: GroupMember,
-        others: PeerClient,
-        cluster: Cluster,
-        *,
-        fences_java: bool,
-        read: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, name: str, node: GroupNode, *, fences_java: bool) -> None:
         self._name = name
-        self._configs = configs
         self._node = node
-        self._others = others
-        self._cluster = cluster
         self._fences_java = fences_java
-        self._read = read
         self._warned = False
 
     @property
     def group_id(self) -> str:
-        return self._others.group_id
+        return self._node.others.group_id
 
     @property
     def is_needed(self) -> bool:
         """Whether Java's tasks may have, or may have had, a part of the connector."""
-        return self._fences_java and self._name in self._configs.configs.fenced
+        return self._fences_java and self._name in self._node.configs.configs.fenced
 
     async def claim(self, task: int) -> None:
         """Fence the earlier owners of *task*. Raises MirrorFlowError if it must not begin yet."""
-        name = self._name
+        name, node = self._name, self._node
         self.check(task)
         await self._fence()
-        transactional_id = self._others.transactional_id(name, task)
         producer_id, epoch = await init_producer_id(
-            self._cluster, transactional_id, timeout_ms=FENCE_TIMEOUT_MS
+            node.cluster, node.others.transactional_id(name, task), timeout_ms=FENCE_TIMEOUT_MS
         )
-        written = self._configs.configs.tasks.get(name)
-        await self._read()
+        written = node.configs.configs.tasks.get(name)
+        await node.read()
         self.check(task)
-        if written != self._configs.configs.tasks.get(name):
+        if written != node.configs.configs.tasks.get(name):
             raise NotAssignedError(name, task)
         if not self._warned:
             self._warned = True
@@ -104,16 +101,16 @@ class TaskFencing:
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
 
     async def _fence(self) -> None:
-        node, name, configs = self._node, self._name, self._configs.configs
-        if node.acts_for_leader:
-            await self._others.fence(name, self._cluster, self._configs)
+        node, name = self._node, self._name
+        if node.member.acts_for_leader:
+            await node.others.fence(name, node.cluster, node.configs)
         else:
-            key = configs.session_key if node.signs else None
-            await self._others.ask_to_fence(node.leader_url, name, key)
+            key = node.configs.configs.session_key if node.member.signs else None
+            await node.others.ask_to_fence(node.member.leader_url, name, key)
 
     def check(self, task: int) -> None:
         """Raise NotAssignedError unless the group has given the task to this node."""
-        node, unit = self._node, Unit(connector=self._name, task=task)
+        node, unit = self._node.member, Unit(connector=self._name, task=task)
         if node.meeting or not node.leader_url or unit not in node.held:
             raise NotAssignedError(self._name, task)
 
@@ -126,24 +123,10 @@ Make = Callable[[Mapping[str, str]], tuple[dict[str, str], ...]]
 
 
 class TaskConfigWriter:
-    """Stores the task configs of this node's connectors.
+    """Stores the task configs of this node's connectors; *arrange* starts and stops what they define."""
 
-    *read* reads the config topic to its end; *arrange* starts and stops what it then defines.
-    """
-
-    def __init__(
-        self,
-        configs: ConfigTopic,
-        node: GroupMember,
-        others: PeerClient,
-        *,
-        read: Callable[[], Awaitable[None]],
-        arrange: Callable[[], None],
-    ) -> None:
-        self._topic = configs
+    def __init__(self, node: GroupNode, *, arrange: Callable[[], None]) -> None:
         self._node = node
-        self._others = others
-        self._read = read
         self._arrange = arrange
 
     async def assignment(self, name: str, assignment: Assignment, initial: bool) -> None:  # noqa: FBT001 Publish
@@ -158,12 +141,12 @@ class TaskConfigWriter:
 
     async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """Writes *tasks* to the config topic. Raises ClusterError."""
-        if records := command_decisions.new_tasks(name, tasks, self._topic.configs):
-            await self._topic.put(*records, now_ms=now_ms())
+        if records := command_decisions.new_tasks(name, tasks, self._node.configs.configs):
+            await self._node.configs.put(*records, now_ms=now_ms())
         self._arrange()
 
     async def _put(self, name: str, make: Make) -> None:
-        topic, node, pause_s = self._topic, self._node, RETRY_MIN_S
+        topic, node, pause_s = self._node.configs, self._node.member, RETRY_MIN_S
         while Unit(connector=name) in node.held and name in topic.configs.connectors:
             properties = topic.configs.connectors[name]
             tasks = command_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
@@ -176,8 +159,8 @@ class TaskConfigWriter:
                     return
                 if node.leader_url and not node.meeting:
                     key = topic.configs.session_key if node.signs else None
-                    await self._others.post_tasks(node.leader_url, name, tasks, key)
-                await self._read()
+                    await self._node.others.post_tasks(node.leader_url, name, tasks, key)
+                await self._node.read()
             except MirrorFlowError as error:
                 log.warning("%s: its tasks are not written down yet: %s", name, error)
             await asyncio.sleep(pause_s)

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_replicator.worker import group_tasks
-from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker.group_tasks import GroupNode, NotAssignedError, TaskFencing
 
 NAME, TASK = "MirrorSourceConnector", 1
 
@@ -49,15 +49,14 @@ class Group:
         self.on_read()
 
     def claim(self) -> None:
-        made = TaskFencing(
-            NAME,
-            cast("Any", SimpleNamespace(configs=self.configs)),
-            cast("Any", self.node),
-            cast("Any", self),
-            cast("Any", None),
-            fences_java=False,
+        node = GroupNode(
+            cluster=cast("Any", None),
+            configs=cast("Any", SimpleNamespace(configs=self.configs)),
+            member=cast("Any", self.node),
+            others=cast("Any", self),
             read=self.read,
         )
+        made = TaskFencing(NAME, node, fences_java=False)
         asyncio.run(made.claim(TASK))
 
 
