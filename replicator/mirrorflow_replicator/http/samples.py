@@ -24,52 +24,6 @@ class Spread(NamedTuple):
     average: float
 
 
-@dataclass(slots=True, kw_only=True)
-class Half:
-    """One half window: the counters when it began, and the samples since."""
-
-    begin_s: float
-    records: int
-    bytes: int
-    value_bytes: int
-    age: list[float]  # minimum, maximum, sum, count
-    latency: list[float]
-
-
-EMPTY = [0.0, 0.0, 0.0, 0.0]
-
-
-def half_from(now_s: float, records: int, bytes_: int, value_bytes: int) -> Half:
-    """Returns a half window that begins at *now_s* with these counters."""
-    return Half(
-        begin_s=now_s,
-        records=records,
-        bytes=bytes_,
-        value_bytes=value_bytes,
-        age=[0.0] * 4,
-        latency=[0.0] * 4,
-    )
-
-
-def take_sample(window: list[float], sample: float) -> None:
-    """Adds *sample* to *window*; ignores a negative one."""
-    if sample < 0:
-        return
-    window[0] = sample if window[3] == 0 else min(window[0], sample)
-    window[1] = max(window[1], sample)
-    window[2] += sample
-    window[3] += 1
-
-
-def spread_of(one: list[float], other: list[float]) -> Spread | None:
-    """Combines both halves; None if nothing was sampled."""
-    count = one[3] + other[3]
-    if count == 0:
-        return None
-    minimum = min(half[0] for half in (one, other) if half[3])
-    return Spread(minimum, max(one[1], other[1]), (one[2] + other[2]) / count)
-
-
 class Window:
     """The samples of the last one to two halves, of a value that is sampled irregularly."""
 
@@ -77,17 +31,27 @@ class Window:
 
     def __init__(self, now_s: float) -> None:
         self._begin_s = now_s
-        self._current, self._previous = [0.0] * 4, [0.0] * 4
+        self._current, self._previous = [0.0] * 4, [0.0] * 4  # each: minimum, maximum, sum, count
 
     def take(self, now_s: float, sample: float) -> None:
-        """Adds *sample*, taken at *now_s*."""
+        """Adds *sample*, taken at *now_s*; ignores a negative one."""
+        if sample < 0:
+            return
         self._turn(now_s)
-        take_sample(self._current, sample)
+        half = self._current
+        half[0] = sample if half[3] == 0 else min(half[0], sample)
+        half[1] = max(half[1], sample)
+        half[2] += sample
+        half[3] += 1
 
     def spread(self, now_s: float) -> Spread | None:
         """Returns the spread of the window now; None if nothing was sampled in it."""
         self._turn(now_s)
-        return spread_of(self._current, self._previous)
+        halves = [half for half in (self._current, self._previous) if half[3]]
+        if not halves:
+            return None
+        least, greatest, total, count = zip(*halves, strict=True)
+        return Spread(min(least), max(greatest), sum(total) / sum(count))
 
     def _turn(self, now_s: float) -> None:
         halves = int((now_s - self._begin_s) / HALF_S)
@@ -100,17 +64,21 @@ class Window:
 SPAN_MIN_S = 1.0  # a shorter span would give absurd rates for a single batch
 
 
+Counts = tuple[int, int, int]  # records, bytes, bytes of values
+
+
 @dataclass(slots=True, kw_only=True)
 class _Partition:
-    """The state of one partition."""
+    """The state of one partition: its counters now, and as they were when each half window began."""
 
-    previous: Half | None
-    current: Half
-    records: int
-    bytes: int
-    value_bytes: int
-    caught_up: bool  # had no lag when last reported
-    caught_up_s: float  # last time without lag; below 0: never seen without
+    begin_s: float
+    ages: Window
+    latencies: Window
+    begin: Counts = (0, 0, 0)
+    earlier: tuple[float, Counts] | None = None  # when the half window before began
+    counts: Counts = (0, 0, 0)
+    caught_up: bool = False  # had no lag when last reported
+    caught_up_s: float = -1.0  # last time without lag; below 0: never seen without
 
 
 class Rate(NamedTuple):
@@ -168,27 +136,18 @@ class Samples:
         *topic* is the source topic.
         """
         known = self._partitions.get((connector, topic, partition))
-        if known is None or now_s - known.current.begin_s > WINDOW_S:
+        if known is None or now_s - known.begin_s > WINDOW_S:
             return NO_RATE
-        begin = known.previous or known.current
-        span = max(SPAN_MIN_S, now_s - begin.begin_s)
-        return Rate(
-            (known.records - begin.records) / span,
-            (known.bytes - begin.bytes) / span,
-            (known.value_bytes - begin.value_bytes) / span,
-        )
+        begin_s, begin = known.earlier or (known.begin_s, known.begin)
+        span = max(SPAN_MIN_S, now_s - begin_s)
+        return Rate(*((now - then) / span for now, then in zip(known.counts, begin, strict=True)))
 
     def spreads(
         self, connector: str, topic: str, partition: int, now_s: float
     ) -> tuple[Spread | None, Spread | None]:
         """Returns record age and replication latency (ms) of the window; None where nothing was sampled."""
         known = self._partitions.get((connector, topic, partition))
-        if known is None or now_s - known.current.begin_s > WINDOW_S:
-            return None, None
-        current, previous = known.current, known.previous
-        if previous is None:
-            return spread_of(current.age, EMPTY), spread_of(current.latency, EMPTY)
-        return spread_of(current.age, previous.age), spread_of(current.latency, previous.latency)
+        return (None, None) if known is None else (known.ages.spread(now_s), known.latencies.spread(now_s))
 
     def is_throttled(self, connector: str, now_s: float) -> bool:
         """Whether a broker throttled a task of *connector* within the window."""
@@ -222,38 +181,24 @@ class Samples:
     def _take(self, connector: str, report: PartitionReport, now_s: float) -> None:
         key = (connector, report.topic, report.partition)
         known = self._partitions.get(key)
-        # A counter that went back is from a restarted task: the stored values belong to the previous one.
-        if known is None or report.records < known.records or report.bytes < known.bytes:
-            known = _begin(known, now_s)
+        counts = (report.records, report.bytes, report.value_bytes)
+        # A counter that went back is from a restarted task: the stored values belong to the previous one. The counts of a
+        # task that began recently start at zero, as this report may be the first that we see of it.
+        if known is None or report.records < known.counts[0] or report.bytes < known.counts[1]:
+            caught_up_s = -1.0 if known is None else known.caught_up_s
+            known = _Partition(
+                begin_s=now_s, ages=Window(now_s), latencies=Window(now_s), caught_up_s=caught_up_s
+            )
             self._partitions[key] = known
-        elif now_s - known.current.begin_s >= HALF_S:
-            stale = now_s - known.current.begin_s > WINDOW_S
-            known.previous = None if stale else known.current
-            known.current = half_from(now_s, known.records, known.bytes, known.value_bytes)
-        if report.records > known.records:
-            take_sample(known.current.latency, report.latency_ms)
-            take_sample(known.current.age, report.record_age_ms)
-        known.records = report.records
-        known.bytes = report.bytes
-        known.value_bytes = report.value_bytes
+        elif now_s - known.begin_s >= HALF_S:
+            known.earlier = None if now_s - known.begin_s > WINDOW_S else (known.begin_s, known.begin)
+            known.begin_s, known.begin = now_s, known.counts
+        if report.records > known.counts[0]:
+            known.latencies.take(now_s, report.latency_ms)
+            known.ages.take(now_s, report.record_age_ms)
+        known.counts = counts
         caught_up = lag_records(report) == 0 and report.phase is not PartitionPhase.STARTING
         # Quiet partitions are not reported: one without lag has stayed so until this very change.
         if caught_up or known.caught_up:
             known.caught_up_s = now_s
         known.caught_up = caught_up
-
-
-def _begin(before: _Partition | None, now_s: float) -> _Partition:
-    """Returns the state of a partition whose task began recently.
-
-    Its counts start at zero, as this report may be the first that we see of it.
-    """
-    return _Partition(
-        previous=None,
-        current=half_from(now_s, 0, 0, 0),
-        records=0,
-        bytes=0,
-        value_bytes=0,
-        caught_up=False,
-        caught_up_s=-1.0 if before is None else before.caught_up_s,
-    )
