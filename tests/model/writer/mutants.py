@@ -519,8 +519,6 @@ MUTANTS = (
         rule="The lock is checked again after every InitProducerId of a task.",
         replaced=_no_second_check,
         scenarios=("recovery",),
-        seeds=6000,
-        is_quick=False,
     ),
     Mutant(
         name="fenced comes back",

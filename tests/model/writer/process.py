@@ -9,13 +9,13 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer import flow_plan, ownership, start_end
 from mirrorflow_core.writer import form as forms
-from mirrorflow_core.writer.broker_requests import NO_ANSWER
+from mirrorflow_core.writer.broker_requests import NO_ANSWER, InitProducerId, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
@@ -186,6 +186,20 @@ class Process:
         if not self.is_out:
             yield from self.perform(ownership.renew_claim(taken, left=True))
 
+    def _sleep_before_ids(self, steps: Steps[TaskStart | Fenced]) -> Steps[TaskStart | Fenced]:
+        """Sleep between the check of the lock and the ids; another process with one task takes the flow then."""
+        asked = next(steps)
+        while True:
+            is_disturbed = self.world.faults_left > 0 and len(self.world.processes) < 4
+            if is_disturbed and isinstance(asked[0], InitProducerId):
+                self.frozen_until = self.world.steps + self.world.random.randint(20, 150)
+                Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=1)
+            answers = yield asked
+            try:
+                asked = steps.send(answers)
+            except StopIteration as stop:
+                return cast("TaskStart | Fenced", stop.value)
+
     def _started(self, taken: Ownership, start: TaskStart) -> None:
         for partition in start.points:
             rank = self.world.ranks[taken.lock[1:]], self.world.ranks[start.producers.plain[1:]]
@@ -205,16 +219,11 @@ class Process:
                 if recover is None:
                     return
                 self.recoveries += 1
-                is_disturbed = self.world.options.sleeps_in_recovery and self.world.faults_left > 0
-                if is_disturbed and len(self.world.processes) < 4:
-                    # Another process comes just then.
-                    self.sleep_after(self.world.random.randint(2, 4))
-                    self.sleep_steps = self.world.random.randint(55, 250)
-                    Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=3)
                 earlier = {lane.partition: lane.form for lane in task.lanes}
-                again = yield from self.perform(
-                    ownership.recover_task(taken, start.producers.ids, start.points, recover.acknowledged)
-                )
+                steps = ownership.recover_task(taken, start.producers.ids, start.points, recover.acknowledged)
+                if self.world.options.sleeps_in_recovery:
+                    steps = self._sleep_before_ids(steps)
+                again = yield from self.perform(steps)
                 if isinstance(again, Fenced):
                     self.is_out = True
                     return

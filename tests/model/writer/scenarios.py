@@ -24,7 +24,7 @@ SCENARIOS = {
             faults=(f.raise_ids,),
             options=replace(SMALL, sleeps_in_recovery=True),
             faults_max=8,
-            tasks=1,
+            tasks=3,
         ),
         Scenario(
             name="fewer_tasks",
