@@ -286,6 +286,8 @@ class TaskTransaction:
         for lane in lanes:
             lane.pin.hold()
         await self._drain(lanes)
+        if self._has_problem(lanes):
+            return  # an answer that comes later is not in the positions
         changes = self._ready_changes()
         doubts = {lane: lane.doubts for lane in lanes}
         due = [lane for lane in self._due if lane.stream is not None and not _has_doubts(lane)]

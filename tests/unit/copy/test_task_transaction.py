@@ -1,0 +1,69 @@
+"""What a commit has: a transaction with records that its positions do not count must not be committed."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
+from mirrorflow_core.writer.position import Form
+from mirrorflow_replicator.copy import task_transaction
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.task_transaction import TaskTransaction
+from tests.unit.copy.stubs import PRODUCERS, begun_copier, context_at
+from tests.unit.copy.test_batch_packer import WHEN, small
+from tests.unit.core.wire.strategies import batch_of
+
+
+class Brokers:
+    """Accepts everything; the answer to what *lane* has in flight comes while its leader is asked for its epoch."""
+
+    def __init__(self, lane: PartitionCopier) -> None:
+        self.lane = lane
+        self.committed: list[int] = []  # the next source offsets of the positions
+
+    async def leader_epochs(self, partitions: Any) -> Any:
+        if not self.lane.is_drained:
+            self.lane.acknowledged(40, -1)
+        return dict.fromkeys(partitions, self.lane.target_epoch)
+
+    async def store_positions(self, _: Any, positions: Any) -> None:
+        self.committed += [one.next_source_offset for one in positions]
+
+    async def end(self, _: Any, *, commit: bool) -> None:
+        assert commit
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
+    *, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_transaction, "DRAIN_S", 0)
+    lane = begun_copier(context_at(WHEN))
+    lane.packer.add(batch_of(small(3), base_offset=100))
+    assert lane.next_batch() is not None
+    brokers, ended = Brokers(lane), list[str]()
+    if not is_late:
+        lane.acknowledged(40, -1)
+    transaction = TaskTransaction(
+        SimpleNamespace(alias="west", metadata=SimpleNamespace(leader_epoch=lambda *_: lane.target_epoch)),  # type: ignore[arg-type]
+        brokers,  # type: ignore[arg-type]
+        TaskStart(
+            producers=TaskProducers(transactional=PRODUCERS[Form.TRANSACTION], plain=PRODUCERS[Form.PLAIN]),
+            points={
+                lane.source: WritePoint(
+                    next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0
+                )
+            },
+            problems={},
+        ),
+        pump=lambda: None,
+        end_task=ended.append,
+    )
+    transaction._admit({lane: lane.doubts}, {lane.target: 0})
+
+    asyncio.run(transaction.finish(5))
+
+    assert brokers.committed == ([] if is_late else [103])
+    assert bool(ended) is is_late
