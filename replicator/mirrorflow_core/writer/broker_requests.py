@@ -153,6 +153,14 @@ class ReadOffsetMap(NamedTuple):
     target_offset: int
 
 
+class ReportLoss(NamedTuple):
+    """Report that *partition* continues at *next_source_offset* although something was lost, before this is stored."""
+
+    partition: TopicPartition
+    next_source_offset: int
+    why: str
+
+
 class ReadIdleLimit(NamedTuple):
     """Read when the target's brokers close an idle connection (connections.max.idle.ms). Answer: milliseconds."""
 
@@ -174,6 +182,7 @@ Request = (
     | ReadSourceStart
     | ReadEpochEnd
     | ReadOffsetMap
+    | ReportLoss
     | ReadIdleLimit
     | Pause
 )

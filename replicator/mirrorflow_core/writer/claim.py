@@ -13,7 +13,7 @@ from typing import Any
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import DecidedRecords
-from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 
 RENEW_MS = 5_000
 ABANDONED_MS = 15_000  # a claim that was not renewed for so long no longer protects its owner
@@ -44,10 +44,11 @@ class Claim:
     time_ms: int
 
     @property
-    def writer_ids(self) -> tuple[WriterIds, ...]:
-        """The ids of all tasks of this owner."""
+    def writer_ids(self) -> tuple[str, ...]:
+        """The transactional ids of all tasks of this owner."""
         ids = TransactionalIds(self.source_alias)
-        return tuple(ids.task(number) for number in range(self.tasks))
+        tasks = [ids.task(number) for number in range(self.tasks)]
+        return tuple(name for task in tasks for name in (*task, task.spare))
 
     def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":
         """Return the claim as the owner writes it at *now_ms*."""
@@ -77,20 +78,20 @@ def decode_claim(key: bytes, value: bytes) -> Claim:
 
 def ids_to_take(
     claims: DecidedRecords[Claim], own: Claim, positions: Iterable[WriterPosition]
-) -> tuple[WriterIds, ...]:
-    """Return every pair of ids that a newcomer must initialize before it claims the flow.
+) -> tuple[str, ...]:
+    """Return every transactional id that a newcomer must initialize before it claims the flow.
 
     Those are its own, those of the last committed claim and of all claims behind it, and those that a position
     without `left` names: the smaller claim of an owner that has died since would hide them.
     """
     effective = (*claims.committed[-1:], *claims.undecided, own)
     most = max(claim.tasks for claim in effective)
-    found: dict[WriterIds, None] = {}
+    found: dict[str, None] = {}
     for claim in effective:
         found |= dict.fromkeys(replace(claim, tasks=most).writer_ids)
     for position in positions:
         if position.open_writer is not None:
-            found[position.open_writer] = None
+            found |= dict.fromkeys(position.open_writer)
     return tuple(found)
 
 

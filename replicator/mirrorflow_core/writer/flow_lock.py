@@ -4,8 +4,9 @@ The lock is a transactional id. The process that initialized it last owns the fl
 that is still so.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from mirrorflow_core.partitions import UNKNOWN
@@ -24,6 +25,7 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 
 RETRY_MS: Final = 50
+SPARE_AFTER_MS: Final = 5_000  # a new leader is usually elected before
 _INVALID_TXN_STATE: Final = 48
 _CHECKS_MAX: Final = 100  # a check takes some 20 ms, and each task of a group makes three when it starts
 # Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
@@ -52,33 +54,42 @@ def holds_lock(lock: Producer) -> Steps[bool]:
     return False
 
 
-def take_ids(lock: Producer, names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:
-    """Initialize ids as the flow's owner.
+def take_ids(
+    lock: Producer, names: Iterable[str], spares: Mapping[str, str] = MappingProxyType({})
+) -> Steps[dict[str, Producer] | Refused]:
+    """Initialize ids as the flow's owner, with *spares* as in `initialize`.
 
     The lock is checked afterwards: a process that slept before this would otherwise raise the ids of the flow's new
     owner and continue under them.
     """
-    found = yield from initialize(names)
+    found = yield from initialize(names, spares)
     if isinstance(found, Refused) or (yield from holds_lock(lock)):
         return found
     return Refused(UNKNOWN)
 
 
-def initialize(names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:
+def initialize(
+    names: Iterable[str], spares: Mapping[str, str] = MappingProxyType({})
+) -> Steps[dict[str, Producer] | Refused]:
     """Initialize all ids; waits while the markers of their last transactions are not written.
 
     Nothing of the flow may continue before: the owner of an id that is not initialized is not fenced, and can still
-    write to any partition.
+    write to any partition. Only an owner that has decided its own last transaction need not wait: an id in *spares*
+    that takes longer than SPARE_AFTER_MS is replaced by its spare, under both names. Brokers before 4.0 keep an id busy
+    as long as a partition of its last transaction has no leader.
     """
     found: dict[str, Producer] = {}
     missing = list(dict.fromkeys(names))
+    waited_ms = 0
     while missing:
         answers = yield tuple(InitProducerId(name) for name in missing)
         is_busy = False
         for name, answer in zip(missing, answers, strict=True):
             match answer:
                 case Producer(epoch=epoch) if epoch >= FIRST_EPOCH:
-                    found[name] = answer
+                    found |= {name: answer} | {
+                        busy: answer for busy, spare in spares.items() if spare == name
+                    }
                 case Busy():
                     is_busy = True
                 case Refused():
@@ -86,6 +97,9 @@ def initialize(names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:
         missing = [name for name in missing if name not in found]
         if is_busy:
             yield from send(Pause(RETRY_MS))
+            waited_ms += RETRY_MS
+            if waited_ms >= SPARE_AFTER_MS:
+                missing = [spares.get(name, name) for name in missing]
     return found
 
 

@@ -78,8 +78,8 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
         return Fenced()
     claims = yield from read_claims(lock)
     positions = yield from read_positions(lock)
-    pairs = ids_to_take(claims, plan.claim, (*positions.committed, *positions.undecided))
-    producers = yield from initialize(name for pair in pairs for name in pair)
+    names = ids_to_take(claims, plan.claim, (*positions.committed, *positions.undecided))
+    producers = yield from initialize(names)
     if isinstance(producers, Refused) or not (yield from _commit_claim(plan, lock)):
         return Fenced()
     wanted = {plan.ids.task(number): assigned for number, assigned in enumerate(plan.assignment)}
@@ -110,7 +110,7 @@ def recover_task(
     while True:
         if not (yield from holds_lock(lock)):
             return Fenced()
-        producers = yield from take_ids(lock, ids)
+        producers = yield from take_ids(lock, ids, spares={ids.transactional: ids.spare})
         if isinstance(producers, Refused):
             return Fenced()
         found = yield from take_partitions(plan, lock, producers, wanted, acknowledged)

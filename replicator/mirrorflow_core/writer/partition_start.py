@@ -22,7 +22,7 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     send,
 )
-from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
+from mirrorflow_core.writer.end_lookup import EndLookup, aborted_from, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_lock import RETRY_MS
 from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
@@ -46,7 +46,7 @@ class PartitionStart:
     problem: PartitionProblem | None = None
     loss: SourceLoss | None = None
     open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
-    is_unfenced: bool = False  # the fence's marker did not come: fence again
+    lacks_marker: bool = False  # of its fence, or of a transaction that is decided: try again
 
 
 def start_of_partition(
@@ -72,11 +72,15 @@ def start_of_partition(
         return (yield from _start_in_new_target(plan, producers, partition, position))
     looked_up = yield from _fenced_lookup(producers, position)
     if looked_up is None:
-        return PartitionStart(None, is_unfenced=True)
+        return PartitionStart(None, lacks_marker=True)
     found, log_end, kept = looked_up
     by_id = {one.producer_id: one for one in producers.values()}
     unmarked = yield from open_transactions(partition, log_end, by_id)
     writer = producers.get(position.writer.transactional) if position.writer is not None else None
+    if _is_replaced(position, writer) and log_end.stable < log_end.end:
+        return PartitionStart(None, lacks_marker=True)
+    if kept is None and writer is not None and UNKNOWN < position.target_epoch < log_end.leader_epoch:
+        kept = yield from aborted_from(partition, position.target_end, writer, log_end)
     # The records of a transaction are committed if the position counts them: both are in the same transaction.
     decisions = {
         by_id[one]: kept is None and by_id[one] == writer and first < position.target_end
@@ -147,19 +151,21 @@ def _start_in_source(
         return (yield from _apply_loss_policy(plan, partition, loss, UNKNOWN, log_end))
     if epoch != UNKNOWN:
         source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epoch_run)
-        if UNKNOWN < source_end < wanted:
-            loss = SourceLoss(wanted, source_end, PartitionProblem.SOURCE_REWRITTEN)
-            return (yield from _apply_loss_policy(plan, partition, loss, epoch, log_end))
+        if UNKNOWN < source_end.end < wanted:
+            loss = SourceLoss(wanted, source_end.end, PartitionProblem.SOURCE_REWRITTEN)
+            return (yield from _apply_loss_policy(plan, partition, loss, source_end.epoch, log_end))
         if not has_epoch:
             # A fetch that names it would be answered with a diverging epoch, again and again.
-            point = replace(point, source_epoch=UNKNOWN, epoch_run=EpochRun())
+            point = replace(point, source_epoch=source_end.epoch, epoch_run=EpochRun())
     return PartitionStart(point)
 
 
-def _end_in_source(partition: TopicPartition, epoch: int, run: EpochRun) -> Steps[tuple[int, bool]]:
+def _end_in_source(
+    partition: TopicPartition, epoch: int, run: EpochRun
+) -> Steps[tuple[LeaderEpochEnd, bool]]:
     """Return up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
 
-    -1: unknown.
+    The epoch there is one that the source knows, so that fetches find it if the source loses records once more.
 
     A log without any record of that epoch may have other records of earlier epochs in their place: it is the same at most
     up to the first record of the epoch, and as far as the epoch before that one goes.
@@ -167,10 +173,10 @@ def _end_in_source(partition: TopicPartition, epoch: int, run: EpochRun) -> Step
     found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, epoch, on_target=False))
     has_epoch = found.epoch in (UNKNOWN, epoch)
     if has_epoch or run.first_offset == UNKNOWN:
-        return found.end, has_epoch
+        return found, has_epoch
     if UNKNOWN < run.previous_epoch < found.epoch:
         found = yield from send(ReadEpochEnd(partition, run.previous_epoch, on_target=False))
-    return min(found.end, run.first_offset), False
+    return found._replace(end=min(found.end, run.first_offset)), False
 
 
 def _fenced_lookup(
@@ -205,6 +211,13 @@ def _fenced_lookup(
     return None
 
 
+def _is_replaced(position: WriterPosition, writer: Producer | None) -> bool:
+    """Return whether *writer* is the spare of the id that the position names, whose open transactions are unknown then."""
+    if position.writer is None or writer is None:
+        return False
+    return writer.transactional_id != position.writer.transactional
+
+
 def _is_another(known: str, present: str) -> bool:
     return bool(known and present) and known != present
 
@@ -218,7 +231,7 @@ def _start_in_new_target(
         return PartitionStart(None, problem)
     looked_up = yield from _fenced_lookup(producers, replace(position, target_end=0, target_epoch=UNKNOWN))
     if looked_up is None:
-        return PartitionStart(None, is_unfenced=True)
+        return PartitionStart(None, lacks_marker=True)
     found, log_end, _ = looked_up
     wanted = position.next_source_offset + found.copied
     point = _point(wanted, position.source_epoch, log_end)

@@ -19,6 +19,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadLastSequence,
     ReadPositions,
     Refused,
+    ReportLoss,
     Steps,
     Transaction,
     send,
@@ -86,7 +87,7 @@ def take_partitions(
             if one not in owners
         }
     )
-    if any(start.is_unfenced for start in starts.values()):
+    if any(start.lacks_marker for start in starts.values()):
         return Refused(UNKNOWN)
     refused = yield from _decide_open_transactions(starts)
     if refused is not None:
@@ -247,8 +248,16 @@ def _start_task(
     owners: Mapping[TopicPartition, str],
     now_ms: int,
 ) -> Steps[TaskStart | Refused]:
-    """Store the positions that name the new epochs, before the first plain batch of the task."""
+    """Store the positions that name the new epochs, before the first plain batch of the task.
+
+    Losses are reported first: the next process starts at the stored position and does not see them.
+    """
     task = _task_start(plan, own, assigned, starts, owners)
+    if losses := {one: loss for one, loss in task.losses.items() if one in task.points}:
+        yield tuple(
+            ReportLoss(one, task.points[one].next_source_offset, loss.problem.value)
+            for one, loss in losses.items()
+        )
     positions = tuple(
         position_at(
             partition,

@@ -1,4 +1,4 @@
-"""Names the transactional ids of a flow: its lock, two for each task, and those of Spark jobs.
+"""Names the transactional ids of a flow: its lock, three for each task, and those of Spark jobs.
 
 The names belong to the flow, not to a process: the transaction coordinator decides which process has the newest
 epoch of an id and refuses all others. A task has two ids because a broker refuses one that writes both inside
@@ -16,6 +16,11 @@ class WriterIds(NamedTuple):
 
     transactional: str  # writes transactions
     plain: str  # writes idempotent batches outside of transactions
+
+    @property
+    def spare(self) -> str:
+        """What writes transactions while the last one of `transactional` cannot end."""
+        return self.transactional + "-spare"
 
 
 @dataclass(frozen=True, slots=True)

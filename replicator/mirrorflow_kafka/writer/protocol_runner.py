@@ -9,6 +9,7 @@ them, and a process that was taking a flow over must begin again.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -33,6 +34,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadPositions,
     ReadSourceStart,
     Refused,
+    ReportLoss,
     Request,
     SourceStart,
     Steps,
@@ -54,6 +56,7 @@ _IDLE_KEY: Final = "connections.max.idle.ms"
 _IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
 _JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 OffsetMap = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 
@@ -151,6 +154,14 @@ class ProtocolRunner:
                 )
             case ReadOffsetMap(partition, target_offset):
                 return None if self._offset_map is None else await self._offset_map(partition, target_offset)
+            case ReportLoss(partition, next_source_offset, why):
+                log.warning(
+                    "%s is to continue at source offset %d, as the loss policy says: %s",
+                    partition,
+                    next_source_offset,
+                    why,
+                )
+                return None
             case ReadIdleLimit():
                 return await self._idle_limit_ms()
             case Pause(ms):

@@ -214,13 +214,10 @@ class WriterResumer:
         )
         is_fenced = not self._start.unfenced_why
         lane.form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=lane.form)
-        source_epoch = point.source_epoch
         if (loss := self._start.losses.get(lane.source)) is not None:
             lane.go_on_after(self._lost(lane, loss))
-            # The log that came back may not know it: each fetch that names it would diverge again.
-            source_epoch = -1
         pair = OffsetPair(
-            point.next_source_offset - 1, point.records - 1, point.records_end - 1, source_epoch
+            point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
         )
         self._continue(lane, pair, point)
         if lane.stream is not None:

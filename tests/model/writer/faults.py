@@ -5,12 +5,14 @@ from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import NO_ANSWER
+from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
 from tests.model.writer.process import Process
 from tests.model.writer.world import CLAIMS, POSITIONS, Until, World
 
 Fault = Callable[[World], None]
 HOUR_MS = 3_600_000
+_LONG_MS = SPARE_AFTER_MS + 100, 2 * SPARE_AFTER_MS, 4 * SPARE_AFTER_MS
 
 
 def _alive(world: World) -> list[Any]:
@@ -146,6 +148,19 @@ def _replicate(world: World, leader: ModelLeader) -> Any:
     leader.replicate()
 
 
+def stay_behind(world: World) -> None:
+    """The followers of a partition do not fetch for longer than a task waits for the end of its transaction."""
+    _, leader = _data_leader(world)
+    leader.replicates = False
+    world.spawn("followers", _catch_up(world, leader))
+
+
+def _catch_up(world: World, leader: ModelLeader) -> Any:
+    yield Until(deadline_ms=world.now_ms + world.random.choice(_LONG_MS))
+    leader.replicates = True
+    leader.replicate()
+
+
 def delete_all_records(world: World) -> None:
     """DeleteRecords, or retention, of all data partitions of the target."""
     for partition in world.data:
@@ -168,17 +183,22 @@ def _regain(world: World, leader: ModelLeader) -> Any:
     leader.lacks_replicas = leader.loses_replicas = False
 
 
-def go_offline(world: World) -> None:
+def go_offline(world: World, durations_ms: tuple[int, ...] = (20, 100, 300)) -> None:
     """A partition has no leader for a while; it returns with its whole log."""
     partition, leader = _data_leader(world)
     if leader.is_online:
         leader.is_online = False
         world.events.append(f"{world.steps} {partition} has no leader")
-        world.spawn(f"broker of {partition}", _return(world, partition))
+        world.spawn(f"broker of {partition}", _return(world, partition, world.random.choice(durations_ms)))
 
 
-def _return(world: World, partition: TopicPartition) -> Any:
-    yield Until(deadline_ms=world.now_ms + world.random.choice((20, 100, 300)))
+def stay_offline(world: World) -> None:
+    """A partition has no leader for longer than a task waits for the end of its transaction."""
+    go_offline(world, _LONG_MS)
+
+
+def _return(world: World, partition: TopicPartition, duration_ms: int) -> Any:
+    yield Until(deadline_ms=world.now_ms + duration_ms)
     bring_back(world, partition)
 
 

@@ -7,6 +7,7 @@ request being made.
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from mirrorflow_core.writer import flow_lock, form, ownership, partition_start, start_end, takeover
@@ -15,6 +16,7 @@ from mirrorflow_core.writer.broker_requests import (
     LeaderEpochEnd,
     ReadEpochEnd,
     ReadPositions,
+    ReportLoss,
     Transaction,
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
@@ -187,6 +189,40 @@ def _own_ids_only() -> tuple[Replaced, ...]:
     return ((ownership, "ids_to_take", lambda claims, own, positions: own.writer_ids),)  # noqa: ARG005
 
 
+def _spares_are_not_taken() -> tuple[Replaced, ...]:
+    def without_spares(claims: Any, own: Any, positions: Any) -> tuple[str, ...]:
+        named = {name for one in positions for name in one.open_writer or ()}
+        found = ids_to_take(claims, own, positions)
+        return tuple(one for one in found if one in named or not one.endswith("-spare"))
+
+    return ((ownership, "ids_to_take", without_spares),)
+
+
+def _open_transactions_of_busy_ids_are_passed() -> tuple[Replaced, ...]:
+    return ((partition_start, "_is_replaced", lambda position, writer: False),)  # noqa: ARG005
+
+
+def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
+    return ((partition_start, "aborted_from", _returns(None)),)
+
+
+def _no_epoch_behind_a_loss() -> tuple[Replaced, ...]:
+    original = partition_start._end_in_source
+
+    def end_in_source(partition: Any, epoch: int, run: EpochRun) -> Steps:
+        found, has_epoch = yield from original(partition, epoch, run)
+        return found if has_epoch else found._replace(epoch=-1), has_epoch
+
+    return ((partition_start, "_end_in_source", end_in_source),)
+
+
+def _losses_are_reported_when_the_task_starts() -> tuple[Replaced, ...]:
+    def reported(request: Any) -> Any:
+        return () if isinstance(request, ReportLoss) else None
+
+    return ((takeover, "_start_task", _answered(takeover._start_task, reported)),)
+
+
 def _named_writers_are_trusted() -> tuple[Replaced, ...]:
     original = takeover._decided_positions
 
@@ -238,8 +274,8 @@ def _fenced_when_the_coordinator_has_answered() -> tuple[Replaced, ...]:
 
 
 def _no_second_check() -> tuple[Replaced, ...]:
-    def take_ids(lock: Any, names: Any) -> Steps:  # noqa: ARG001
-        return (yield from flow_lock.initialize(names))
+    def take_ids(lock: Any, names: Any, spares: Any = MappingProxyType({})) -> Steps:  # noqa: ARG001
+        return (yield from flow_lock.initialize(names, spares))
 
     return ((ownership, "take_ids", take_ids), (takeover, "take_ids", take_ids))
 
@@ -566,6 +602,46 @@ MUTANTS = (
         replaced=_earlier_epochs_are_not_compared,
         scenarios=("source",),
         seeds=3000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="no epoch behind a loss",
+        rule="Behind a loss, fetches name an epoch that the source knows, so that a second loss is found.",
+        replaced=_no_epoch_behind_a_loss,
+        scenarios=("source",),
+        seeds=1000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="losses are reported when the task starts",
+        rule="A loss is reported before the position behind it is stored.",
+        replaced=_losses_are_reported_when_the_task_starts,
+        scenarios=("retention",),
+        seeds=1000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="positions of aborted records are trusted",
+        rule="Records that a position counts are copied again if the missing marker of their transaction aborts them.",
+        replaced=_positions_of_aborted_records_are_trusted,
+        scenarios=("offline",),
+        seeds=2000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="spares are not taken",
+        rule="A newcomer initializes the spare ids of all tasks.",
+        replaced=_spares_are_not_taken,
+        scenarios=("sleep_with_a_spare",),
+        seeds=300,
+        is_quick=False,
+    ),
+    Mutant(
+        name="open transactions of busy ids are passed",
+        rule="Nothing is written behind an open transaction of an id that a spare replaces.",
+        replaced=_open_transactions_of_busy_ids_are_passed,
+        scenarios=("long_offline", "long_offline_on_3"),
+        seeds=1000,
         is_quick=False,
     ),
     Mutant(

@@ -44,6 +44,11 @@ class ModelLeader(PartitionLeader):
         self._read: dict[int, tuple[LoggedBatch, LogBatch]] = {}
         self.cleaned: list[LoggedBatch] = []  # what compaction removed; the judge counts it as delivered
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the partition has a leader, and followers that replicate what it appends."""
+        return self.is_online and self.replicates
+
     def _validated(self, batch: ProducedBatch, now_ms: int) -> LoggedBatch:  # type: ignore[override]
         if not self.is_online:
             raise RefusedError(NOT_LEADER_OR_FOLLOWER)

@@ -7,7 +7,7 @@ partition is written. What is here is the shell: it fetches, sends and runs tran
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer import flow_plan, ownership, start_end
 from mirrorflow_core.writer import form as forms
-from mirrorflow_core.writer.broker_requests import NO_ANSWER, InitProducerId, Steps
+from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
@@ -186,12 +186,14 @@ class Process:
         if not self.is_out:
             yield from self.perform(ownership.renew_claim(taken, left=True))
 
-    def _sleep_before_ids(self, steps: Steps[TaskStart | Fenced]) -> Steps[TaskStart | Fenced]:
-        """Sleep between the check of the lock and the ids; another process with one task takes the flow then."""
+    def _sleep_before(
+        self, is_moment: Callable[[Request], bool], steps: Steps[TaskStart | Fenced]
+    ) -> Steps[TaskStart | Fenced]:
+        """Sleep before a request; another process with one task takes the flow then."""
         asked = next(steps)
         while True:
             is_disturbed = self.world.faults_left > 0 and len(self.world.processes) < 4
-            if is_disturbed and isinstance(asked[0], InitProducerId):
+            if is_disturbed and is_moment(asked[0]):
                 self.frozen_until = self.world.steps + self.world.random.randint(20, 150)
                 Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=1)
             answers = yield asked
@@ -204,25 +206,29 @@ class Process:
         for partition in start.points:
             rank = self.world.ranks[taken.lock[1:]], self.world.ranks[start.producers.plain[1:]]
             self.world.own(partition, rank, (start.producers.transactional, start.producers.plain))
-        self.losses.update(start.losses)
-        self.trimmed |= {
-            one for one, loss in start.losses.items() if loss.problem is PartitionProblem.TARGET_TRIMMED
-        }
         self.problems |= start.problems
+
+    def lost(self, partition: TopicPartition, why: str) -> None:
+        """Note a loss that the protocol reports."""
+        self.losses.add(partition)
+        if why == PartitionProblem.TARGET_TRIMMED.value:
+            self.trimmed.add(partition)
 
     def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
         earlier: dict[TopicPartition, FormTracker] = {}
+        ids, assigned = start.producers.ids, list(start.points)
         try:
             while not self.is_out:
-                task = Task(self, start, earlier)
+                task = Task(self, start, earlier, [one for one in assigned if one not in start.points])
                 recover = yield from task.copy()
                 if recover is None:
                     return
                 self.recoveries += 1
                 earlier = {lane.partition: lane.form for lane in task.lanes}
-                steps = ownership.recover_task(taken, start.producers.ids, start.points, recover.acknowledged)
-                if self.world.options.sleeps_in_recovery:
-                    steps = self._sleep_before_ids(steps)
+                writable = [one for one in assigned if self.world.leaders[one].is_writable]
+                steps = ownership.recover_task(taken, ids, writable, recover.acknowledged)
+                if self.world.options.sleeps_before is not None:
+                    steps = self._sleep_before(self.world.options.sleeps_before, steps)
                 again = yield from self.perform(steps)
                 if isinstance(again, Fenced):
                     self.is_out = True
@@ -237,9 +243,14 @@ class Task:
     """One start of a task: it copies until it stops or ends."""
 
     def __init__(
-        self, process: Process, start: TaskStart, earlier: dict[TopicPartition, FormTracker]
+        self,
+        process: Process,
+        start: TaskStart,
+        earlier: dict[TopicPartition, FormTracker],
+        left_out: list[TopicPartition],
     ) -> None:
         self.process, self.start, self.producers = process, start, start.producers
+        self.left_out = [one for one in left_out if one not in start.problems]
         self.world = process.world
         self.random: random.Random = process.world.random
         self.age_limit_ms = forms.plain_age_limit_ms(self.world.options.producer_expiration_ms)
@@ -259,15 +270,15 @@ class Task:
             Form.PLAIN: self.producers.plain,
             Form.TRANSACTION: self.producers.transactional,
         }
-        # The log that came back after a loss may not know the epoch: each fetch that names it would diverge again.
-        epoch = UNKNOWN if partition in self.start.losses else point.source_epoch
-        pair = OffsetPair(point.next_source_offset - 1, point.records - 1, point.records_end - 1, epoch)
+        pair = OffsetPair(
+            point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
+        )
         return Lane(
             partition,
             point,
             FormTracker(point, producers, earlier=earlier),
             Stream(pair, point.epoch_run),
-            read_epoch=epoch,
+            read_epoch=point.source_epoch,
             leader_epoch=self.world.metadata[partition],
             target_epoch=point.target_epoch,
             heard_ms=self.world.now_ms,
@@ -314,12 +325,17 @@ class Task:
         while not self.why:
             for lane in self.lanes:
                 self._advance(lane)
+            if self._is_led_again():
+                self._end("a partition that was left out has a leader")
             asking = [] if self.is_leaving else self.lanes
             waiting = [lane.retry_ms for lane in asking if lane.is_asking and lane.is_drained]
             yield Until(
-                lambda: any(self._can_act(lane) for lane in self.lanes),
+                lambda: self._is_led_again() or any(self._can_act(lane) for lane in self.lanes),
                 max(min(waiting), self.world.now_ms + 1) if waiting else None,
             )
+
+    def _is_led_again(self) -> bool:
+        return not self.is_leaving and any(self.world.leaders[one].is_writable for one in self.left_out)
 
     def _can_act(self, lane: Lane) -> bool:
         if self.why:
@@ -625,6 +641,8 @@ class Task:
         yield Until(
             lambda: bool(self.why) or all(lane.is_drained for lane in lanes), self.world.now_ms + DRAIN_MS
         )
+        if self._has_problem(lanes):
+            return
         changes = self._ready_changes()
         doubts = {lane: lane.doubts for lane in lanes}
         due: list[Lane] = []

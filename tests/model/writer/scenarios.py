@@ -2,12 +2,18 @@
 
 from dataclasses import replace
 
+from mirrorflow_core.writer.broker_requests import InitProducerId, Request, Transaction
 from tests.model.writer import faults as f
 from tests.model.writer.running import Scenario
 from tests.model.writer.world import Options
 
 RACE = (f.newcomer, f.sleepy_newcomer, f.sleepy_newcomer, f.kill, f.freeze, f.freeze_owner, f.hold_bytes)
 SMALL = Options(partitions=3, records=24)
+
+
+def _stores_with_a_spare(request: Request) -> bool:
+    return isinstance(request, Transaction) and request.producer.transactional_id.endswith("-spare")
+
 
 SCENARIOS = {
     one.name: one
@@ -22,7 +28,7 @@ SCENARIOS = {
         Scenario(
             name="recovery",
             faults=(f.raise_ids,),
-            options=replace(SMALL, sleeps_in_recovery=True),
+            options=replace(SMALL, sleeps_before=lambda one: isinstance(one, InitProducerId)),
             faults_max=8,
             tasks=3,
         ),
@@ -103,6 +109,22 @@ SCENARIOS = {
             name="offline_on_3",
             faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
             options=Options(old_share=0.5, is_kafka_3=True),
+        ),
+        Scenario(
+            name="long_offline_on_3",
+            faults=(f.stay_offline, f.stay_offline, f.newcomer, f.freeze, f.kill, f.append_to_source),
+            options=Options(partitions=3, old_share=0.7, is_kafka_3=True),
+        ),
+        Scenario(
+            name="sleep_with_a_spare",
+            faults=(f.stay_offline,),
+            options=Options(partitions=3, old_share=0.9, is_kafka_3=True, sleeps_before=_stores_with_a_spare),
+            tasks=1,
+        ),
+        Scenario(
+            name="long_offline",
+            faults=(f.stay_behind, f.stay_behind, f.go_offline, f.go_offline, f.newcomer, f.append_to_source),
+            options=Options(partitions=3, old_share=0.7),
         ),
         Scenario(
             name="unclean_target",

@@ -123,7 +123,7 @@ class Options:
     producer_expiration_ms: int = 86_400_000
     steps_max: int = 30_000
     loses_answers: bool = True
-    sleeps_in_recovery: bool = False
+    sleeps_before: Callable[[requests.Request], bool] | None = None  # of those that recover a task
 
 
 @dataclass
@@ -495,6 +495,9 @@ class World:
                         partition, lambda leader: self._mapped(partition, leader, target_offset)
                     )
                 )
+            case requests.ReportLoss(partition, _, why):
+                process.lost(partition, why)
+                return None
             case requests.ReadIdleLimit():
                 return IDLE_LIMIT_MS
             case requests.Pause(ms):

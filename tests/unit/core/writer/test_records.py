@@ -160,15 +160,16 @@ def test_the_ids_of_a_larger_claim_are_taken():
 
     found = ids_to_take(claims, replace(CLAIM, tasks=1), ())
 
-    assert found == tuple(IDS.task(number) for number in range(4))
+    assert found == tuple(name for number in range(4) for name in (*IDS.task(number), IDS.task(number).spare))
 
 
 def test_the_ids_that_positions_name_are_taken():
     positions = (replace(POSITION, writer=IDS.seed("7", 5)), replace(POSITION, writer=IDS.task(8), left=True))
 
     assert ids_to_take(DecidedRecords((), ()), replace(CLAIM, tasks=1), positions) == (
-        IDS.task(0),
-        IDS.seed("7", 5),
+        *IDS.task(0),
+        IDS.task(0).spare,
+        *IDS.seed("7", 5),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import (
+    Busy,
     Done,
     InitProducerId,
     LeaderEpochEnd,
@@ -20,8 +21,10 @@ from mirrorflow_core.writer.broker_requests import (
     ReadEnd,
     ReadEpochEnd,
     ReadLastSequence,
+    ReadOffsetMap,
     ReadPositions,
     ReadSourceStart,
+    ReportLoss,
     Request,
     SourceStart,
     Steps,
@@ -32,7 +35,7 @@ from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SourceL
 from mirrorflow_core.writer.ownership import Ownership, recover_task, take_flow
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_core.writer.takeover import start_unfenced
-from mirrorflow_core.writer.transaction_log import LogBatch
+from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 T = TypeVar("T")
@@ -41,6 +44,7 @@ ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 SOURCE_START, SOURCE_EPOCH, TARGET_END = 5, 4, 50
 PRODUCER = Producer("", 99, 0)
 WHY = "an ACL is missing"
+MAPPED = 6  # the source offset that the offset map has for the first batch of the target
 
 
 class Brokers:
@@ -60,10 +64,17 @@ class Brokers:
         self.target_ends = target_ends or {}
         self.target_start = target_start
         self.last_sequence = last_sequence  # as the leader remembers it
+        self.batches: tuple[LogBatch, ...] = ()  # of the target
+        self.busy: set[str] = set()  # ids whose last transaction cannot end
         self.transactions: list[Transaction] = []
+        self.reported: list[
+            tuple[int, int]
+        ] = []  # where a loss continues, and how many transactions came before
 
     def answer(self, request: Request) -> Any:
         match request:
+            case InitProducerId(name) if name in self.busy:
+                return Busy()
             case InitProducerId(name):
                 return Producer(name, sum(name.encode()), 16)
             case Transaction():
@@ -76,8 +87,15 @@ class Brokers:
                 return ((LogBatch(0, 9, -1, -1, -1, is_transactional=False, records=records),),)
             case ReadEnd():
                 return LogEnd(self.target_start, TARGET_END, TARGET_END, 3)
-            case ReadBatches():
-                return ()
+            case ReadBatches(_, start, end):
+                return tuple(
+                    one for one in self.batches if one.last_offset >= start and one.base_offset < end
+                )
+            case ReadOffsetMap(_, target_offset):
+                return MAPPED if target_offset == self.batches[0].base_offset else None
+            case ReportLoss(_, next_source_offset, _):
+                self.reported.append((next_source_offset, len(self.transactions)))
+                return None
             case ReadLastSequence():
                 return self.last_sequence
             case ReadSourceStart():
@@ -293,6 +311,8 @@ def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(
     found = start.points[ORDERS].next_source_offset if ORDERS in start.points else None
     assert found == next_offset
     assert start.problems == ({ORDERS: PartitionProblem.TARGET_TRIMMED} if next_offset is None else {})
+    stores = len(brokers.transactions) - 1
+    assert brokers.reported == ([] if next_offset is None else [(next_offset, stores)])
 
 
 @pytest.mark.parametrize(
@@ -321,7 +341,7 @@ def test_the_marker_behind_a_position_may_be_gone():
 
 
 def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again():
-    """A start that ended right behind a loss has stored that epoch; each fetch that names it would diverge."""
+    """Each fetch that names it would diverge; one that names the epoch before finds the next loss."""
     position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2)
     brokers = Brokers([position], source_ends={1: 20})
 
@@ -329,5 +349,41 @@ def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again
 
     assert isinstance(taken, Ownership)
     point = taken.tasks[0].points[ORDERS]
-    assert (point.next_source_offset, point.source_epoch) == (10, -1)
+    assert (point.next_source_offset, point.source_epoch) == (10, 1)
     assert not taken.tasks[0].losses
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_task_takes_its_spare_id_while_its_last_transaction_cannot_end(*, is_busy):
+    """Before 4.0, brokers keep the id busy while a partition of the transaction has no leader."""
+    brokers = Brokers([OPEN])
+    brokers.busy = {"t"} if is_busy else set()
+    owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
+
+    start = brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
+
+    assert isinstance(start, TaskStart)
+    assert start.producers.ids == WriterIds("t-spare" if is_busy else "t", "t-plain")
+    assert brokers.transactions[-1].positions[0].writer == start.producers.ids
+
+
+def written(name: str, first: int, last: int, *, marker: Marker | None = None) -> LogBatch:
+    """A batch of a transaction, or its marker."""
+    return LogBatch(first, last, sum(name.encode()), 16, 0, is_transactional=True, marker=marker)
+
+
+@pytest.mark.parametrize("marker", Marker)
+def test_records_of_a_stored_position_are_copied_again_if_they_were_aborted(marker):
+    """The partition had no leader when their marker was due, and the transaction that was to write it was interrupted."""
+    brokers = Brokers([OPEN])
+    brokers.batches = (
+        written("t", 15, 19),
+        written("t", 20, 20, marker=marker),
+        written("t-plain", 21, 21, marker=Marker.ABORT),
+    )
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    assert isinstance(taken, Ownership)
+    expected = MAPPED if marker is Marker.ABORT else OPEN.next_source_offset
+    assert taken.tasks[0].points[ORDERS].next_source_offset == expected
