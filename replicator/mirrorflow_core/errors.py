@@ -1,39 +1,9 @@
 """All error classes of the replicator.
 
-    MirrorFlowError
-    ├── SettingError                 a property is invalid; nothing was started
-    │   ├── InvalidSettingError      its value is invalid or contradicts another setting
-    │   │   └── FileMissingError     it names a file that does not exist
-    │   ├── RefusedSettingError      it needs a feature that only Java processes have
-    │   └── UnresolvedReferenceError a ${provider:path:key} cannot be resolved on this host
-    ├── ClusterError                 a whole cluster cannot be used now
-    │   ├── UnreachableError         no broker answers (retriable)
-    │   │   └── ConnectionLostError  one connection ended with requests unanswered
-    │   ├── AuthenticationFailedError  TLS or SASL authentication failed
-    │   ├── NotAuthorizedError       an ACL is missing
-    │   ├── UnsupportedBrokerError   the brokers lack a needed feature
-    │   ├── OffsetSyncsMissingError  the offset-syncs topic, which checkpoints need, is missing
-    │   ├── GroupNotMovedError       offsets of one target group were not committed
-    │   └── BrokerError              any other broker error, with its name and code
-    ├── FilesDifferError             another node of the group has other connector files
-    ├── IdentityError                the flow may not write here (docs/exactly-once.md)
-    │   ├── FlowExistsError          another flow owns this source alias on this target
-    │   ├── ClusterChangedError      another cluster answers at a known address
-    │   ├── FlowNotMovedError        an earlier release has left the flow so that its end cannot be found
-    │   ├── FlowUnfencedError        a job must own the flow, which the target does not allow
-    │   └── FlowTakenError           the process has lost the flow
-    ├── StartPendingError            a task waits for long to become the writer of its partitions (retriable)
-    ├── CorruptRecordsError          bytes are not valid records; CorruptBatchError if the partition is known
-    └── PartitionError               one partition stops; the others continue
-        ├── RecordTooLargeError      the target refuses a batch for its size
-        ├── CorruptBatchError        a source batch fails its checksum
-        ├── UnsupportedBatchError    a batch format that cannot be copied
-        ├── SourceDataLostError      records were deleted, truncated or re-created before they were copied
-        ├── TargetDataLostError      the target topic was re-created or lost more than can be refilled
-        ├── TargetTakenError         another source topic was copied into that target topic
-        └── TopicGoneError           the topic no longer exists
+A SettingError stops a start. A ClusterError says that a whole cluster cannot be used now, an IdentityError that the flow may
+not write to its target. A PartitionError stops one partition; the others continue.
 
-Each message is one sentence that names the setting, topic, partition or broker, and what to do. The facts are
+Each message is one sentence that names the setting, topic, partition or broker, and what to do. Facts that callers need are
 attributes. No error contains a secret or record data.
 """
 
@@ -91,7 +61,6 @@ class RefusedSettingError(SettingError):
 
     def __init__(self, *, key: str, why: str) -> None:
         self.key = key
-        self.why = why
         super().__init__(f"{key} is refused: {why}.")
 
 
@@ -110,7 +79,10 @@ class ClusterError(MirrorFlowError):
     """A whole cluster cannot be used now. `cluster` is its alias."""
 
     reason = "ClusterFailed"
-    cluster: str = ""
+
+    def __init__(self, sentence: str, *, cluster: str) -> None:
+        self.cluster = cluster
+        super().__init__(sentence)
 
 
 class UnreachableError(ClusterError):
@@ -120,12 +92,11 @@ class UnreachableError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, addresses: str, problem: str) -> None:
-        self.cluster = cluster
-        self.addresses = addresses
         self.problem = problem
         super().__init__(
             f"Cluster {cluster} cannot be reached at {addresses}: {problem}; "
-            "check the address, the network and that the listener speaks the configured security.protocol."
+            "check the address, the network and that the listener speaks the configured security.protocol.",
+            cluster=cluster,
         )
 
 
@@ -145,10 +116,9 @@ class AuthenticationFailedError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, address: str, mechanism: str, problem: str) -> None:
-        self.cluster = cluster
-        self.address = address
-        self.mechanism = mechanism
-        super().__init__(f"Cluster {cluster} at {address} refuses our {mechanism}: {problem}.")
+        super().__init__(
+            f"Cluster {cluster} at {address} refuses our {mechanism}: {problem}.", cluster=cluster
+        )
 
 
 class NotAuthorizedError(ClusterError):
@@ -158,12 +128,10 @@ class NotAuthorizedError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, operation: str, resource: str) -> None:
-        self.cluster = cluster
-        self.operation = operation
-        self.resource = resource
         super().__init__(
             f"Cluster {cluster} does not authorize {operation} on {resource}; "
-            "`mirrorflow acls` prints the ACLs that the flow needs."
+            "`mirrorflow acls` prints the ACLs that the flow needs.",
+            cluster=cluster,
         )
 
 
@@ -173,9 +141,9 @@ class UnsupportedBrokerError(ClusterError):
     reason = "UnsupportedBroker"
 
     def __init__(self, *, cluster: str, feature: str, needs: str) -> None:
-        self.cluster = cluster
-        self.feature = feature
-        super().__init__(f"The brokers of cluster {cluster} do not offer {feature}; it needs {needs}.")
+        super().__init__(
+            f"The brokers of cluster {cluster} do not offer {feature}; it needs {needs}.", cluster=cluster
+        )
 
 
 class OffsetSyncsMissingError(ClusterError):
@@ -185,11 +153,10 @@ class OffsetSyncsMissingError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, topic: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
         super().__init__(
             f"Cluster {cluster} has no topic {topic}; the flow's source connector creates it: "
-            "see that it runs, with emit.offset-syncs.enabled=true and the same offset-syncs.topic.location."
+            "see that it runs, with emit.offset-syncs.enabled=true and the same offset-syncs.topic.location.",
+            cluster=cluster,
         )
 
 
@@ -200,9 +167,7 @@ class GroupNotMovedError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, group: str, why: str) -> None:
-        self.cluster = cluster
-        self.group = group
-        super().__init__(f"Group {group} of cluster {cluster} was not moved on: {why}.")
+        super().__init__(f"Group {group} of cluster {cluster} was not moved on: {why}.", cluster=cluster)
 
 
 class BrokerError(ClusterError):
@@ -221,15 +186,13 @@ class BrokerError(ClusterError):
         retriable: bool = False,
         advice: str = "",
     ) -> None:
-        self.cluster = cluster
-        self.request = request
         self.code = code
-        self.name = name
-        self.subject = subject
         self.retriable = retriable
         about = f" about {subject}" if subject else ""
         then = f"; {advice}" if advice else ""
-        super().__init__(f"Cluster {cluster} answered {request}{about} with {name} ({code}){then}.")
+        super().__init__(
+            f"Cluster {cluster} answered {request}{about} with {name} ({code}){then}.", cluster=cluster
+        )
 
 
 class FilesDifferError(MirrorFlowError):
@@ -254,7 +217,6 @@ class FlowExistsError(IdentityError):
     reason = "FlowExists"
 
     def __init__(self, *, source: str, target: str, owner: str, claimant: str) -> None:
-        self.owner = owner
         super().__init__(
             f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
             "Stop the other flow and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias."
@@ -267,9 +229,6 @@ class ClusterChangedError(IdentityError):
     reason = "ClusterChanged"
 
     def __init__(self, *, alias: str, expected: str, found: str) -> None:
-        self.alias = alias
-        self.expected = expected
-        self.found = found
         super().__init__(
             f"Cluster {alias} was {expected} and is now {found}; "
             "if that is intended, give it another alias so that a new flow begins."
@@ -295,7 +254,6 @@ class FlowNotMovedError(IdentityError):
     reason = "FlowNotMoved"
 
     def __init__(self, *, source: str, subject: str, problem: str) -> None:
-        self.subject = subject
         super().__init__(
             f"The flow from {source} cannot continue as the earlier release has left it: {problem} ({subject}); start that "
             "release once more and stop it in an orderly way."
@@ -308,7 +266,6 @@ class FlowUnfencedError(IdentityError):
     reason = "FlowUnfenced"
 
     def __init__(self, *, source: str, why: str) -> None:
-        self.why = why
         super().__init__(f"A seed or restore of the flow from {source} must be its only writer, but {why}.")
 
 
@@ -319,7 +276,6 @@ class StartPendingError(MirrorFlowError):
     retriable = True
 
     def __init__(self, *, target: str, waits_s: float) -> None:
-        self.waits_s = waits_s
         super().__init__(
             f"The task has waited for {waits_s:g} s to become the writer of its partitions: cluster {target} does not finish the "
             "last transactions of the flow; check that all its partitions have a leader, and its transaction coordinator "
@@ -333,7 +289,6 @@ class CorruptRecordsError(MirrorFlowError, ValueError):
     reason = "CorruptBatch"
 
     def __init__(self, problem: str) -> None:
-        self.problem = problem
         super().__init__(f"Bytes from the source are no records: {problem}.")
 
 
@@ -343,8 +298,6 @@ class PartitionError(MirrorFlowError):
     reason = "PartitionFailed"
 
     def __init__(self, sentence: str, *, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
         super().__init__(f"{topic}-{partition}: {sentence}.")
 
 
@@ -384,7 +337,6 @@ class UnsupportedBatchError(PartitionError):
     reason = "UnsupportedBatch"
 
     def __init__(self, *, topic: str, partition: int, offset: int, problem: str) -> None:
-        self.offset = offset
         sentence = f"the batch at source offset {offset} cannot be copied: {problem}"
         super().__init__(sentence, topic=topic, partition=partition)
 
@@ -411,7 +363,6 @@ class TargetDataLostError(PartitionError):
     reason = "TargetDataLost"
 
     def __init__(self, *, topic: str, partition: int, target_topic: str, how: str, then: str = "") -> None:
-        self.target_topic = target_topic
         then = (
             then
             or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to fill it again"

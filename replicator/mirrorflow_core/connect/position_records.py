@@ -30,25 +30,14 @@ from mirrorflow_core.partitions import UNKNOWN, Position
 PREFIX = "mirrorflow."
 SOURCE_OFFSET = (
     PREFIX + "source.offset"
-)  # repeats `offset`: an edit of `offset` alone invalidates all other fields
+)  # repeats `offset`: an edit of that alone invalidates all other fields
 SOURCE_EPOCHS = PREFIX + "source.epochs"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"
 _SEQUENCE = PREFIX + "sequence"
 
 
-def own_fields(position: Position) -> dict[str, int | str | bool]:
-    """Return the fields that follow Java's `offset`."""
-    if position.source_epoch == UNKNOWN:
-        return {}
-    return {
-        SOURCE_OFFSET: position.source_offset,
-        SOURCE_EPOCHS: str(position.source_epoch),
-        WRITTEN_MS: position.written_ms,
-    }
-
-
-def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
+def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
     """Return *bare*, which has Java's part, with our own fields added. Raises ValueError."""
     if integer_field(fields, SOURCE_OFFSET) != bare.source_offset:
         raise ValueError("the offset was altered")
@@ -57,8 +46,8 @@ def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
     position = replace(
         bare,
         source_epoch=int(epochs[0]),
-        source_topic_id=text_field(fields, SOURCE_TOPIC_ID) if SOURCE_TOPIC_ID in fields else "",
-        target_topic_id=text_field(fields, TARGET_TOPIC_ID) if TARGET_TOPIC_ID in fields else "",
+        source_topic_id=text_field(fields, SOURCE_TOPIC_ID),
+        target_topic_id=text_field(fields, TARGET_TOPIC_ID),
         written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
     )
     if _SEQUENCE not in fields:
@@ -147,7 +136,13 @@ PositionRecord: TypeAlias = Stored | Reset | Malformed
 
 def encode_value(position: Position) -> bytes:
     """Return the value: Java's field, followed by our own."""
-    fields: dict[str, int | str | bool] = {"offset": position.source_offset, **own_fields(position)}
+    fields: dict[str, int | str] = {"offset": position.source_offset}
+    if position.source_epoch != UNKNOWN:
+        fields |= {
+            SOURCE_OFFSET: position.source_offset,
+            SOURCE_EPOCHS: str(position.source_epoch),
+            WRITTEN_MS: position.written_ms,
+        }
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -178,7 +173,7 @@ def decode(key: bytes | None, value: bytes | None, *, connector: str, cluster: s
     if not any(name.startswith(PREFIX) for name in fields):
         return Stored(key=position_key, position=bare)
     try:
-        return Stored(key=position_key, position=with_own_fields(bare, fields))
+        return Stored(key=position_key, position=_with_own_fields(bare, fields))
     except ValueError as error:
         warning = f"only the offset of {subject} was taken from its position: {error}"
         return Stored(key=position_key, position=bare, warning=warning)

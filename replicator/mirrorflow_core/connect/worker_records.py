@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, TypeAlias, assert_never
 
 from mirrorflow_core.connect.session_keys import SessionKey
-from mirrorflow_core.java.json_text import parsed_object, quoted
+from mirrorflow_core.java.json_text import dumped, parsed_object
 
 TASKS_MAX = 2**31 - 1  # an int32
 _SESSION_KEY = "session-key"
@@ -274,7 +274,7 @@ def _split_task(text: str) -> tuple[str, int]:
 
 
 def _properties(properties: Mapping[str, str] | None) -> bytes | None:
-    return None if properties is None else _object({"properties": properties})
+    return None if properties is None else _object({"properties": dict(properties)})
 
 
 def _read_properties(fields: Mapping[str, Any] | None) -> dict[str, str] | None:
@@ -326,21 +326,5 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _object(fields: Mapping[str, Any]) -> bytes:
-    return _json(fields).encode()
-
-
-def _json(value: Any) -> str:
-    """Return *value* as Jackson writes it: no spaces, Jackson's escapes."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case str():
-            return quoted(value)
-        case Mapping():
-            return "{" + ",".join(f"{quoted(name)}:{_json(one)}" for name, one in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} has no place in these records")
+def _object(fields: dict[str, Any]) -> bytes:
+    return dumped(fields).encode()

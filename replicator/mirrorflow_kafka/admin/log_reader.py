@@ -49,14 +49,11 @@ class ThrottledError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, partition: TopicPartition, client_id: str, waited_s: float) -> None:
-        self.cluster = cluster
-        self.partition = partition
-        self.client_id = client_id
-        self.waited_s = waited_s
         super().__init__(
             f"Cluster {cluster} throttles us and has returned nothing of {partition} for {waited_s:.0f} s; raise "
             f"consumer_byte_rate of client id {client_id} or of its user: a batch larger than the quota allows in ten "
-            "seconds is never returned."
+            "seconds is never returned.",
+            cluster=cluster,
         )
 
 

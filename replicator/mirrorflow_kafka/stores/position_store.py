@@ -1,23 +1,25 @@
-"""The interface of stores of source offsets, and the in-memory state that both implementations share."""
+"""Stores of source offsets: the offsets topic of Kafka Connect, or a file.
+
+`connect.position_records` encodes the bytes, and the task decides which positions to write and when.
+"""
 
 import asyncio
 import fcntl
 import json
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mirrorflow_core.connect.position_records import (
     Malformed,
     PositionKey,
     Reset,
-    Stored,
     decode,
     encode_key,
     encode_value,
@@ -33,76 +35,71 @@ from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records must not fill memory
 
 
-class PositionStore(Protocol):
-    """A store of source offsets, implemented by `offsets_topic.OffsetsLog` and `offsets_file.OffsetsFile`."""
+class PositionStore(ABC):
+    """The newest position of each source partition of one connector, from records in the order of the log."""
 
-    @property
-    def positions(self) -> Mapping[TopicPartition, Position]:
-        """The newest known position of each source partition, as last read or written."""
-
-    @property
-    def foreign(self) -> AbstractSet[TopicPartition]:
-        """Partitions whose newest record, or removal, is not an earlier release's."""
+    def __init__(self, *, connector: str, source_alias: str) -> None:
+        self.positions: dict[TopicPartition, Position] = {}  # as last read or written
+        self.foreign: set[TopicPartition] = (
+            set()
+        )  # their newest record, or removal, is not an earlier release's
+        self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
+        self._connector = connector
+        self._source_alias = source_alias
+        self._writing = asyncio.Lock()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about records that could not be read, newest last."""
+        return tuple(self._warnings)
 
+    @abstractmethod
     async def open(self) -> None:
-        """Create the store if it is missing, and read it whole."""
+        """Create the store if it is missing, and read it whole. Raises InvalidSettingError if it cannot keep positions."""
 
+    @abstractmethod
     async def read_new(self) -> frozenset[TopicPartition]:
         """Read new records; return the partitions whose position was written or reset."""
 
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Store *positions*."""
+        """Store *positions*; return when all are stored safely.
 
+        Raises ClusterError if the target does not accept them, InvalidSettingError if the file cannot be written; some may
+        have been written then.
+        """
+        async with self._writing:
+            new = {
+                TopicPartition(one.topic, one.partition): replace(one, written_ms=now_ms) for one in positions
+            }
+            await self._append({self._key(p): encode_value(one) for p, one in new.items()}, now_ms)
+            self.positions.update(new)
 
-class KnownPositions:
-    """Keeps the newest position of each partition, from records passed in log order."""
+    @abstractmethod
+    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None: ...
 
-    def __init__(self, *, connector: str, source_alias: str) -> None:
-        self.positions: dict[TopicPartition, Position] = {}
-        self.foreign: set[TopicPartition] = set()
-        self.warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
-        self._connector = connector
-        self._source_alias = source_alias
+    def _key(self, partition: TopicPartition) -> bytes:
+        return encode_key(PositionKey(self._connector, self._source_alias, *partition))
 
-    def key(self, partition: TopicPartition) -> bytes:
-        """Return the record key of *partition*, in the bytes that Java writes."""
-        return encode_key(
-            PositionKey(self._connector, self._source_alias, partition.topic, partition.partition)
-        )
-
-    def written(self, positions: Iterable[Position], now_ms: int) -> dict[TopicPartition, Position]:
-        """Return *positions* as written at *now_ms*, by partition."""
-        return {
-            TopicPartition(one.topic, one.partition): replace(one, written_ms=now_ms) for one in positions
-        }
-
-    def take(self, key: bytes | None, value: bytes | None) -> TopicPartition | None:
+    def _take(self, key: bytes | None, value: bytes | None) -> TopicPartition | None:
         """Apply the next record; return its partition, None if unreadable or of another connector."""
         found = decode(key, value, connector=self._connector, cluster=self._source_alias)
-        match found:
-            case Stored(key=key_, position=position, warning=warning):
-                if warning:
-                    self.warnings.append(warning)
-                partition = TopicPartition(key_.topic, key_.partition)
-                if position.sequence == UNKNOWN:
-                    self.foreign.add(partition)
-                else:
-                    self.foreign.discard(partition)
-                self.positions[partition] = position
-                return partition
-            case Reset(key=key_):
-                partition = TopicPartition(key_.topic, key_.partition)
-                self.foreign.add(partition)
-                self.positions.pop(partition, None)
-                return partition
-            case Malformed(problem=problem):
-                # Keep the older position: it is correct, only further behind.
-                self.warnings.append(problem)
-        return None
+        if found is None:
+            return None
+        if isinstance(found, Malformed):
+            # Keep the older position: it is correct, only further behind.
+            self._warnings.append(found.problem)
+            return None
+        partition = TopicPartition(found.key.topic, found.key.partition)
+        self.foreign.add(partition)
+        if isinstance(found, Reset):
+            self.positions.pop(partition, None)
+            return partition
+        if found.warning:
+            self._warnings.append(found.warning)
+        if found.position.sequence != UNKNOWN:
+            self.foreign.discard(partition)
+        self.positions[partition] = found.position
+        return partition
 
 
 TOPIC_KEY = "offset.storage.topic"
@@ -117,46 +114,30 @@ async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> 
         await cluster.close()
 
 
-class OffsetsLog:
-    """The offsets topic of one connector."""
+class OffsetsLog(PositionStore):
+    """Kafka Connect's offsets topic on the target, as MM2 uses it, so that either can take over.
+
+    A write returns when its records are replicated (acks=all). Reads see what a read_committed consumer sees, because Java
+    with exactly-once support writes offsets in transactions. Records of other connectors are neither kept nor changed. Tasks
+    that fence others write their positions in transactions instead (`writer.producer_transactions`).
+    """
 
     def __init__(
         self, cluster: Cluster, settings: OffsetStorageSettings, *, connector: str, source_alias: str
     ) -> None:
+        super().__init__(connector=connector, source_alias=source_alias)
         self._log = CompactedTopic(cluster, settings, key=TOPIC_KEY)
-        self._known = KnownPositions(connector=connector, source_alias=source_alias)
-        self._writing = asyncio.Lock()
-
-    @property
-    def positions(self) -> Mapping[TopicPartition, Position]:
-        """The newest known position of each source partition, as last read or written."""
-        return self._known.positions
-
-    @property
-    def foreign(self) -> AbstractSet[TopicPartition]:
-        """Partitions whose newest record, or removal, is not an earlier release's."""
-        return self._known.foreign
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about records that could not be read, newest last."""
-        return tuple(self._known.warnings)
 
     async def open(self) -> None:
-        """Create the topic if it is missing, and read it to its end.
-
-        Raises InvalidSettingError if the topic is not compacted, because retention would remove positions.
-        """
         if warning := await self._log.open():
-            self._known.warnings.append(warning)
+            self._warnings.append(warning)
         await self.read_new()
 
     async def read_new(self) -> frozenset[TopicPartition]:
-        """Read new records; return the partitions whose position was written or reset."""
         changed = set()
 
         def take(record: Record) -> None:
-            if about := self._known.take(record.key, record.value):
+            if about := self._take(record.key, record.value):
                 changed.add(about)
 
         # Not concurrently with a write: an older record must not replace the newer position just written.
@@ -164,74 +145,43 @@ class OffsetsLog:
             await self._log.read_new(take)
         return frozenset(changed)
 
-    async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Append *positions*; return when all are replicated.
-
-        Raises ClusterError if the target does not accept them; some may have been written then.
-        """
-        async with self._writing:
-            new = self._known.written(positions, now_ms)
-            await self._append({p: encode_value(position) for p, position in new.items()}, now_ms)
-            self._known.positions.update(new)
-
-    async def _append(self, values: Mapping[TopicPartition, bytes | None], now_ms: int) -> None:
-        by_key = [(self._known.key(partition), value) for partition, value in values.items()]
-        await self._log.append(by_key, now_ms=now_ms)
+    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None:
+        await self._log.append(values.items(), now_ms=now_ms)
 
 
 _SETTING = "offset.storage.file.filename"
 
 
-class OffsetsFile:
-    """A `stores.position_store.PositionStore` in the file at *path*."""
+class OffsetsFile(PositionStore):
+    """A JSON file with keys and values of the offsets topic, for use on a laptop (`offset.storage.store=file`).
+
+    The file is complete at any time: a temporary file is written, synced and renamed. Processes that share it, such as the
+    tasks of one connector, keep each other's changes. It does not show removals.
+    """
 
     def __init__(self, path: Path, *, connector: str, source_alias: str) -> None:
+        super().__init__(connector=connector, source_alias=source_alias)
         self._path = path
-        self._known = KnownPositions(connector=connector, source_alias=source_alias)
-        self._writing = asyncio.Lock()
-
-    @property
-    def positions(self) -> Mapping[TopicPartition, Position]:
-        """The newest known position of each source partition, as last read or written."""
-        return self._known.positions
-
-    @property
-    def foreign(self) -> AbstractSet[TopicPartition]:
-        """Partitions whose position is not an earlier release's; a file does not show removals."""
-        return self._known.foreign
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about records that could not be read, newest last."""
-        return tuple(self._known.warnings)
 
     async def open(self) -> None:
-        """Read the file, if there is one. Raises InvalidSettingError if it cannot be read or written."""
-        await asyncio.to_thread(self._store, {})
+        await asyncio.to_thread(self._merge, {})
         await self.read_new()
 
     async def read_new(self) -> frozenset[TopicPartition]:
-        """Read the file; return the partitions whose position has changed."""
-        before = dict(self._known.positions)
+        before = dict(self.positions)
         stored = await asyncio.to_thread(self._load)
-        self._known.positions.clear()
+        self.positions.clear()
         for key, value in stored.items():
-            self._known.take(key.encode(), _dumped(value))
-        after = self._known.positions
+            self._take(key.encode(), json.dumps(value, separators=(",", ":")).encode())
+        after = self.positions
         return frozenset(
             partition for partition in before.keys() | after if before.get(partition) != after.get(partition)
         )
 
-    async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Store *positions*. Raises InvalidSettingError if the file cannot be written."""
-        async with self._writing:
-            new = self._known.written(positions, now_ms)
-            changes = {self._key(p): json.loads(encode_value(position)) for p, position in new.items()}
-            await asyncio.to_thread(self._store, changes)
-            self._known.positions.update(new)
-
-    def _key(self, partition: TopicPartition) -> str:
-        return self._known.key(partition).decode()
+    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None:
+        await asyncio.to_thread(
+            self._merge, {key.decode(): json.loads(value) for key, value in values.items()}
+        )
 
     def _load(self) -> dict[str, Any]:
         try:
@@ -246,14 +196,13 @@ class OffsetsFile:
             raise self._refusal("it is not a JSON object")
         return stored
 
-    def _store(self, changes: Mapping[str, Any]) -> None:
-        """Merge *changes* into the file's current content; None removes a key."""
+    def _merge(self, changes: Mapping[str, Any]) -> None:
+        """Merge *changes* into the file's current content."""
         try:
             with self._locked():
                 merged = {**self._load(), **changes}
-                kept = {key: value for key, value in merged.items() if value is not None}
                 if changes:
-                    self._replace(json.dumps(kept, indent=0).encode())
+                    self._replace(json.dumps(merged, indent=0).encode())
         except OSError as error:
             raise self._refusal(f"it cannot be written ({error.strerror})") from error
 
@@ -289,10 +238,6 @@ class OffsetsFile:
             problem=f"{self._path}: {problem}",
             action="name a file in a folder that this user may write",
         )
-
-
-def _dumped(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def position_store(settings: SourceSettings, target: Cluster) -> PositionStore:
