@@ -227,9 +227,12 @@ async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_facto
 class MirrorLog:
     """Reads one partition of *topic*: the only one, or *partition* of a topic that has several."""
 
-    def __init__(self, cluster: Cluster, topic: str, partition: int = 0) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, partition: int = 0, *, read_committed: bool = True
+    ) -> None:
         self.topic = topic
         self._cluster = cluster
+        self._read_committed = read_committed
         self._partition = TopicPartition(topic, partition)
         self._read_to = -1
 
@@ -243,14 +246,17 @@ class MirrorLog:
         start, end = await self._offset(EARLIEST), await self._offset(LATEST)
         if not start <= self._read_to <= end:
             self._read_to = start
-        async for records, next_offset in records_between(self._cluster, self._partition, self._read_to, end):
+        async for records, next_offset in records_between(
+            self._cluster, self._partition, self._read_to, end, read_committed=self._read_committed
+        ):
             for record in records:
                 self._read_to = record.offset + 1
                 yield record
             self._read_to = max(self._read_to, next_offset)
 
     async def _offset(self, when: int) -> int:
-        at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=when == LATEST)
+        committed = self._read_committed and when == LATEST
+        at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=committed)
         return at[self._partition]
 
 

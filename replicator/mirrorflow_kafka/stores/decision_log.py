@@ -1,24 +1,23 @@
-"""Reads and writes a flow's identity topic on the target: holds of retention, and what earlier releases decided.
+"""Reads and writes a flow's identity topic on the target: marks of ACLs, holds of retention, decisions of earlier releases.
 
-`decide` returns what the topic holds, never the own proposal unread.
+The last mark of an ACL counts: the flow removes only ACLs that it has created. A mark is written before its ACL is created and
+again after the ACL is removed, so an ACL stays known as the flow's own even if the process ends in between. A mark without an
+ACL has no effect.
 """
 
 from collections.abc import Collection, Sequence
 
 from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
-from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.wire.records import encode as encode_records
 from mirrorflow_core.writer.identity import Decisions, Identity, Proposal, decode, encode, identity_topic
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import raise_for
-from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, records_between
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
 
-MARKS_PER_BATCH = 1_000  # some 300 bytes each: below the smallest usual max.message.bytes
+# Decisions bind permanently, so nothing may be removed: neither by time nor by size nor by key.
+TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class AclMarks:
@@ -26,28 +25,17 @@ class AclMarks:
 
     def __init__(self, cluster: Cluster, source_alias: str, *, naming: str) -> None:
         self._cluster = cluster
-        self._partition = TopicPartition(identity_topic(source_alias), 0)
+        self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
         self._naming = naming
         self._ours: set[AclBinding] = set()
-        self._read_to = 0
 
     async def read(self) -> frozenset[AclBinding]:
         """Read new marks; return all ACLs that are marked as created by the flow. Raises ClusterError."""
-        if self._cluster.leader(self._partition.topic, 0) is None:
-            await self._cluster.refresh([self._partition.topic])
-        end = (await admin.list_offsets(self._cluster, [self._partition], LATEST))[self._partition]
-        raise_for(end.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(self._partition))
-        async for records, _ in records_between(
-            self._cluster, self._partition, self._read_to, end.offset, read_committed=False
-        ):
-            for record in records:
-                if record.key is None or record.value is None:
-                    continue
-                mark = decode_mark(bytes(record.key), bytes(record.value), naming=self._naming)
-                if mark is not None:
-                    acl, ours = mark
-                    (self._ours.add if ours else self._ours.discard)(acl)
-        self._read_to = end.offset
+        async for record in self._log.read_new():
+            mark = decode_mark(record.key or b"", record.value or b"", naming=self._naming)
+            if mark is not None:
+                acl, ours = mark
+                (self._ours.add if ours else self._ours.discard)(acl)
         return frozenset(self._ours)
 
     async def write(
@@ -56,28 +44,12 @@ class AclMarks:
         """Mark *ours* as created by the flow, and *others* as not. Raises ClusterError."""
         marks = [(acl, True) for acl in ours if acl not in self._ours]
         marks += [(acl, False) for acl in others if acl in self._ours]
-        for at in range(0, len(marks), MARKS_PER_BATCH):
-            records = [
-                Record(0, now_ms, *encode_mark(acl, naming=self._naming, ours=is_ours), ())
-                for acl, is_ours in marks[at : at + MARKS_PER_BATCH]
-            ]
-            batch = encode_records(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-            answers = await admin.produce(
-                self._cluster, {self._partition: batch}, timeout_ms=PRODUCE_TIMEOUT_MS
-            )
-            raise_for(
-                answers[self._partition],
-                cluster=self._cluster.alias,
-                request="Produce",
-                subject=str(self._partition),
-            )
+        records = [
+            Record(0, now_ms, *encode_mark(acl, naming=self._naming, ours=is_ours)) for acl, is_ours in marks
+        ]
+        await append(self._cluster, self._log.topic, records)
         self._ours.update(ours)
         self._ours.difference_update(others)
-
-
-# Decisions bind permanently, so nothing may be removed: neither by time nor by size nor by key.
-TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-PROPOSALS_PER_BATCH = 2_000  # about 400 bytes each: below the smallest usual max.message.bytes
 
 
 def moved_name(flow: str) -> str:
@@ -94,68 +66,41 @@ class DecisionLog:
     def __init__(self, cluster: Cluster, source_alias: str, *, replication_factor: int) -> None:
         self.decisions = Decisions()
         self._cluster = cluster
-        self._partition = TopicPartition(identity_topic(source_alias), 0)
+        self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
         self._replication_factor = replication_factor
-        self._read_to = 0
 
     async def ensure(self) -> None:
         """Create the topic if it is missing."""
-        topic = self._partition.topic
+        topic = self._log.topic
         await self._cluster.refresh([topic])
         if self._cluster.leader(topic, 0) is None:
-            await admin.create_topic_and_wait(
-                self._cluster,
-                admin.NewTopic(
-                    name=topic,
-                    partitions=1,
-                    replication_factor=self._replication_factor,
-                    configs=TOPIC_CONFIGS,
-                ),
+            new = admin.NewTopic(
+                name=topic,
+                partitions=1,
+                replication_factor=self._replication_factor,
+                configs=TOPIC_CONFIGS,
             )
+            await admin.create_topic_and_wait(self._cluster, new)
 
     async def exists(self) -> bool:
         """Return whether the topic exists, so that there can be decisions."""
-        topic = self._partition.topic
-        if self._cluster.leader(topic, 0) is None:
-            await self._cluster.refresh([topic])
-        return self._cluster.leader(topic, 0) is not None
+        if self._cluster.leader(self._log.topic, 0) is None:
+            await self._cluster.refresh([self._log.topic])
+        return self._cluster.leader(self._log.topic, 0) is not None
 
     async def read(self) -> Decisions:
-        """Read the decisions since the last call; return all. Records that retention removed are skipped."""
-        ends = await admin.list_offsets(self._cluster, [self._partition], LATEST)
-        end = ends[self._partition]
-        if end.error:
-            raise_for(
-                end.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(self._partition)
-            )
-        if self._read_to == 0:
-            begins = await admin.list_offsets(self._cluster, [self._partition], EARLIEST)
-            self._read_to = max(0, begins[self._partition].offset)
-        async for records, _ in records_between(
-            self._cluster, self._partition, self._read_to, end.offset, read_committed=False
-        ):
-            for record in records:
-                if record.key is None or record.value is None:
-                    continue
-                proposal = decode(bytes(record.key), bytes(record.value))
-                if proposal is not None:
-                    self.decisions.read(proposal)
-        self._read_to = end.offset
+        """Read the decisions since the last call; return all."""
+        async for record in self._log.read_new():
+            proposal = decode(record.key or b"", record.value or b"")
+            if proposal is not None:
+                self.decisions.read(proposal)
         return self.decisions
 
     async def decide(self, proposals: Sequence[Proposal], *, now_ms: int) -> Decisions:
         """Write *proposals*, then read: the first proposal for a key binds, whichever copier wrote it."""
-        for start in range(0, len(proposals), PROPOSALS_PER_BATCH):
-            await self._append(proposals[start : start + PROPOSALS_PER_BATCH], now_ms)
+        records = [Record(0, now_ms, *encode(proposal)) for proposal in proposals]
+        await append(self._cluster, self._log.topic, records)
         return await self.read()
-
-    async def _append(self, proposals: Sequence[Proposal], now_ms: int) -> None:
-        records = [Record(0, now_ms, *encode(proposal), ()) for proposal in proposals]
-        batch = encode_records(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-        answers = await admin.produce(self._cluster, {self._partition: batch}, timeout_ms=PRODUCE_TIMEOUT_MS)
-        code = answers[self._partition]
-        if code:
-            raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(self._partition))
 
 
 def check_owner(
