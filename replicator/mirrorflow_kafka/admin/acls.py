@@ -1,7 +1,12 @@
-"""Describes, creates and deletes the ACLs of a cluster, and lists the operations this client may perform."""
+"""Describes, creates and deletes the ACLs of a cluster, and finds out what this client may do.
+
+With `allow.everyone.if.no.acl.found=true` the first ACL of a topic denies it to everyone whom it does not name. Brokers show
+neither the value of that setting nor who a super user is, so only a trial shows whether a client would lose its access.
+"""
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import astuple
 from typing import Any, Final
 
 from kafka.protocol.admin import (
@@ -16,8 +21,8 @@ from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType
 from mirrorflow_kafka.admin.configs import describe_broker_configs
 from mirrorflow_kafka.admin.topics import topic_operations
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import BrokerRefusal, raise_for
+from mirrorflow_kafka.client.cluster import Cluster, chunks
+from mirrorflow_kafka.client.error_codes import BrokerRefusal
 
 ANY: Final = 1  # the code of "any" in every enumeration used here
 # The controller writes one record per ACL and refuses more than 10,000 records in one request.
@@ -30,8 +35,6 @@ async def describe_acls(
     *,
     resource_type: int = ANY,
     resource_name: str | None = None,
-    pattern_type: int = ANY,
-    principal: str | None = None,
     node_id: int | None = None,
 ) -> tuple[AclBinding, ...]:
     """Return the ACLs that match, as broker *node_id* or any broker knows them.
@@ -41,15 +44,15 @@ async def describe_acls(
     request = DescribeAclsRequest(
         resource_type_filter=resource_type,
         resource_name_filter=resource_name,
-        pattern_type_filter=pattern_type,
-        principal_filter=principal,
+        pattern_type_filter=ANY,
+        principal_filter=None,
         host_filter=None,
         operation=ANY,
         permission_type=ANY,
         min_version=1,
     )
     answer = await cluster.call(request, node_id=node_id)
-    _raise_for_all(cluster, "DescribeAcls", "Describe", answer.error_code, answer.error_message)
+    _raise_for_all(cluster, "DescribeAcls", "Describe", answer)
     return tuple(
         AclBinding(
             resource_type=resource.resource_type,
@@ -71,20 +74,8 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
     Raises NotAuthorizedError (needs Alter on the cluster), BrokerError (SECURITY_DISABLED), ClusterError.
     """
     answers: dict[AclBinding, BrokerRefusal | None] = {}
-    for at in range(0, len(acls), ACLS_MAX):
-        chunk = acls[at : at + ACLS_MAX]
-        creations = [
-            CreateAclsRequest.AclCreation(
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                resource_pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
-            for acl in chunk
-        ]
+    for chunk in chunks(acls, ACLS_MAX):
+        creations = [CreateAclsRequest.AclCreation(*astuple(acl)) for acl in chunk]
         answer = await cluster.call(CreateAclsRequest(creations=creations, min_version=1))
         answers |= _refusals(cluster, "CreateAcls", chunk, answer.results)
     return answers
@@ -93,20 +84,8 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerRefusal | None]:
     """Delete exactly *acls*; return None for each ACL that no longer exists. Raises as `create_acls`."""
     answers: dict[AclBinding, BrokerRefusal | None] = {}
-    for at in range(0, len(acls), ACLS_MAX):
-        chunk = acls[at : at + ACLS_MAX]
-        filters = [
-            DeleteAclsRequest.DeleteAclsFilter(
-                resource_type_filter=acl.resource_type,
-                resource_name_filter=acl.resource_name,
-                pattern_type_filter=acl.pattern_type,
-                principal_filter=acl.principal,
-                host_filter=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
-            for acl in chunk
-        ]
+    for chunk in chunks(acls, ACLS_MAX):
+        filters = [DeleteAclsRequest.DeleteAclsFilter(*astuple(acl)) for acl in chunk]
         answer = await cluster.call(DeleteAclsRequest(filters=filters, min_version=1))
         answers |= _refusals(cluster, "DeleteAcls", chunk, answer.filter_results)
     return answers
@@ -118,25 +97,23 @@ def _refusals(
     """Pair *acls* with *results*: the broker returns results in request order."""
     for one in results:
         if one.error_code in {error_codes.CLUSTER_AUTHORIZATION_FAILED, error_codes.SECURITY_DISABLED}:
-            _raise_for_all(cluster, request, "Alter", one.error_code, one.error_message)
+            _raise_for_all(cluster, request, "Alter", one)
     return {
         acl: BrokerRefusal.of(one.error_code, one.error_message)
         for acl, one in zip(acls, results, strict=True)
     }
 
 
-def _raise_for_all(cluster: Cluster, request: str, operation: str, code: int, message: str | None) -> None:
-    if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+def _raise_for_all(cluster: Cluster, request: str, operation: str, answer: Any) -> None:
+    if answer.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         raise NotAuthorizedError(cluster=cluster.alias, operation=operation, resource=CLUSTER_RESOURCE)
-    raise_for(code, cluster=cluster.alias, request=request, message=message)
+    cluster.raise_for(answer.error_code, request, message=answer.error_message)
 
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:
     """Return the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
     answer = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
-    raise_for(
-        answer.error_code, cluster=cluster.alias, request="DescribeCluster", message=answer.error_message
-    )
+    cluster.raise_for(answer.error_code, "DescribeCluster", message=answer.error_message)
     return frozenset(answer.authorized_operations or ())
 
 
@@ -188,13 +165,7 @@ async def loses_access(cluster: Cluster, topic: str) -> bool:
     try:
         for refusal in (await create_acls(cluster, [acl])).values():
             if refusal is not None:
-                raise_for(
-                    refusal.code,
-                    cluster=cluster.alias,
-                    request="CreateAcls",
-                    subject=topic,
-                    message=refusal.message,
-                )
+                cluster.raise_for(refusal.code, "CreateAcls", topic, message=refusal.message)
         await _wait(cluster, acl, present=True)
         return not await may_write_topic(cluster, topic)
     finally:
@@ -212,11 +183,7 @@ async def _wait(cluster: Cluster, acl: AclBinding, *, present: bool) -> None:
         async with asyncio.timeout(APPLIED_TIMEOUT_S):
             while True:
                 found = await describe_acls(
-                    cluster,
-                    resource_type=TOPIC,
-                    resource_name=acl.resource_name,
-                    pattern_type=acl.pattern_type,
-                    node_id=_node(cluster),
+                    cluster, resource_type=TOPIC, resource_name=acl.resource_name, node_id=_node(cluster)
                 )
                 if present == (acl in found):
                     return

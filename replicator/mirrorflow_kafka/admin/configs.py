@@ -13,13 +13,12 @@ from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigs
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.topics import NewTopic, create_topics
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster import Cluster, chunks
 from mirrorflow_kafka.client.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
     POLICY_VIOLATION,
     BrokerRefusal,
-    raise_for,
 )
 
 # A topic has about 30 config entries (3 kB), so a response stays below 0.5 MB.
@@ -39,9 +38,8 @@ async def describe_topic_configs(
     Raises NotAuthorizedError (needs DESCRIBE_CONFIGS), ClusterError.
     """
     found: dict[str, tuple[ConfigEntry, ...]] = {}
-    wanted = list(topics)
-    for at in range(0, len(wanted), TOPICS_MAX):
-        answer = await cluster.call(_describe(_TOPIC, wanted[at : at + TOPICS_MAX], None))
+    for chunk in chunks(list(topics), TOPICS_MAX):
+        answer = await cluster.call(_describe(_TOPIC, chunk, None))
         for one in answer.results:
             if one.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
@@ -55,8 +53,8 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
     Topics that do not exist are absent. Raises ClusterError.
     """
     found: dict[str, str | None] = {}
-    for at in range(0, len(topics), TOPICS_MAX):
-        answer = await cluster.call(_describe(_TOPIC, topics[at : at + TOPICS_MAX], [name]))
+    for chunk in chunks(topics, TOPICS_MAX):
+        answer = await cluster.call(_describe(_TOPIC, chunk, [name]))
         for one in answer.results:
             if one.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[one.resource_name] = None
@@ -74,16 +72,9 @@ async def describe_broker_configs(
 
 
 def _describe(kind: int, resources: Sequence[str], names: Sequence[str] | None) -> Any:
-    resource_class = DescribeConfigsRequest.DescribeConfigsResource
+    keys = None if names is None else list(names)
     return DescribeConfigsRequest(
-        resources=[
-            resource_class(
-                resource_type=kind,
-                resource_name=name,
-                configuration_keys=None if names is None else list(names),
-            )
-            for name in resources
-        ],
+        resources=[DescribeConfigsRequest.DescribeConfigsResource(kind, name, keys) for name in resources],
         include_synonyms=False,
         include_documentation=False,
         min_version=1,  # version 0 reports only whether a value is the default, not its source
@@ -91,12 +82,8 @@ def _describe(kind: int, resources: Sequence[str], names: Sequence[str] | None) 
 
 
 def _entries(cluster: Cluster, result: Any) -> tuple[ConfigEntry, ...]:
-    raise_for(
-        result.error_code,
-        cluster=cluster.alias,
-        request="DescribeConfigs",
-        subject=result.resource_name,
-        message=result.error_message,
+    cluster.raise_for(
+        result.error_code, "DescribeConfigs", result.resource_name, message=result.error_message
     )
     return tuple(
         ConfigEntry(
@@ -122,26 +109,20 @@ async def alter_topic_configs(
     """
     resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
     answers: dict[str, BrokerRefusal | None] = {}
-    wanted = list(changes.items())
-    for at in range(0, len(wanted), TOPICS_MAX):
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                resource_class(
-                    resource_type=_TOPIC,
-                    resource_name=topic,
-                    configs=[
-                        resource_class.AlterableConfig(
-                            name=one.name,
-                            config_operation=_DELETE if one.value is None else _SET,
-                            value=one.value,
-                        )
-                        for one in of_topic
-                    ],
-                )
-                for topic, of_topic in wanted[at : at + TOPICS_MAX]
-            ],
-            validate_only=validate_only,
-        )
+    config_class = resource_class.AlterableConfig
+    for chunk in chunks(list(changes.items()), TOPICS_MAX):
+        resources = [
+            resource_class(
+                _TOPIC,
+                topic,
+                [
+                    config_class(one.name, _DELETE if one.value is None else _SET, one.value)
+                    for one in of_topic
+                ],
+            )
+            for topic, of_topic in chunk
+        ]
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
         answer = await cluster.call(request, controller=True)
         answers |= {
             one.resource_name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.responses

@@ -1,12 +1,11 @@
 """Lists consumer groups, reads their committed offsets, and commits offsets for groups without members.
 
 Requests are sent to the group's coordinator, and again if it has moved (`Cluster.call`). An error concerns
-one group; callers continue with the others. `mirrorflow_core.checkpoints` and `mirrorflow_core.checkpoints` decide what to commit
-and when.
+one group; callers continue with the others. `mirrorflow_core.checkpoints` decides what to commit and when.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, Offse
 from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED, raise_for
+from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED
 
 GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
 GROUP_ID_NOT_FOUND: Final = 69
@@ -60,7 +59,7 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
     )
     found = {}
     for answer in answers:
-        raise_for(answer.error_code, cluster=cluster.alias, request="ListGroups")
+        cluster.raise_for(answer.error_code, "ListGroups")
         for one in answer.groups:
             found[one.group_id] = Group(
                 name=one.group_id,
@@ -77,12 +76,11 @@ async def describe_group(cluster: Cluster, group: str) -> Group:
     Raises ClusterError.
     """
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-    answer = (
-        await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
-    ).groups[0]
+    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
+    answer = whole.groups[0]
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return Group(name=group, state="Dead")
-    raise_for(answer.error_code, cluster=cluster.alias, request="DescribeGroups", subject=group)
+    cluster.raise_for(answer.error_code, "DescribeGroups", group)
     return Group(name=group, protocol_type=answer.protocol_type, state=answer.group_state)
 
 
@@ -134,7 +132,7 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
     answer = whole.groups[0] if whole.groups else whole  # version 8 and later: a list (KIP-709)
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return {}
-    raise_for(answer.error_code or 0, cluster=cluster.alias, request="OffsetFetch", subject=group)
+    cluster.raise_for(answer.error_code or 0, "OffsetFetch", group)
     return {
         TopicPartition(topic.name, one.partition_index): Committed(
             offset=one.committed_offset, metadata=one.metadata or ""
@@ -178,17 +176,17 @@ async def commit_offsets(
         request,
         coordinator=(GROUP_COORDINATOR, group),
         timeout_s=COMMIT_TIMEOUT_S,
-        codes_of=_partition_codes,
+        codes_of=lambda answer: _codes(answer).values(),
     )
-    found = {
+    found = _codes(answer)
+    for code in {*found.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
+        cluster.raise_for(code, "OffsetCommit", group)
+    return found
+
+
+def _codes(answer: Any) -> dict[TopicPartition, int]:
+    return {
         TopicPartition(topic.name, one.partition_index): int(one.error_code)
         for topic in answer.topics
         for one in topic.partitions
     }
-    for code in {*found.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
-        raise_for(code, cluster=cluster.alias, request="OffsetCommit", subject=group)
-    return found
-
-
-def _partition_codes(answer: Any) -> Iterable[int]:
-    return {one.error_code for topic in answer.topics for one in topic.partitions}

@@ -1,13 +1,16 @@
-"""Requests about partition logs: append a batch, delete records, read sizes and producer states.
+"""Requests about partition logs to their leaders: offsets, epochs, producers; appending and deleting records.
 
-Appends are for offsets, decisions and tests. Copied batches use `client.broker_writer` instead, which pipelines
-them. `admin.log_requests` chooses the broker and retries.
+There is one request for each leader, in parallel. If a leader has moved or a broker is down, the metadata is refreshed and the
+request retried, a limited number of times. A partition that still fails has its error code in the result, so that it does not
+hide the results of the others.
+
+Appends are for offsets, decisions and tests. Copied batches use `client.broker_writer` instead, which pipelines them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
@@ -17,9 +20,8 @@ from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import produce as wire
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
+from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import raise_for
 
 # An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 12 rounds
 # are 10 s.
@@ -32,29 +34,41 @@ ROUND_BACKOFF_MAX_S = 1.0
 # thread.
 PARTITIONS_MAX = 5000
 Key = tuple[str, int]
-Answer = TypeVar("Answer")
 
 
-async def of_leaders(
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """Stands for a partition's part of a response: one that did not arrive, or of which only the code counts."""
+
+    error_code: int
+
+
+async def _of_leaders(
     cluster: Cluster,
     partitions: Iterable[Key],
-    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Answer]]],
-    failed: Callable[..., Answer],
-    error_of: Callable[[Answer], int],
+    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Any]]],
     *,
     rounds_max: int = ROUNDS_MAX,
     purpose: str = "admin",
-) -> dict[TopicPartition, Answer]:
-    """Send requests with *ask* to the leaders of *partitions*; return the result of each partition.
+) -> dict[TopicPartition, Any]:
+    """Send requests with *ask* to the leaders of *partitions*; return each partition's part of a response.
 
-    Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds. *failed* makes
-    the result for an error code without a response, *error_of* returns a result's error code.
+    Each part has an `error_code`. Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds.
     """
-    answers: dict[TopicPartition, Answer] = {}
+    answers: dict[TopicPartition, Any] = {}
     waiting = [TopicPartition(*key) for key in partitions]
     unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
     if unknown:
         await cluster.refresh(unknown)
+
+    async def ask_one(leader: int, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+        nothing = dict.fromkeys(asked, _Code(error_codes.NETWORK_EXCEPTION))
+        try:
+            connection = await cluster.connection(leader, purpose=purpose)
+            return {**nothing, **await ask(connection, asked)}
+        except UnreachableError:
+            return nothing
+
     rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
     async for number in rounds:
         if number > 1:
@@ -63,39 +77,49 @@ async def of_leaders(
         for one in waiting:
             leader = cluster.leader(*one)
             if leader is None:
-                answers[one] = failed(error=_unled(cluster, one))
+                answers[one] = _Code(_why_no_leader(cluster, one))
             else:
                 groups.setdefault(leader, []).append(one)
-        chunks = [
-            (leader, group[at : at + PARTITIONS_MAX])
+        requests = (
+            ask_one(leader, chunk)
             for leader, group in groups.items()
-            for at in range(0, len(group), PARTITIONS_MAX)
-        ]
-        for found in await asyncio.gather(
-            *(_ask_one(cluster, leader, chunk, ask, failed, purpose) for leader, chunk in chunks)
-        ):
+            for chunk in chunks(group, PARTITIONS_MAX)
+        )
+        for found in await asyncio.gather(*requests):
             answers.update(found)
-        waiting = [one for one in waiting if _may_heal(error_of(answers[one]), number)]
+        waiting = [one for one in waiting if _may_heal(answers[one].error_code, number)]
         if not waiting:
             return answers
     await cluster.refresh({one.topic for one in waiting})
     return answers
 
 
-async def _ask_one(
+async def _call_leaders(
     cluster: Cluster,
-    leader: int,
-    asked: Sequence[TopicPartition],
-    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Answer]]],
-    failed: Callable[..., Answer],
-    purpose: str,
-) -> dict[TopicPartition, Answer]:
-    nothing = {one: failed(error=error_codes.NETWORK_EXCEPTION) for one in asked}
-    try:
-        connection = await cluster.connection(leader, purpose=purpose)
-        return {**nothing, **await ask(connection, asked)}
-    except UnreachableError:
-        return nothing
+    partitions: Iterable[Key],
+    request: Callable[[dict[str, list[int]]], Any],
+    *,
+    names: tuple[str, str] = ("name", "partition_index"),
+    rounds_max: int = ROUNDS_MAX,
+) -> dict[TopicPartition, Any]:
+    """As `_of_leaders`, with a kafka-python request from partition numbers by topic.
+
+    *names* are those of the topic and the partition in its response.
+    """
+    topic_name, partition_name = names
+
+    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in asked:
+            by_topic.setdefault(topic, []).append(partition)
+        answer = await connection.call(request(by_topic), timeout_s=REQUEST_TIMEOUT_S)
+        return {
+            TopicPartition(getattr(topic, topic_name), getattr(one, partition_name)): one
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    return await _of_leaders(cluster, partitions, ask, rounds_max=rounds_max)
 
 
 def _may_heal(code: int, number: int) -> bool:
@@ -104,7 +128,7 @@ def _may_heal(code: int, number: int) -> bool:
     return error_codes.is_metadata_stale(code) or error_codes.is_retriable(code)
 
 
-def _unled(cluster: Cluster, partition: TopicPartition) -> int:
+def _why_no_leader(cluster: Cluster, partition: TopicPartition) -> int:
     """Return why there is no leader: the topic's error in the metadata, or LEADER_NOT_AVAILABLE."""
     topic = cluster.metadata.topics.get(partition.topic)
     if topic is None or (not topic.error and partition.partition not in topic.partitions):
@@ -112,16 +136,9 @@ def _unled(cluster: Cluster, partition: TopicPartition) -> int:
     return topic.error or error_codes.LEADER_NOT_AVAILABLE
 
 
-def believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
+def _believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
     """Return the cached leader epoch; a broker that knows another epoch returns an error."""
     return cluster.metadata.topics[topic].partitions[partition].leader_epoch
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        groups.setdefault(topic, []).append(partition)
-    return groups
 
 
 LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
@@ -159,44 +176,37 @@ async def list_offsets(
 
     The end is the high watermark, or the last stable offset with *read_committed*. Raises ClusterError.
     """
-    partition_class = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
 
-    async def ask(
-        connection: Connection, asked: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, ListedOffset]:
+    def request(by_topic: dict[str, list[int]]) -> ListOffsetsRequest:
         topics = [
-            ListOffsetsRequest.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    partition_class(
-                        partition_index=one,
-                        current_leader_epoch=believed_epoch(cluster, topic, one),
-                        timestamp=timestamp,
-                    )
+            topic_class(
+                topic,
+                [
+                    topic_class.ListOffsetsPartition(one, _believed_epoch(cluster, topic, one), timestamp)
                     for one in numbers
                 ],
             )
-            for topic, numbers in by_topic(asked).items()
+            for topic, numbers in by_topic.items()
         ]
-        request = ListOffsetsRequest(
+        return ListOffsetsRequest(
             replica_id=-1,
             isolation_level=int(read_committed),
             topics=topics,
             min_version=2 if read_committed else 1,
         )
-        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
-        return {
-            TopicPartition(topic.name, one.partition_index): ListedOffset(
-                offset=one.offset,
-                timestamp=one.timestamp,
-                leader_epoch=_or(one.leader_epoch, -1),
-                error=one.error_code,
-            )
-            for topic in answer.topics
-            for one in topic.partitions
-        }
 
-    return await of_leaders(cluster, partitions, ask, ListedOffset, lambda answer: answer.error)
+    found = await _call_leaders(cluster, partitions, request)
+    return {
+        partition: ListedOffset(error=one.error_code)
+        if one.error_code
+        else ListedOffset(
+            offset=one.offset,
+            timestamp=one.timestamp,
+            leader_epoch=-1 if one.leader_epoch is None else one.leader_epoch,
+        )
+        for partition, one in found.items()
+    }
 
 
 async def log_offsets(
@@ -205,7 +215,7 @@ async def log_offsets(
     """As `list_offsets`, but raises ClusterError if any partition returns an error."""
     listed = await list_offsets(cluster, partitions, timestamp, read_committed=read_committed)
     for partition, one in listed.items():
-        raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+        cluster.raise_for(one.error, "ListOffsets", str(partition))
     return listed
 
 
@@ -223,34 +233,30 @@ async def end_offset_for_leader_epoch(
     """Return where each partition's leader epoch ended, in at most *rounds_max* attempts. Raises ClusterError."""
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
+    def request(by_topic: dict[str, list[int]]) -> OffsetForLeaderEpochRequest:
         topics = [
             topic_class(
-                topic=topic,
-                partitions=[
+                topic,
+                [
                     topic_class.OffsetForLeaderPartition(
-                        partition=one,
-                        current_leader_epoch=believed_epoch(cluster, topic, one),
-                        leader_epoch=epochs[TopicPartition(topic, one)],
+                        one, _believed_epoch(cluster, topic, one), epochs[TopicPartition(topic, one)]
                     )
                     for one in numbers
                 ],
             )
-            for topic, numbers in by_topic(asked).items()
+            for topic, numbers in by_topic.items()
         ]
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
-        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
-        return {
-            TopicPartition(topic.topic, one.partition): EpochEnd(
-                leader_epoch=_or(one.leader_epoch, -1), end_offset=one.end_offset, error=one.error_code
-            )
-            for topic in answer.topics
-            for one in topic.partitions
-        }
+        return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-    return await of_leaders(
-        cluster, epochs, ask, EpochEnd, lambda answer: answer.error, rounds_max=rounds_max
-    )
+    found = await _call_leaders(cluster, epochs, request, names=("topic", "partition"), rounds_max=rounds_max)
+    return {
+        partition: EpochEnd(error=one.error_code)
+        if one.error_code
+        else EpochEnd(
+            leader_epoch=-1 if one.leader_epoch is None else one.leader_epoch, end_offset=one.end_offset
+        )
+        for partition, one in found.items()
+    }
 
 
 async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -263,10 +269,6 @@ async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dic
         return {}
     found = await end_offset_for_leader_epoch(cluster, epochs)
     return {partition: max(0, one.end_offset) for partition, one in found.items() if not one.error}
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,24 +299,18 @@ async def describe_producers(
     A broker that was frozen and does not know yet that it lost leadership returns its old state without an
     error. Raises ClusterError.
     """
-
-    async def ask(
-        connection: Connection, asked: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, ProducersAnswer]:
-        topics = [
-            DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-            for topic, numbers in by_topic(asked).items()
-        ]
-        answer = await connection.call(DescribeProducersRequest(topics=topics), timeout_s=REQUEST_TIMEOUT_S)
-        return {
-            TopicPartition(topic.name, one.partition_index): ProducersAnswer(
-                error=one.error_code, producers=tuple(map(_producer, one.active_producers))
-            )
-            for topic in answer.topics
-            for one in topic.partitions
-        }
-
-    return await of_leaders(cluster, partitions, ask, ProducersAnswer, lambda answer: answer.error)
+    topic_class = DescribeProducersRequest.TopicRequest
+    found = await _call_leaders(
+        cluster,
+        partitions,
+        lambda by_topic: DescribeProducersRequest(topics=[topic_class(*one) for one in by_topic.items()]),
+    )
+    return {
+        partition: ProducersAnswer(error=one.error_code)
+        if one.error_code
+        else ProducersAnswer(producers=tuple(map(_producer, one.active_producers)))
+        for partition, one in found.items()
+    }
 
 
 def _producer(one: Any) -> ActiveProducer:
@@ -340,12 +336,7 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
     sizes: dict[TopicPartition, int] = {}
     for answer in answers:
         # Before version 3 a refusal is an empty list without an error code.
-        raise_for(
-            getattr(answer, "error_code", 0) or 0,
-            cluster=cluster.alias,
-            request="DescribeLogDirs",
-            subject="",
-        )
+        cluster.raise_for(getattr(answer, "error_code", 0) or 0, "DescribeLogDirs")
         for folder in answer.results:
             for topic in folder.topics:
                 for one in topic.partitions:
@@ -364,28 +355,21 @@ async def delete_records(
     """Delete the records below an offset of each partition; return error codes, 0 for success. Raises ClusterError."""
     topic_class = DeleteRecordsRequest.DeleteRecordsTopic
 
-    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> Codes:
+    def request(by_topic: dict[str, list[int]]) -> DeleteRecordsRequest:
         topics = [
             topic_class(
-                name=topic,
-                partitions=[
-                    topic_class.DeleteRecordsPartition(
-                        partition_index=one, offset=before[TopicPartition(topic, one)]
-                    )
+                topic,
+                [
+                    topic_class.DeleteRecordsPartition(one, before[TopicPartition(topic, one)])
                     for one in numbers
                 ],
             )
-            for topic, numbers in by_topic(asked).items()
+            for topic, numbers in by_topic.items()
         ]
-        request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
-        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
-        return {
-            TopicPartition(topic.name, one.partition_index): one.error_code
-            for topic in answer.topics
-            for one in topic.partitions
-        }
+        return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 
-    return await of_leaders(cluster, before, ask, _code, lambda code: code)
+    found = await _call_leaders(cluster, before, request)
+    return {partition: one.error_code for partition, one in found.items()}
 
 
 async def produce(
@@ -401,17 +385,14 @@ async def produce(
     (NETWORK_EXCEPTION) the batch may have been appended. Raises ClusterError.
     """
 
-    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> Codes:
+    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
         by_topic: dict[str, list[tuple[int, wire.Buffer]]] = {}
         for key in asked:
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         answers, _ = wire.read_produced(body)
-        return {TopicPartition(*key): one.error for key, one in answers.items()}
+        return {TopicPartition(*key): _Code(one.error) for key, one in answers.items()}
 
-    return await of_leaders(cluster, batches, ask, _code, lambda code: code, rounds_max=1, purpose="append")
-
-
-def _code(*, error: int) -> int:
-    return error
+    found = await _of_leaders(cluster, batches, ask, rounds_max=1, purpose="append")
+    return {partition: one.error_code for partition, one in found.items()}

@@ -9,8 +9,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import BrokerRefusal, raise_for
+from mirrorflow_kafka.client.cluster import Cluster, chunks
+from mirrorflow_kafka.client.error_codes import BrokerRefusal
 from mirrorflow_kafka.client.metadata import TopicMetadata, topic_from
 
 # The controller writes one record per partition and handles a request as a whole; the KIP-599 quota counts
@@ -45,9 +45,7 @@ async def create_topics(
 ) -> dict[str, BrokerRefusal | None]:
     """Create *topics*; return None for each topic that now exists, otherwise the refusal. Raises ClusterError."""
     answers: dict[str, BrokerRefusal | None] = {}
-    wanted = list(topics)
-    for at in range(0, len(wanted), TOPICS_MAX):
-        chunk = wanted[at : at + TOPICS_MAX]
+    for chunk in chunks(list(topics), TOPICS_MAX):
         needs_default = any(topic.replication_factor == -1 for topic in chunk)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in chunk],
@@ -63,14 +61,9 @@ async def create_topics(
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
-    config_class = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
-    return CreateTopicsRequest.CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        assignments=[],
-        configs=[config_class(name=name, value=value) for name, value in topic.configs.items()],
-    )
+    topic_class = CreateTopicsRequest.CreatableTopic
+    configs = [topic_class.CreatableTopicConfig(*pair) for pair in topic.configs.items()]
+    return topic_class(topic.name, topic.partitions, topic.replication_factor, [], configs)
 
 
 async def create_topic_and_wait(
@@ -82,13 +75,7 @@ async def create_topic_and_wait(
     """
     refusal = (await create_topics(cluster, [topic]))[topic.name]
     if refusal is not None:
-        raise_for(
-            refusal.code,
-            cluster=cluster.alias,
-            request="CreateTopics",
-            subject=topic.name,
-            message=refusal.message,
-        )
+        cluster.raise_for(refusal.code, "CreateTopics", topic.name, message=refusal.message)
     try:
         async with asyncio.timeout(timeout_s):
             while not _has_leaders(cluster, topic.name):
@@ -117,15 +104,11 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
     A topic that already has that many partitions is refused with INVALID_PARTITIONS (37).
     """
     answers: dict[str, BrokerRefusal | None] = {}
-    wanted = list(totals.items())
-    for at in range(0, len(wanted), TOPICS_MAX):
+    topic_class = CreatePartitionsRequest.CreatePartitionsTopic
+    for chunk in chunks(list(totals.items()), TOPICS_MAX):
+        topics = [topic_class(name, total, None) for name, total in chunk]
         request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
-                for name, total in wanted[at : at + TOPICS_MAX]
-            ],
-            timeout_ms=CONTROLLER_TIMEOUT_MS,
-            validate_only=False,
+            topics=topics, timeout_ms=CONTROLLER_TIMEOUT_MS, validate_only=False
         )
         answer = await cluster.call(request, controller=True)
         answers |= {one.name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.results}
@@ -141,9 +124,9 @@ async def topic_operations(
     broker to ask, None any. Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
     found: dict[str, frozenset[int]] = {}
-    for at in range(0, len(topics), TOPICS_MAX):
+    for chunk in chunks(topics, TOPICS_MAX):
         request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics[at : at + TOPICS_MAX]],
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in chunk],
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
             min_version=8,

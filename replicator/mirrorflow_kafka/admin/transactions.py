@@ -19,7 +19,6 @@ from mirrorflow_kafka.client.error_codes import (
     OPERATION_NOT_ATTEMPTED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
-    raise_for,
 )
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
@@ -56,7 +55,7 @@ async def init_producer_id(
     final_code = NONE if waits else CONCURRENT_TRANSACTIONS
     answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, final_code=final_code)
     subject = transactional_id or ""
-    raise_for(answer.error_code, cluster=cluster.alias, request="InitProducerId", subject=subject)
+    cluster.raise_for(answer.error_code, "InitProducerId", subject)
     if answer.producer_id <= NO_PRODUCER_ID or answer.producer_epoch < 0:
         raise BrokerError(
             cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
@@ -107,7 +106,7 @@ async def add_partitions_to_txn(
         cluster, transactional_id, producer_id, producer_epoch, partitions, timeout_s=timeout_s
     )
     for code in sorted(codes.values(), key=lambda code: code in {NONE, OPERATION_NOT_ATTEMPTED}):
-        raise_for(code, cluster=cluster.alias, request="AddPartitionsToTxn", subject=transactional_id)
+        cluster.raise_for(code, "AddPartitionsToTxn", transactional_id)
 
 
 async def try_add_partitions_to_txn(
@@ -127,28 +126,24 @@ async def try_add_partitions_to_txn(
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer_id,
         v3_and_below_producer_epoch=producer_epoch,
-        v3_and_below_topics=[
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=numbers)
-            for topic, numbers in by_topic.items()
-        ],
+        v3_and_below_topics=[topic_class(*one) for one in by_topic.items()],
         max_version=OLD_VERSION,
     )
     where = (TRANSACTION_COORDINATOR, transactional_id)
-    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, codes_of=_partition_codes)
+    answer = await cluster.call(
+        request, coordinator=where, timeout_s=timeout_s, codes_of=lambda answer: _codes(answer).values()
+    )
+    return _codes(answer)
+
+
+def _codes(answer: Any) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, one.partition_index): one.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
-    }
-
-
-def _partition_codes(answer: Any) -> set[int]:
-    return {
-        one.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
         for one in topic.results_by_partition
     }
@@ -171,10 +166,9 @@ async def end_txn(
         committed=committed,
         max_version=OLD_VERSION,
     )
-    answer = await cluster.call(
-        request, coordinator=(TRANSACTION_COORDINATOR, transactional_id), timeout_s=timeout_s
-    )
-    raise_for(answer.error_code, cluster=cluster.alias, request="EndTxn", subject=transactional_id)
+    where = (TRANSACTION_COORDINATOR, transactional_id)
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
+    cluster.raise_for(answer.error_code, "EndTxn", transactional_id)
 
 
 async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:

@@ -8,8 +8,8 @@ connection, a retriable error, or a response that it went to the wrong broker. E
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
@@ -54,6 +54,7 @@ REFRESH_INTERVAL_MIN_S = 0.1
 REFRESHES_AT_ONCE = 10
 METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
 COORDINATORS_MAX = 10_000  # cached coordinators; the cache is cleared when it is full
+_Item = TypeVar("_Item")
 
 
 class _Refresh:
@@ -134,6 +135,10 @@ class Cluster:
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the leader's node id from the cached metadata; None if unknown or there is none."""
         return self.metadata.leader(topic, partition)
+
+    def raise_for(self, code: int, request: str, subject: str = "", *, message: str | None = None) -> None:
+        """Raise the error of a response's *code*; do nothing for 0. *subject* is the topic, group, ... concerned."""
+        error_codes.raise_for(code, cluster=self.alias, request=request, subject=subject, message=message)
 
     async def close(self) -> None:
         """Close every connection; unanswered requests fail."""
@@ -274,10 +279,10 @@ class Cluster:
 
     async def _refresh_now(self, topics: set[str] | None) -> None:
         names = None if topics is None else sorted(topics)
-        chunks: list[list[str] | None] = (
-            [None] if names is None else [*_chunks(names, METADATA_TOPICS_MAX)] or [[]]
+        parts: list[Sequence[str] | None] = (
+            [None] if names is None else [*chunks(names, METADATA_TOPICS_MAX)] or [[]]
         )
-        for chunk in chunks:
+        for chunk in parts:
             asked = (
                 None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
             )
@@ -390,7 +395,7 @@ class Cluster:
                 addresses=connection.address,
                 problem=f"no coordinator for {key} yet ({error_codes.name_of(found.error_code)})",
             )
-        error_codes.raise_for(found.error_code, cluster=self.alias, request="FindCoordinator", subject=key)
+        self.raise_for(found.error_code, "FindCoordinator", key)
         if found.node_id not in self.metadata.brokers:
             await self._refresh_quietly()
         if len(self._coordinators) >= COORDINATORS_MAX:
@@ -418,8 +423,9 @@ def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordin
     return error_codes.is_retriable(whole) or not moved.isdisjoint(parts)
 
 
-def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
-    return (names[at : at + size] for at in range(0, len(names), size))
+def chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    """Yield *items* in parts of at most *size*, for requests of bounded size."""
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 async def connect_both(

@@ -26,14 +26,15 @@ from mirrorflow_core.errors import (
     UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_kafka.client.error_codes import UNSUPPORTED_VERSION
 from mirrorflow_kafka.client.frames import FrameError, FrameProtocol, after_tags
+from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import tls_problem
 
 Versions = Mapping[int, tuple[int, int]]  # API key -> (lowest, highest) version that the broker supports
 
 
-def versions_of(response: Any) -> dict[int, tuple[int, int]]:
-    """Return the broker's versions from a decoded ApiVersionsResponse."""
+def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
     return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
 
 
@@ -62,116 +63,12 @@ def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
     return highest
 
 
-class SaslClientLike(Protocol):
-    """The client side of one SASL exchange."""
-
-    mechanism: str
-
-    async def first(self) -> bytes:
-        """Return the first token."""
-
-    def receive(self, challenge: bytes) -> bytes | None:
-        """Return the response to *challenge*; None when the exchange is complete."""
-
-
-class SecurityLike(Protocol):
-    """The TLS context and SASL credentials of a client; see `security.client_security`."""
-
-    @property
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS context; None means no encryption."""
-
-    def sasl_client(self) -> SaslClientLike | None:
-        """Return a new SASL exchange; None means no SASL."""
-
-
-class Peer(Protocol):
-    """The part of a connection that the handshake uses."""
-
-    cluster: str
-    address: str
-    versions: Versions
-
-    def send_unauthenticated(
-        self, api_key: int, api_version: int, parts: Sequence[bytes], *, flexible: bool
-    ) -> asyncio.Future[memoryview]:
-        """Send ahead of requests that wait for authentication."""
-
-    async def exchange(
-        self, request: Any, version: int, send: Callable[..., asyncio.Future[memoryview]], *, timeout_s: float
-    ) -> Any:
-        """Encode and send *request*; return the decoded response."""
-
-
 HANDSHAKE_TIMEOUT_S = 30.0  # per request; `open_connection` limits the whole handshake
 # SCRAM takes two rounds, GSSAPI three; a broker that sends more challenges is not authenticating.
 SASL_ROUNDS_MAX = 10
-UNSUPPORTED_VERSION = 35
 UNSUPPORTED_SASL_MECHANISM = 33
 _HANDSHAKE_VERSION = 1
 _VERSION = metadata.version("mirrorflow")
-
-
-async def negotiate(peer: Peer) -> Versions:
-    """Return the request versions that the broker supports, by API key. Raises UnsupportedBrokerError."""
-    version = ApiVersionsRequest.max_version
-    while True:
-        request = ApiVersionsRequest(client_software_name="mirrorflow", client_software_version=_VERSION)
-        response = await peer.exchange(
-            request, version, peer.send_unauthenticated, timeout_s=HANDSHAKE_TIMEOUT_S
-        )
-        if not response.error_code:
-            return versions_of(response)
-        if response.error_code != UNSUPPORTED_VERSION or version == 0:
-            raise UnsupportedBrokerError(
-                cluster=peer.cluster,
-                feature=f"ApiVersions (error {response.error_code})",
-                needs="Kafka 0.10 or later",
-            )
-        # The refusal is in version 0 and may list the supported versions; older brokers list none.
-        _, highest = versions_of(response).get(_API_VERSIONS_KEY, (0, 0))
-        version = highest if highest < version else 0
-
-
-async def authenticate(peer: Peer, security: SecurityLike) -> float:
-    """Authenticate with SASL, if *security* uses it; return the session lifetime in seconds, 0 for unlimited.
-
-    Raises AuthenticationFailedError with the broker's own message.
-    """
-    client = security.sasl_client()
-    if client is None:
-        return 0.0
-    request = SaslHandshakeRequest(mechanism=client.mechanism, min_version=_HANDSHAKE_VERSION)
-    version = choose_version(request, peer.versions, cluster=peer.cluster)
-    response = await peer.exchange(request, version, peer.send_unauthenticated, timeout_s=HANDSHAKE_TIMEOUT_S)
-    if response.error_code:
-        offered = ", ".join(response.mechanisms or ()) or "none"
-        problem = f"error {response.error_code} to the handshake"
-        if response.error_code == UNSUPPORTED_SASL_MECHANISM:
-            problem = f"the listener offers {offered}; set sasl.mechanism"
-        raise _refused(peer, client.mechanism, problem)
-    token: bytes | None = await client.first()
-    lifetime_ms = 0
-    for _ in range(SASL_ROUNDS_MAX):
-        if token is None:
-            return lifetime_ms / 1000
-        request = SaslAuthenticateRequest(auth_bytes=token)
-        version = choose_version(request, peer.versions, cluster=peer.cluster)
-        response = await peer.exchange(
-            request, version, peer.send_unauthenticated, timeout_s=HANDSHAKE_TIMEOUT_S
-        )
-        if response.error_code:
-            problem = response.error_message or f"error {response.error_code}"
-            raise _refused(peer, client.mechanism, problem.rstrip("."))
-        lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
-        token = client.receive(bytes(response.auth_bytes or b""))
-    raise _refused(peer, client.mechanism, f"the conversation has not ended after {SASL_ROUNDS_MAX} rounds")
-
-
-def _refused(peer: Peer, mechanism: str, problem: str) -> AuthenticationFailedError:
-    return AuthenticationFailedError(
-        cluster=peer.cluster, address=peer.address, mechanism=mechanism, problem=problem
-    )
 
 
 # Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
@@ -294,7 +191,7 @@ class Connection:
     ) -> None:
         """As `send`, but calls *answer* synchronously when the response arrives; *answer* must not raise."""
         if self.lost.done():
-            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
+            self._fail(answer, self.lost.result())
         elif self._held is not None:
             self._held.append(_Held(answer, api_key, api_version, parts, flexible))
         else:
@@ -356,7 +253,7 @@ class Connection:
         and UnreachableError after *timeout_s*.
         """
         version = choose_version(request, self.versions, cluster=self.cluster)
-        response = await self.exchange(request, version, self.send, timeout_s=timeout_s)
+        response = await self._exchange(request, version, self.send, timeout_s=timeout_s)
         self.throttled(getattr(response, "throttle_time_ms", None) or 0)
         return response
 
@@ -366,7 +263,7 @@ class Connection:
             muted_until = self._loop.time() + min(throttle_ms / 1000, MUTED_MAX_S)
             self._muted_until = max(self._muted_until, muted_until)
 
-    async def exchange(
+    async def _exchange(
         self,
         request: Any,
         version: int,
@@ -392,23 +289,9 @@ class Connection:
         try:
             return response_class.decode(view)
         except (struct.error, IndexError, ValueError) as error:
-            self._end(f"its answer to {request.name} version {version} cannot be read")
-            raise ConnectionLostError(
-                cluster=self.cluster,
-                address=self.address,
-                problem=f"its answer to {request.name} version {version} cannot be read",
-            ) from error
-
-    def send_unauthenticated(
-        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
-    ) -> asyncio.Future[memoryview]:
-        """Send ahead of held requests; only the handshake uses it."""
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
-        if self.lost.done():
-            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
-        else:
-            self._write(answer, api_key, api_version, parts, flexible)
-        return answer
+            problem = f"its answer to {request.name} version {version} cannot be read"
+            self._end(problem)
+            raise self._lost_error(problem) from error
 
     async def drained(self) -> None:
         """Wait until the write buffer has room and no re-authentication is in progress.
@@ -419,16 +302,89 @@ class Connection:
             await asyncio.shield(self._released)
         await self.frames.drained()
 
-    def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], SecurityLike | None]) -> None:
+    async def negotiate(self) -> None:
+        """Find out the request versions that the broker supports (KIP-511). Raises UnsupportedBrokerError."""
+        version = ApiVersionsRequest.max_version
+        while True:
+            request = ApiVersionsRequest(client_software_name="mirrorflow", client_software_version=_VERSION)
+            response = await self._handshake(request, version)
+            if not response.error_code:
+                self.versions = _versions_of(response)
+                return
+            if response.error_code != UNSUPPORTED_VERSION or version == 0:
+                raise UnsupportedBrokerError(
+                    cluster=self.cluster,
+                    feature=f"ApiVersions (error {response.error_code})",
+                    needs="Kafka 0.10 or later",
+                )
+            # The refusal is in version 0 and may list the supported versions; older brokers list none.
+            _, highest = _versions_of(response).get(_API_VERSIONS_KEY, (0, 0))
+            version = highest if highest < version else 0
+
+    async def authenticate(self, security: ClientSecurity) -> float:
+        """Authenticate with SASL, if *security* uses it; return the session lifetime in seconds, 0 for unlimited.
+
+        Raises AuthenticationFailedError with the broker's own message.
+        """
+        client = security.sasl_client(self.address)
+        if client is None:
+            return 0.0
+        request = SaslHandshakeRequest(mechanism=client.mechanism, min_version=_HANDSHAKE_VERSION)
+        response = await self._handshake(request)
+        if response.error_code:
+            offered = ", ".join(response.mechanisms or ()) or "none"
+            problem = f"error {response.error_code} to the handshake"
+            if response.error_code == UNSUPPORTED_SASL_MECHANISM:
+                problem = f"the listener offers {offered}; set sasl.mechanism"
+            raise self.refused(client.mechanism, problem)
+        token: bytes | None = await client.first()
+        lifetime_ms = 0
+        for _ in range(SASL_ROUNDS_MAX):
+            if token is None:
+                return lifetime_ms / 1000
+            request = SaslAuthenticateRequest(auth_bytes=token)
+            response = await self._handshake(request)
+            if response.error_code:
+                problem = response.error_message or f"error {response.error_code}"
+                raise self.refused(client.mechanism, problem.rstrip("."))
+            lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
+            token = client.receive(bytes(response.auth_bytes or b""))
+        raise self.refused(client.mechanism, f"the conversation has not ended after {SASL_ROUNDS_MAX} rounds")
+
+    def refused(self, mechanism: str, problem: str) -> AuthenticationFailedError:
+        """Return the error to raise where the broker does not accept TLS or SASL."""
+        return AuthenticationFailedError(
+            cluster=self.cluster, address=self.address, mechanism=mechanism, problem=problem
+        )
+
+    async def _handshake(self, request: Any, version: int | None = None) -> Any:
+        """Send *request* ahead of those that wait for authentication."""
+        if version is None:
+            version = choose_version(request, self.versions, cluster=self.cluster)
+        return await self._exchange(
+            request, version, self._send_unauthenticated, timeout_s=HANDSHAKE_TIMEOUT_S
+        )
+
+    def _send_unauthenticated(
+        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> asyncio.Future[memoryview]:
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.lost.done():
+            self._fail(answer, self.lost.result())
+        else:
+            self._write(answer, api_key, api_version, parts, flexible)
+        return answer
+
+    def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], ClientSecurity | None]) -> None:
         """Schedule re-authentication before *lifetime_s* ends (KIP-368), with credentials from *renew*."""
         delay_s = lifetime_s * random.uniform(*REAUTHENTICATE_AT)  # noqa: S311 it spreads, it does not protect
         self._reauthentication_timer = self._loop.call_later(delay_s, self._begin_reauthentication, renew)
 
-    def _begin_reauthentication(self, renew: Callable[[], SecurityLike | None]) -> None:
+    def _begin_reauthentication(self, renew: Callable[[], ClientSecurity | None]) -> None:
         if self.is_open:
             self._reauthentication = self._loop.create_task(self._reauthenticate(renew))
 
-    async def _reauthenticate(self, renew: Callable[[], SecurityLike | None]) -> None:
+    async def _reauthenticate(self, renew: Callable[[], ClientSecurity | None]) -> None:
         # Between the handshake and the last token the broker accepts only SASL requests, so all others wait;
         # requests already sent are answered before the handshake.
         self._held = deque()
@@ -436,7 +392,7 @@ class Connection:
         try:
             async with asyncio.timeout(REAUTHENTICATION_TIMEOUT_S):
                 security = renew()
-                lifetime_s = 0.0 if security is None else await authenticate(self, security)
+                lifetime_s = 0.0 if security is None else await self.authenticate(security)
         except TimeoutError:
             self._end(f"re-authentication took longer than {REAUTHENTICATION_TIMEOUT_S:g} s")
         except ClusterError as error:
@@ -475,20 +431,15 @@ class Connection:
         self._end("we closed it")
 
     def _end(self, problem: str) -> None:
-        self._end_with(ConnectionLostError(cluster=self.cluster, address=self.address, problem=problem))
+        self._end_with(self._lost_error(problem))
 
     def _on_lost(self, error: Exception | None) -> None:
-        problem = f"the connection was lost ({error})" if error else "the broker closed the connection"
-        if isinstance(error, FrameError):
-            problem = str(error)
         if isinstance(error, ssl.SSLError):
-            self._end_with(
-                AuthenticationFailedError(
-                    cluster=self.cluster, address=self.address, mechanism="TLS", problem=tls_problem(error)
-                )
-            )
+            self._end_with(self.refused("TLS", tls_problem(error)))
+        elif isinstance(error, FrameError):
+            self._end(str(error))
         else:
-            self._end(problem)
+            self._end(f"the connection was lost ({error})" if error else "the broker closed the connection")
 
     def _end_with(self, error: ClusterError) -> None:
         if self.lost.done():
@@ -502,7 +453,7 @@ class Connection:
         self._held = None
         for answer in unanswered:
             if not answer.done():
-                _fail(answer, error, cluster=self.cluster, address=self.address)
+                self._fail(answer, error)
         released, self._released = self._released, None
         if released is not None:
             released.set_result(None)
@@ -513,17 +464,16 @@ class Connection:
             # Not close(): it would wait for the write buffer, which a frozen broker never drains.
             self.frames.transport.abort()
 
+    def _fail(self, answer: Answer, error: ClusterError) -> None:
+        """Fail one request with its own error, chained to *error*.
 
-def _fail(answer: Answer, error: ClusterError, *, cluster: str, address: str) -> None:
-    """Fail one request with its own error, chained to *error*.
+        The exception counts as retrieved, so that an abandoned future does not log a warning.
+        """
+        own = self._lost_error(error.problem if isinstance(error, ConnectionLostError) else str(error))
+        own.__cause__ = error
+        answer.set_exception(own)
+        if isinstance(answer, asyncio.Future):
+            answer.exception()
 
-    The exception counts as retrieved, so that an abandoned future does not log a warning.
-    """
-    if isinstance(error, ConnectionLostError):
-        own = ConnectionLostError(cluster=cluster, address=address, problem=error.problem)
-    else:
-        own = ConnectionLostError(cluster=cluster, address=address, problem=str(error))
-    own.__cause__ = error
-    answer.set_exception(own)
-    if isinstance(answer, asyncio.Future):
-        answer.exception()
+    def _lost_error(self, problem: str) -> ConnectionLostError:
+        return ConnectionLostError(cluster=self.cluster, address=self.address, problem=problem)

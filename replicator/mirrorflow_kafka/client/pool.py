@@ -25,7 +25,8 @@ from mirrorflow_core.errors import (
     UnreachableError,
 )
 from mirrorflow_core.reports import SideReport
-from mirrorflow_kafka.client.connection import Connection, SecurityLike, authenticate, negotiate
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import certificate_name, tls_problem
 
 
@@ -63,11 +64,11 @@ async def open_connection(
     port: int,
     *,
     client_id: str,
-    security: SecurityLike | None,
+    security: ClientSecurity | None,
     cluster: str,
     node_id: int = -1,
     timeout_s: float = CONNECT_TIMEOUT_S,
-    renew: Callable[[], SecurityLike | None] | None = None,
+    renew: Callable[[], ClientSecurity | None] | None = None,
 ) -> Connection:
     """Connect, set up TLS, negotiate versions and authenticate, all within *timeout_s*.
 
@@ -81,8 +82,8 @@ async def open_connection(
     try:
         async with asyncio.timeout(timeout_s):
             await _connect(connection, host, port, security)
-            connection.versions = await negotiate(connection)
-            lifetime_s = 0.0 if security is None else await authenticate(connection, security)
+            await connection.negotiate()
+            lifetime_s = 0.0 if security is None else await connection.authenticate(security)
     except TimeoutError:
         connection.close()
         raise UnreachableError(
@@ -100,7 +101,7 @@ async def open_connection(
     return connection
 
 
-async def _connect(connection: Connection, host: str, port: int, security: SecurityLike | None) -> None:
+async def _connect(connection: Connection, host: str, port: int, security: ClientSecurity | None) -> None:
     loop = asyncio.get_running_loop()
     where = {"cluster": connection.cluster, "addresses": connection.address}
     try:
@@ -119,12 +120,7 @@ async def _connect(connection: Connection, host: str, port: int, security: Secur
         )
     except (ssl.SSLError, ssl.CertificateError, OSError) as error:
         connection.close()
-        raise AuthenticationFailedError(
-            cluster=connection.cluster,
-            address=connection.address,
-            mechanism="TLS",
-            problem=tls_problem(error),
-        ) from error
+        raise connection.refused("TLS", tls_problem(error)) from error
     assert isinstance(encrypted, asyncio.Transport)
     connection.frames.use(encrypted)
 

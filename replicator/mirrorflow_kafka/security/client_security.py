@@ -8,7 +8,7 @@ is treated. Nothing is logged here: the caller logs `ClientSecurity.warnings` on
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
@@ -28,7 +28,7 @@ from mirrorflow_kafka.security.sasl import (
     login_module,
     password_login,
 )
-from mirrorflow_kafka.security.tls import build_context, wants_host_check
+from mirrorflow_kafka.security.tls import build_context
 
 PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
@@ -38,22 +38,18 @@ class ClientSecurity:
     """What a connection needs: `ssl_context` is None without TLS, `mechanism` None without SASL."""
 
     cluster: str
-    protocol: str
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
-    check_hostname: bool = True
     mechanism: str | None = None
     warnings: tuple[str, ...] = ()
     login: Login | None = field(default=None, repr=False)
     tokens: TokenCache | None = field(default=None, repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def sasl_client(self, host: str = "") -> SaslClient | None:
-        """Return a new SASL exchange with the broker at *host* (used only in errors); None without SASL."""
+    def sasl_client(self, address: str) -> SaslClient | None:
+        """Return a new SASL exchange with the broker at *address*, which errors show; None without SASL."""
         if self.mechanism is None:
             return None
-        place = BrokerAddress(
-            cluster=self.cluster, address=host or "one of its brokers", mechanism=self.mechanism
-        )
+        place = BrokerAddress(cluster=self.cluster, address=address, mechanism=self.mechanism)
         if self.tokens is not None:
             return OAuthBearerClient(self.tokens, self.extensions, place)
         assert self.login is not None
@@ -66,35 +62,28 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
     Raises InvalidSettingError and RefusedSettingError, which name the key.
     """
     protocol, warnings = check_protocol(properties)
-    encrypted, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
-    context = None
-    if encrypted:
+    context = mechanism = login = tokens = None
+    extensions: Mapping[str, str] = {}
+    if protocol.endswith("SSL"):
         context, said = build_context(properties)
         warnings += said
-    channel = ClientSecurity(
+    if protocol.startswith("SASL"):
+        mechanism = chosen_mechanism(properties)
+        module = login_module(properties, mechanism)
+        if mechanism == "OAUTHBEARER":
+            source, said = token_source(properties, module.options)
+            warnings += said
+            tokens = TokenCache(source.fetch, cluster=cluster, window=refresh_window(properties))
+            extensions = sasl_extensions(module.options, source)
+        else:
+            login = password_login(module, mechanism)
+            if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
+                warnings += (
+                    "security.protocol: SASL_PLAINTEXT sends the password readable over the network",
+                )
+    return ClientSecurity(
         cluster=cluster,
-        protocol=protocol,
         ssl_context=context,
-        check_hostname=encrypted and wants_host_check(properties),
-        warnings=warnings,
-    )
-    if not sasl:
-        return channel
-    mechanism = chosen_mechanism(properties)
-    module = login_module(properties, mechanism)
-    login = tokens = None
-    extensions: Mapping[str, str] = {}
-    if mechanism == "OAUTHBEARER":
-        source, said = token_source(properties, module.options)
-        warnings += said
-        tokens = TokenCache(source.fetch, cluster=cluster, window=refresh_window(properties))
-        extensions = sasl_extensions(module.options, source)
-    else:
-        login = password_login(module, mechanism)
-        if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
-            warnings += ("security.protocol: SASL_PLAINTEXT sends the password readable over the network",)
-    return replace(
-        channel,
         mechanism=mechanism,
         warnings=warnings,
         login=login,
@@ -115,24 +104,16 @@ def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
             problem="it is unknown",
             action="use one of " + ", ".join(sorted(PROTOCOLS)),
         )
-    prefixes = (("ssl.",) if protocol.endswith("SSL") else ()) + (
-        ("sasl.",) if protocol.startswith("SASL") else ()
-    )
-    return protocol, _judge(properties, prefixes)
-
-
-def _judge(properties: Mapping[str, str], prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return warnings for ignored keys that this protocol reads. Raises RefusedSettingError for refused ones."""
+    encrypted, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     warnings = []
-    for key in sorted(properties):
-        if not properties[key] or not key.startswith(prefixes) or not prefixes:
-            continue
-        word, why = verdict(key)
-        if word == "refused":
-            raise RefusedSettingError(key=key, why=why)
-        if word == "ignored":
-            warnings.append(f"{key} is ignored: {why}")
-    return tuple(warnings)
+    for key in sorted(key for key, value in properties.items() if value):
+        if (encrypted and key.startswith("ssl.")) or (sasl and key.startswith("sasl.")):
+            word, why = verdict(key)
+            if word == "refused":
+                raise RefusedSettingError(key=key, why=why)
+            if word == "ignored":
+                warnings.append(f"{key} is ignored: {why}")
+    return protocol, tuple(warnings)
 
 
 _ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z\d_+.-]*://)?\[?([0-9a-zA-Z\-%._:]+)\]?:(\d{1,5})$")

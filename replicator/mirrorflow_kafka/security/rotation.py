@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.connection import SecurityLike
 from mirrorflow_kafka.client.pool import ConnectionPool
-from mirrorflow_kafka.security.client_security import build_security
+from mirrorflow_kafka.security.client_security import ClientSecurity, build_security
 
 Properties = Mapping[str, str]
 Resolve = Callable[[Properties], Properties]
@@ -33,14 +32,14 @@ class Credentials:
     def __init__(self, settings: ClientSettings, resolve: Resolve) -> None:
         self._settings = settings
         self._resolve = resolve
-        self._security: SecurityLike | None = None
+        self._security: ClientSecurity | None = None
         self._security_key: object = None
 
     def resolved(self) -> Properties:
         """Return the client's properties with references resolved."""
         return self._resolve(self._settings.properties)
 
-    def security(self) -> SecurityLike | None:
+    def security(self) -> ClientSecurity | None:
         """Return the security for the current properties and files; None for PLAINTEXT.
 
         It is cached while nothing changes, because a TLS context is expensive.
@@ -80,14 +79,16 @@ log = logging.getLogger("mirrorflow.secrets")
 class Rotation:
     """Watches the secrets of one cluster's client. `run` ends only by cancellation; `problem` can always be read."""
 
-    def __init__(self, alias: str, pool: ConnectionPool, security: Callable[[], SecurityLike | None]) -> None:
+    def __init__(
+        self, alias: str, pool: ConnectionPool, security: Callable[[], ClientSecurity | None]
+    ) -> None:
         self.problem: MirrorFlowError | None = (
             None  # why the current secrets are not used; None while they are
         )
         self._alias = alias
         self._pool = pool
         self._security = security
-        self._refused: SecurityLike | None = None  # the security that was refused last
+        self._refused: ClientSecurity | None = None  # the security that was refused last
         self._try_at = 0.0
 
     @property

@@ -42,7 +42,7 @@ class Plain:
         self.conversations = 0
         self.again = asyncio.Event()
 
-    def sasl_client(self) -> "Plain":
+    def sasl_client(self, address: str) -> "Plain":
         self.conversations += 1
         if self.conversations > 1:
             self.again.set()
@@ -57,7 +57,7 @@ class Plain:
         return None
 
 
-async def connect(port: int, security: Plain | None = None, **more: Any) -> Connection:
+async def connect(port: int, security: Any = None, **more: Any) -> Connection:
     return await open_connection(
         "127.0.0.1", port, client_id="tester", security=security, cluster="east", timeout_s=5, **more
     )

@@ -12,6 +12,7 @@ from mirrorflow_core.errors import BrokerError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.admin.groups import Committed
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import EMPTY
 
 FOO = TopicPartition("foo", 3)
@@ -22,6 +23,7 @@ class Answering:
 
     alias = "west"
     metadata = EMPTY
+    raise_for = Cluster.raise_for
 
     def __init__(self, *answers: Any, nodes: Iterable[int] = ()) -> None:
         self._answers = list(answers)

@@ -377,9 +377,9 @@ def test_token_file_is_read_anew(tmp_path: Path):
     security = oauth("", path.as_uri())
 
     async def talk():
-        said = [await security.sasl_client().first()]
+        said = [await security.sasl_client("b").first()]
         path.write_text("two")
-        return [*said, await security.sasl_client().first()]
+        return [*said, await security.sasl_client("b").first()]
 
     assert asyncio.run(talk()) == [b"n,,\x01auth=Bearer one\x01\x01", b"n,,\x01auth=Bearer two\x01\x01"]
 
@@ -396,7 +396,7 @@ def test_expired_token_is_not_sent(tmp_path: Path):
     path.write_text(jwt(exp=1))
 
     with pytest.raises(AuthenticationFailedError, match="expired already"):
-        asyncio.run(oauth("", path.as_uri()).sasl_client().first())
+        asyncio.run(oauth("", path.as_uri()).sasl_client("b").first())
 
 
 def test_unsecured_token_has_the_claims():
@@ -406,7 +406,7 @@ def test_unsecured_token_has_the_claims():
         ' unsecuredLoginLifetimeSeconds="60" unsecuredLoginExtension_trace="1"',
         "",
     )
-    said = asyncio.run(security.sasl_client().first()).decode()
+    said = asyncio.run(security.sasl_client("b").first()).decode()
     payload = said.split("Bearer ")[1].split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
 
