@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from mirrorflow_core.java.json_text import (
+    dumped,
     integer_field,
     is_integer,
     parsed,
     parsed_object,
-    quoted,
     text_field,
 )
 from mirrorflow_core.partitions import UNKNOWN, Position
@@ -78,8 +78,8 @@ class PositionKey(NamedTuple):
 
 def encode_key(key: PositionKey) -> bytes:
     """Return the exact bytes of Java's key."""
-    where = f'{{"cluster":{quoted(key.cluster)},"partition":{key.partition},"topic":{quoted(key.topic)}}}'
-    return f"[{quoted(key.connector)},{where}]".encode()
+    where = f'{{"cluster":{dumped(key.cluster)},"partition":{key.partition},"topic":{dumped(key.topic)}}}'
+    return f"[{dumped(key.connector)},{where}]".encode()
 
 
 def decode_key(key: bytes | None) -> PositionKey | None:

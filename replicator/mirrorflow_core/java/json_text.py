@@ -4,11 +4,11 @@ Errors are ValueErrors that name the field and never show a value.
 """
 
 import json
+import re
 from typing import Any
 
 from mirrorflow_core.partitions import UNKNOWN
 
-_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 INT64_MAX = 2**63 - 1
 
 
@@ -51,32 +51,17 @@ def text_field(fields: dict[str, Any], name: str) -> str:
     return value
 
 
+# What json.dumps has escaped, and the characters that Jackson's UTF8JsonGenerator escapes in addition.
+_ESCAPES = re.compile(r"\\(?:u(?P<code>....)|.)|(?P<pair>[\ud800-\udfff\U00010000-\U0010ffff])")
+
+
 def dumped(value: Any) -> str:
-    """Return *value* as Jackson writes it: no spaces, Jackson's escapes, fields in their given order."""
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{quoted(name)}:{dumped(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(dumped, value)) + "]"
-    return json.dumps(value)
+    """Return *value* as Jackson writes it: no spaces, raw UTF-8, fields in their given order."""
+    return _ESCAPES.sub(_as_jackson, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def quoted(text: str) -> str:
-    """Return a JSON string as Jackson's UTF8JsonGenerator writes it.
-
-    Raw UTF-8, with escapes for characters outside the BMP.
-    """
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    code = ord(character)
-    if code < 0x20 or 0xD800 <= code <= 0xDFFF:
-        return f"\\u{code:04X}"
-    if code > 0xFFFF:
-        high, low = divmod(code - 0x10000, 0x400)
-        return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
-    return character
+def _as_jackson(match: re.Match[str]) -> str:
+    if match["pair"]:
+        units = match["pair"].encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))
+    return f"\\u{match['code'].upper()}" if match["code"] else match[0]

@@ -177,11 +177,6 @@ class Batch(NamedTuple):
         return self.attributes & LOG_APPEND_TIME_BIT != 0
 
     @property
-    def has_delete_horizon(self) -> bool:
-        """Whether the log cleaner has set the time at which it removes the tombstones (KAFKA-8522)."""
-        return self.attributes & DELETE_HORIZON_BIT != 0
-
-    @property
     def last_offset(self) -> int:
         """The offset of the batch's last record as written, even if compaction has removed that record."""
         return self.base_offset + self.last_offset_delta
@@ -195,11 +190,6 @@ class Batch(NamedTuple):
     def is_dense(self) -> bool:
         """Whether compaction has removed no record."""
         return self.count == self.last_offset_delta + 1
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether compaction has removed all records."""
-        return self.count == 0
 
 
 class BatchRefusal(Enum):
@@ -311,21 +301,24 @@ def rewrite(
     return data
 
 
-def header(
+def new_batch(
+    body: bytes | bytearray,
     *,
-    size_bytes: int,
     attributes: int,
     base_timestamp: int,
     max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
     count: int,
-) -> bytes:
-    """Return the header of a dense batch of *count* records; `seal` adds the checksum after the records."""
-    return _HEADER.pack(
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """Return the dense, sealed batch of the *count* records in *body*, which is compressed as *attributes* say."""
+    data = bytearray(HEADER_BYTES)
+    _HEADER.pack_into(
+        data,
         0,
-        size_bytes - OVERHEAD_BYTES,
+        0,
+        HEADER_BYTES + len(body) - OVERHEAD_BYTES,
         -1,
         2,
         0,
@@ -338,10 +331,12 @@ def header(
         base_sequence,
         count,
     )
+    data += body
+    return seal(data)
 
 
 def seal(data: bytearray) -> bytearray:
-    """Write the length and the checksum of a batch that consists of `header` and its records, in place."""
+    """Write the length and the checksum of a batch, in place."""
     _HEAD.pack_into(data, 0, 0, len(data) - OVERHEAD_BYTES, -1, 2, crc32c(memoryview(data)[CRC_FROM:]))
     return data
 

@@ -22,8 +22,7 @@ from mirrorflow_core.wire.batch import (
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
     Batch,
-    header,
-    seal,
+    new_batch,
 )
 from mirrorflow_core.wire.codecs import NONE, compress, decompress
 
@@ -149,21 +148,17 @@ def coalesce(
         number //= 2  # together they compressed worse than each alone: rare, and bounded by halving
     records = len(places)
     max_timestamp = max([batch.max_timestamp for batch in batches[:number]])
-    data = bytearray(
-        header(
-            size_bytes=HEADER_BYTES + len(body),
+    return Coalesced(
+        data=new_batch(
+            body,
             attributes=codec | (TRANSACTIONAL_BIT if transactional else 0),
             base_timestamp=first.base_timestamp,
             max_timestamp=max_timestamp,
+            count=records,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
-            count=records,
-        )
-    )
-    data += body
-    return Coalesced(
-        data=seal(data),
+        ),
         batches=number,
         records=records,
         base_offset=places[0],

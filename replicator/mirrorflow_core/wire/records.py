@@ -24,8 +24,7 @@ from mirrorflow_core.wire.batch import (
     OVERHEAD_BYTES,
     TRANSACTIONAL_BIT,
     Batch,
-    header,
-    seal,
+    new_batch,
     seal_as_logged,
 )
 from mirrorflow_core.wire.codecs import NONE, ZSTD, compress, decompress
@@ -208,9 +207,9 @@ def encode(
     records: Sequence[Record],
     *,
     codec: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytearray:
     """Return one batch to produce: base offset 0, consecutive offset deltas, CreateTime, checksum.
@@ -220,15 +219,8 @@ def encode(
     """
     if not records:
         raise ValueError("a batch needs a record")
-    return _batch(
-        records,
-        _body(records),
-        codec=codec,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-    )
+    producer = (producer_id, producer_epoch, base_sequence)
+    return _batch(records, _body(records), codec, producer, transactional=transactional)
 
 
 def _body(records: Sequence[Record]) -> bytes:
@@ -240,29 +232,23 @@ def _body(records: Sequence[Record]) -> bytes:
 def _batch(
     records: Sequence[Record],
     plain: bytes,
-    *,
     codec: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    transactional: bool,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    *,
+    transactional: bool = False,
 ) -> bytearray:
-    """Return the batch of *records*, whose uncompressed bytes are *plain*."""
-    body = compress(codec, plain)
-    data = bytearray(
-        header(
-            size_bytes=HEADER_BYTES + len(body),
-            attributes=codec | (TRANSACTIONAL_BIT if transactional else 0),
-            base_timestamp=records[0].timestamp,
-            max_timestamp=max(record.timestamp for record in records),
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            count=len(records),
-        )
+    """Return the batch of *records*, whose uncompressed bytes are *plain*; *producer*: id, epoch, base sequence."""
+    producer_id, producer_epoch, base_sequence = producer
+    return new_batch(
+        compress(codec, plain),
+        attributes=codec | (TRANSACTIONAL_BIT if transactional else 0),
+        base_timestamp=records[0].timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        count=len(records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
     )
-    data += body
-    return seal(data)
 
 
 def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int) -> bytearray:
@@ -272,23 +258,8 @@ def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int)
     *next_offset*.
     """
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    body = compress(
-        codec, b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
-    )
-    data = bytearray(
-        header(
-            size_bytes=HEADER_BYTES + len(body),
-            attributes=codec,
-            base_timestamp=base_timestamp,
-            max_timestamp=max(record.timestamp for record in records),
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            count=len(records),
-        )
-    )
-    data += body
-    return seal_as_logged(data, base_offset=base_offset, next_offset=next_offset)
+    plain = b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
+    return seal_as_logged(_batch(records, plain, codec), base_offset=base_offset, next_offset=next_offset)
 
 
 def encode_split(
@@ -296,9 +267,9 @@ def encode_split(
     *,
     max_bytes: int,
     codec: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
     transactional: bool = False,
     max_plain_bytes: int | None = None,
 ) -> list[tuple[bytearray, int]]:
@@ -318,15 +289,9 @@ def encode_split(
         if count > 1 and max_plain_bytes is not None and HEADER_BYTES + len(plain) > max_plain_bytes:
             waiting += (count - count // 2, count // 2)
             continue
-        data = _batch(
-            part,
-            plain,
-            codec=codec,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence if base_sequence < 0 else base_sequence + done & SEQUENCE_MASK,
-            transactional=transactional,
-        )
+        sequence = base_sequence if base_sequence < 0 else base_sequence + done & SEQUENCE_MASK
+        producer = (producer_id, producer_epoch, sequence)
+        data = _batch(part, plain, codec, producer, transactional=transactional)
         if len(data) <= max_bytes:
             batches.append((data, count))
             done += count

@@ -26,8 +26,9 @@ from mirrorflow_core.errors import (
     UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.wire.primitives import Cursor
 from mirrorflow_kafka.client.error_codes import UNSUPPORTED_VERSION
-from mirrorflow_kafka.client.frames import FrameError, FrameProtocol, after_tags
+from mirrorflow_kafka.client.frames import FrameError, FrameProtocol
 from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import tls_problem
 
@@ -36,6 +37,14 @@ Versions = Mapping[int, tuple[int, int]]  # API key -> (lowest, highest) version
 
 def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
     return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
+
+
+def _after_tags(frame: memoryview, at: int) -> int:
+    """Return the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
+    cursor = Cursor(frame, flexible=True)
+    cursor.at = at
+    cursor.tags()
+    return cursor.at
 
 
 def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
@@ -233,7 +242,7 @@ class Connection:
             return
         start = _CORRELATION.size
         if has_tags:
-            start = start + 1 if frame[start] == 0 else after_tags(frame, start)
+            start = start + 1 if frame[start] == 0 else _after_tags(frame, start)
         answer.set_result(frame[start:])
 
     def _check_oldest(self) -> None:

@@ -228,24 +228,3 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Wait until the write buffer has room; return also when the connection is lost."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
-
-
-def after_tags(frame: memoryview, at: int) -> int:
-    """Return the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
-    count, at = _uvarint(frame, at)
-    for _ in range(count):
-        _, at = _uvarint(frame, at)
-        size, at = _uvarint(frame, at)
-        at += size
-    return at
-
-
-def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-        shift += 7

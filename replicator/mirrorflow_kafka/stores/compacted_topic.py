@@ -189,15 +189,7 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
 
 def batches_of(records: Iterable[Record]) -> list[bytearray]:
     """Return *records* in batches that every topic accepts; they carry no producer id."""
-    split = encode_split(
-        list(records),
-        max_bytes=BATCH_BYTES_MAX,
-        codec=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-    )
-    return [batch for batch, _ in split]
+    return [batch for batch, _ in encode_split(list(records), max_bytes=BATCH_BYTES_MAX, codec=0)]
 
 
 MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
