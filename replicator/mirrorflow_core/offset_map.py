@@ -236,15 +236,8 @@ class PartitionMap:
         if len(self._runs) >= RUNS_MAX:
             self._runs = _thinned(self._runs)
 
-    def has_more_than(self, at: OffsetPair) -> bool:
-        """Return whether the map has records behind *at*."""
-        return self._downstream > at.target_offset + 1 or self._upstream > at.source_offset + 1
-
     def aligned(self, stream: MapStream, at: OffsetPair) -> bool:
-        """Apply an alignment: *at* is the target's last record of *stream*.
-
-        Returns whether earlier content became invalid.
-        """
+        """Apply an alignment: *at* is the target's last record of *stream*. Returns whether earlier content became invalid."""
         upstream, downstream, ordinal = at.source_offset + 1, at.target_offset + 1, at.ordinal + 1
         same, self.stream = self.stream, stream
         if same[1:] != stream[1:]:

@@ -82,9 +82,8 @@ class PartitionReport:
     batches_reencoded: int = 0
     skipped_records: int = 0  # aborted and control records, never delivered
     lost_records: int = 0  # source offsets left out: gone where the loss policy continued, or refused
-    losses: int = (
-        0  # number of certain or possible losses, on either cluster, where the loss policy continued
-    )
+    # Number of certain or possible losses, on either cluster, where the loss policy continued.
+    losses: int = 0
     refused_writes: int = 0  # answers after which the target was queried again
     record_timestamp_ms: int = -1  # of the newest delivered record
     record_age_ms: float = -1  # at fetch, last sample (MM2 record-age-ms)
@@ -123,9 +122,8 @@ class TaskReport:
     warnings: tuple[str, ...] = ()  # side duties that are not done, and why
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
-    starts_ended: int = (
-        0  # how often its process has ended a start as the only writer, and waits for the next one
-    )
+    # How often its process has ended a start as the only writer, and waits for the next one.
+    starts_ended: int = 0
     acknowledged: tuple[AcknowledgedPosition, ...] = ()  # of the start that has ended
 
 
@@ -146,9 +144,8 @@ class CheckpointLatency:
     topic: str  # on the target
     partition: int
     latency_ms: float
-    spread_ms: tuple[float, float, float] | None = (
-        None  # minimum, maximum, mean of the window; None: no sample
-    )
+    # Minimum, maximum, mean of the window; None: no sample.
+    spread_ms: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +203,5 @@ class ConnectorReport:
     nothing_selected: str = ""  # a sentence if no topic except heartbeats is selected
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
-    missing: tuple[str, str] | None = (
-        None  # folder and file that a setting names and that do not exist on this host
-    )
+    # Folder and file that a setting names and that do not exist on this host.
+    missing: tuple[str, str] | None = None

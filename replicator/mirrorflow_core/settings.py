@@ -203,9 +203,8 @@ class SourceSettings:
     sync_acls_s: float | None = 600.0  # None: never
     acls_report_only: bool = False
     tasks_max: int = 1
-    balance_tasks_s: float | None = (
-        60.0  # between nodes: balance by load, checked at this interval; None: by count
-    )
+    # Between nodes: balance by load, checked at this interval; None: by count.
+    balance_tasks_s: float | None = 60.0
     start: StartPosition = StartPosition.EARLIEST
     start_timestamp_ms: int = 0
     on_source_loss: LossPolicy = LossPolicy.FAIL
@@ -321,9 +320,8 @@ class ConnectorSettings:
     connector_class: str  # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector
     properties: Mapping[str, str] = field(repr=False)
     source: SourceSettings | None = None  # None: not a source connector, or `enabled=false`
-    heartbeat: HeartbeatSettings | None = (
-        None  # None: no heartbeat connector, or `emit.heartbeats.enabled=false`
-    )
+    # None: no heartbeat connector, or `emit.heartbeats.enabled=false`.
+    heartbeat: HeartbeatSettings | None = None
     checkpoint: CheckpointSettings | None = None  # None: not a checkpoint connector, or `enabled=false`
     is_paused: bool = False
     warnings: tuple[str, ...] = ()  # settings of the connector or its worker that have no effect

@@ -35,9 +35,8 @@ class ObstacleKind(Enum):
 
     WRITE_REFUSED = "write refused"  # by the target; `name`: the Kafka error code's name
     FETCH_REFUSED = "fetch refused"  # by the source; `name` likewise
-    DIVERGED = (
-        "diverged"  # the source answers a fetch with DivergingEpoch: its log differs from the copied one
-    )
+    # The source answers a fetch with DivergingEpoch: its log differs from the copied one.
+    DIVERGED = "diverged"
     FAILED = "failed"  # a retriable error: `name` is its reason, `message` its text
 
 
@@ -100,10 +99,7 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Why a partition is stalled.
-
-    *reason*: a `StallReason` or an error's reason; *detail* separates stalls of one reason.
-    """
+    """Why a partition is stalled. *reason*: a `StallReason` or an error's reason; *detail* separates stalls of one reason."""
 
     reason: str
     detail: str = ""

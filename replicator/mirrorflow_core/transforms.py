@@ -30,10 +30,7 @@ _LONG = 2**63
 
 
 def literal_bytes(text: str) -> bytes | None:
-    """Return the header's value; None for `null`.
-
-    Raises ValueError with the reason for a text that Java would rewrite.
-    """
+    """Return the header's value; None for `null`. Raises ValueError with the reason for a text that Java would rewrite."""
     if text == NULL:
         return None
     if text[:1] in {"[", "{"}:

@@ -22,12 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirrorflow_core.connect.mirror_records import RecordReader, encode_string
+
 PROTOCOL_TYPE: Final = "connect"
 PROTOCOLS: Final = {"sessioned": 2, "compatible": 1}  # versions by name, preferred first
 NO_ERROR: Final = 0
 CONFIG_MISMATCH: Final = 1  # the leader could not read the config topic as far as another member
 CONNECTOR: Final = -1  # task number of the connector itself
-_STRING_MAX: Final = 32_767
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -72,7 +73,7 @@ def encode_state(state: MemberState, version: int) -> bytes:
     return b"".join(
         (
             struct.pack(">h", version),
-            _string(state.url),
+            encode_string(state.url),
             struct.pack(">q", state.config_offset),
             struct.pack(">i", -1) if held is None else struct.pack(">i", len(held)) + held,
         )
@@ -81,9 +82,9 @@ def encode_state(state: MemberState, version: int) -> bytes:
 
 def decode_state(data: bytes) -> MemberState:
     """Return the decoded metadata of a member. Raises ValueError for an unsupported version or truncated data."""
-    read = _ProtocolReader(data)
+    read = _ProtocolReader(data, "metadata")
     read.version()
-    url, offset, size = read.string(), read.number(">q"), read.number(">i")
+    url, offset, size = read.string(), read.int64(), read.int32()
     held = None if size < 0 else decode_assignment(read.take(size))
     return MemberState(url=url, config_offset=offset, held=held)
 
@@ -93,8 +94,8 @@ def encode_assignment(assignment: GroupAssignment, version: int) -> bytes:
     return b"".join(
         (
             struct.pack(">hh", version, assignment.error),
-            _string(assignment.leader),
-            _string(assignment.leader_url),
+            encode_string(assignment.leader),
+            encode_string(assignment.leader_url),
             struct.pack(">q", assignment.config_offset),
             _units(assignment.assigned),
             _units(assignment.revoked),
@@ -105,24 +106,17 @@ def encode_assignment(assignment: GroupAssignment, version: int) -> bytes:
 
 def decode_assignment(data: bytes) -> GroupAssignment:
     """Return the decoded assignment. Raises ValueError for an unsupported version or truncated data."""
-    read = _ProtocolReader(data)
+    read = _ProtocolReader(data, "assignment")
     read.version()
     return GroupAssignment(
-        error=read.number(">h"),
+        error=read.int16(),
         leader=read.string(),
         leader_url=read.string(),
-        config_offset=read.number(">q"),
+        config_offset=read.int64(),
         assigned=read.units(),
         revoked=read.units(),
-        delay_ms=read.number(">i"),
+        delay_ms=read.int32(),
     )
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    if len(data) > _STRING_MAX:
-        raise ValueError(f"a text of {len(data)} bytes does not fit into Connect's group protocol")
-    return struct.pack(">h", len(data)) + data
 
 
 def _units(units: Iterable[Unit]) -> bytes:
@@ -132,42 +126,22 @@ def _units(units: Iterable[Unit]) -> bytes:
         by_connector.setdefault(unit.connector, []).append(unit.task)
     out = [struct.pack(">i", len(by_connector))]
     for connector, tasks in by_connector.items():
-        out += [_string(connector), struct.pack(f">i{len(tasks)}i", len(tasks), *tasks)]
+        out += [encode_string(connector), struct.pack(f">i{len(tasks)}i", len(tasks), *tasks)]
     return b"".join(out)
 
 
-class _ProtocolReader:
-    """Reads fields one after the other; raises ValueError where the data ends too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int) -> bytes:
-        if size < 0 or self._at + size > len(self._data):
-            raise ValueError("it ends in the middle of a field")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def number(self, layout: str) -> int:
-        (value,) = struct.unpack(layout, self.take(struct.calcsize(layout)))
-        return int(value)
-
-    def version(self) -> int:
-        version = self.number(">h")
+class _ProtocolReader(RecordReader):
+    def version(self) -> None:
+        version = self.int16()
         # As in Java, later versions are accepted: they add fields after the known ones.
         if version < min(PROTOCOLS.values()):
             raise ValueError(f"version {version} is none of the cooperative protocol's")
-        return version
-
-    def string(self) -> str:
-        return self.take(self.number(">h")).decode()
 
     def units(self) -> frozenset[Unit]:
         found: set[Unit] = set()
-        for _ in range(self.number(">i")):  # null, -1, means empty
+        for _ in range(self.int32()):  # null, -1, means empty
             connector = self.string()
-            found.update(Unit(connector=connector, task=self.number(">i")) for _ in range(self.number(">i")))
+            found.update(Unit(connector=connector, task=self.int32()) for _ in range(self.int32()))
         return frozenset(found)
 
 

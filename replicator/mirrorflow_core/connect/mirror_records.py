@@ -62,7 +62,7 @@ class Heartbeat:
 
 def encode_offset_sync_key(sync: OffsetSync) -> bytes:
     """Return the key: topic, partition. Raises ValueError for a topic that does not fit."""
-    return _string(sync.topic) + _INT32.pack(sync.partition)
+    return encode_string(sync.topic) + _INT32.pack(sync.partition)
 
 
 def encode_offset_sync_value(sync: OffsetSync) -> bytes:
@@ -72,7 +72,7 @@ def encode_offset_sync_value(sync: OffsetSync) -> bytes:
 
 def decode_offset_sync(key: bytes | None, value: bytes | None) -> OffsetSync:
     """Return the decoded offset sync. Raises ValueError for anything else."""
-    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
+    at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     return OffsetSync(
         topic=at_key.string(),
         partition=at_key.int32(),
@@ -83,18 +83,20 @@ def decode_offset_sync(key: bytes | None, value: bytes | None) -> OffsetSync:
 
 def encode_checkpoint_key(checkpoint: Checkpoint) -> bytes:
     """Return the key: group, topic on the target, partition."""
-    return _string(checkpoint.group) + _string(checkpoint.topic) + _INT32.pack(checkpoint.partition)
+    return (
+        encode_string(checkpoint.group) + encode_string(checkpoint.topic) + _INT32.pack(checkpoint.partition)
+    )
 
 
 def encode_checkpoint_value(checkpoint: Checkpoint) -> bytes:
     """Return the value: version, both offsets, the group's own metadata."""
     offsets = _VERSION_AND_OFFSETS.pack(VERSION, checkpoint.upstream_offset, checkpoint.downstream_offset)
-    return offsets + _string(checkpoint.metadata)
+    return offsets + encode_string(checkpoint.metadata)
 
 
 def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint:
     """Return the decoded checkpoint. Raises ValueError for anything else."""
-    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
+    at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     at_value.version()
     return Checkpoint(
         group=at_key.string(),
@@ -108,7 +110,7 @@ def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint:
 
 def encode_heartbeat_key(heartbeat: Heartbeat) -> bytes:
     """Return the key: both aliases."""
-    return _string(heartbeat.source_alias) + _string(heartbeat.target_alias)
+    return encode_string(heartbeat.source_alias) + encode_string(heartbeat.target_alias)
 
 
 def encode_heartbeat_value(heartbeat: Heartbeat) -> bytes:
@@ -118,22 +120,23 @@ def encode_heartbeat_value(heartbeat: Heartbeat) -> bytes:
 
 def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat:
     """Return the decoded heartbeat. Raises ValueError for anything else."""
-    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
+    at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     at_value.version()
     return Heartbeat(
         source_alias=at_key.string(), target_alias=at_key.string(), timestamp_ms=at_value.int64()
     )
 
 
-def _string(text: str) -> bytes:
+def encode_string(text: str) -> bytes:
+    """Return *text* with its length. Raises ValueError if it is too long."""
     encoded = text.encode("utf-8", "replace")  # a lone surrogate becomes a question mark, as in Java
     if len(encoded) > _STRING_MAX:
-        raise ValueError(f"a name or metadata of {len(encoded)} bytes does not fit an MM2 record")
+        raise ValueError(f"a text of {len(encoded)} bytes does not fit into a record of Connect or MM2")
     return _INT16.pack(len(encoded)) + encoded
 
 
-class _RecordReader:
-    """Reads fields one after the other from the key or value of one record."""
+class RecordReader:
+    """Reads fields one after the other; *what* they are part of is named by the ValueError where they end too early."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -145,9 +148,12 @@ class _RecordReader:
         self._what = what
 
     def version(self) -> None:
-        found = self._number(_INT16)
+        found = self.int16()
         if found != VERSION:
             raise ValueError(f"its version is {found}, not {VERSION}")
+
+    def int16(self) -> int:
+        return self._number(_INT16)
 
     def int32(self) -> int:
         return self._number(_INT32)
@@ -156,13 +162,13 @@ class _RecordReader:
         return self._number(_INT64)
 
     def string(self) -> str:
-        size = self._number(_INT16)
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise ValueError(f"its {self._what} has a string of {size} bytes that is not there")
-        text = self._data[self._at : end].decode("utf-8", "replace")
-        self._at = end
-        return text
+        return self.take(self.int16()).decode("utf-8", "replace")
+
+    def take(self, size: int) -> bytes:
+        if size < 0 or self._at + size > len(self._data):
+            raise ValueError(f"its {self._what} has a field of {size} bytes that is not there")
+        self._at += size
+        return self._data[self._at - size : self._at]
 
     def varints(self, count: int) -> list[int]:
         found = []
@@ -200,7 +206,7 @@ def offset_map_topic(source_alias: str) -> str:
 
 def encode_map_key(partition: TopicPartition) -> bytes:
     """Return the key: topic and partition of the source."""
-    return _string(partition.topic) + _INT32.pack(partition.partition)
+    return encode_string(partition.topic) + _INT32.pack(partition.partition)
 
 
 def encode_map(known: OffsetMap) -> bytes:
@@ -208,8 +214,8 @@ def encode_map(known: OffsetMap) -> bytes:
     stream = known.stream
     parts = [
         _INT16.pack(VERSION),
-        _string(stream.source_topic_id),
-        _string(stream.target_topic_id),
+        encode_string(stream.source_topic_id),
+        encode_string(stream.target_topic_id),
         *map(
             primitives.encode_varint, (stream.generation, known.ordinal, known.upstream_end, len(known.runs))
         ),
@@ -232,13 +238,13 @@ def encode_map(known: OffsetMap) -> bytes:
 
 def decode_map_key(key: bytes | None) -> TopicPartition:
     """Return the source partition of *key*. Raises ValueError for anything else."""
-    at = _RecordReader(key, "key")
+    at = RecordReader(key, "key")
     return TopicPartition(at.string(), at.int32())
 
 
 def decode_map(value: bytes | None) -> OffsetMap:
     """Return the decoded offset map. Raises ValueError for anything else or another version."""
-    at = _RecordReader(value, "value")
+    at = RecordReader(value, "value")
     at.version()
     source_topic_id, target_topic_id = at.string(), at.string()
     generation, ordinal, upstream_end, count = at.varints(4)

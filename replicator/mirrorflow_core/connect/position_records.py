@@ -28,9 +28,8 @@ from mirrorflow_core.java.json_text import (
 from mirrorflow_core.partitions import UNKNOWN, Position
 
 PREFIX = "mirrorflow."
-SOURCE_OFFSET = (
-    PREFIX + "source.offset"
-)  # repeats `offset`: an edit of that alone invalidates all other fields
+# Repeats `offset`: an edit of that alone invalidates all other fields.
+SOURCE_OFFSET = PREFIX + "source.offset"
 SOURCE_EPOCHS = PREFIX + "source.epochs"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"

@@ -198,9 +198,8 @@ class BatchRefusal(Enum):
     OLD_MAGIC = "old-magic"  # brokers accept only magic 2
     PARTIAL = "partial"  # it begins before the requested offset
     GAPS = "gaps"  # compacted: the broker requires as many records as offsets
-    LOG_APPEND_TIME = (
-        "log-append-time"  # the broker would clear the bit, which changes the timestamps consumers see
-    )
+    # The broker would clear the bit, which changes the timestamps consumers see.
+    LOG_APPEND_TIME = "log-append-time"
     DELETE_HORIZON = "delete-horizon"  # the horizon belongs to the source's log, not the target's
     CODEC = "codec"  # the target would recompress it
     TOO_LARGE = "too-large"

@@ -45,10 +45,7 @@ class AbortedFilter:
         self._aborted = set()
 
     def delivers(self, batch: Batch) -> bool:
-        """Return whether the records of *batch* are delivered.
-
-        Raises CorruptRecordsError if a marker cannot be read.
-        """
+        """Return whether the records of *batch* are delivered. Raises CorruptRecordsError if a marker cannot be read."""
         attributes = batch.attributes
         producer_id = batch.producer_id
         if producer_id < 0:

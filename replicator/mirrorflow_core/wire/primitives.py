@@ -8,9 +8,8 @@ import struct
 
 from mirrorflow_core.errors import CorruptRecordsError
 
-SMALL_VARINTS_MAX = (
-    8192  # Two bytes hold zigzag values up to 16383: lengths, counts and timestamp deltas of small records.
-)
+# Two bytes hold zigzag values up to 16383: lengths, counts and timestamp deltas of small records.
+SMALL_VARINTS_MAX = 8192
 _BYTES_MAX = 10  # the longest encoding of 64 bits
 _WRAP = 1 << 64
 _HALF = 1 << 63

@@ -54,10 +54,7 @@ class BatchLimit:
         return bool(self.compression_type)
 
     def after_refusal(self) -> "BatchLimit":
-        """Return the next guess after the target refused a batch within this limit.
-
-        It is half of this limit, uncompressed.
-        """
+        """Return the next guess after the target refused a batch within this limit. It is half of this limit, uncompressed."""
         now = self.max_plain_bytes if not self.is_known else self.max_batch_bytes
         return BatchLimit(max_plain_bytes=max(1, min(now // 2, DEFAULT_BYTES)), kept_codecs=frozenset())
 

@@ -153,10 +153,7 @@ class Record(NamedTuple):
 
 
 class RecordOverLimitError(ValueError):
-    """Record *index* alone makes a batch of *size_bytes*, more than the target accepts.
-
-    The caller adds topic and offset.
-    """
+    """Record *index* alone makes a batch of *size_bytes*, more than the target accepts. The caller adds topic and offset."""
 
     def __init__(self, *, index: int, size_bytes: int) -> None:
         self.index = index

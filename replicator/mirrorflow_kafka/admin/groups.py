@@ -71,10 +71,7 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
 
 
 async def describe_group(cluster: Cluster, group: str) -> Group:
-    """Return a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none.
-
-    Raises ClusterError.
-    """
+    """Return a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
     answer = whole.groups[0]

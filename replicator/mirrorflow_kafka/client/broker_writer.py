@@ -29,9 +29,8 @@ CONNECTIONS = 2  # to each broker; more bring nothing once the replicas are as b
 IN_FLIGHT_BYTES_MIN = 4 << 20
 IN_FLIGHT_BYTES_MAX = 16 << 20
 BANDWIDTH_BYTES_PER_S = 256 << 20
-IN_FLIGHT_REQUESTS_MAX = (
-    512  # they queue in the broker's socket; small requests over a long distance need many
-)
+# They queue in the broker's socket; small requests over a long distance need many.
+IN_FLIGHT_REQUESTS_MAX = 512
 REQUEST_BYTES_MAX = 2 << 20  # a request takes no further batch once it has this many bytes
 REQUEST_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms: how long the leader waits for its replicas
 RETRY_S = 0.2

@@ -36,9 +36,8 @@ from mirrorflow_kafka.client.pool import (
 from mirrorflow_kafka.security.client_security import parse_addresses
 from mirrorflow_kafka.security.rotation import Credentials, Resolve, Rotation
 
-REACH_TIMEOUT_S = (
-    20.0  # to connect to a cluster; the error is reported then, and callers that live on try again
-)
+# To connect to a cluster; the error is reported then, and callers that live on try again.
+REACH_TIMEOUT_S = 20.0
 CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
 REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: one attempt within a call
 # Java's retry.backoff.ms and retry.backoff.max.ms.
@@ -269,9 +268,8 @@ class Cluster:
         async with self._refresh_lock:
             ahead_s = REFRESHES_AT_ONCE * REFRESH_INTERVAL_MIN_S
             await asyncio.sleep(max(0.0, self._refreshes_used_s - ahead_s - now()))
-            self._next_refresh = (
-                None  # later callers may have seen newer metadata, so they get the next request
-            )
+            # Later callers may have seen newer metadata, so they get the next request.
+            self._next_refresh = None
             try:
                 await self._refresh_now(refresh.topics)
             finally:
@@ -386,9 +384,8 @@ class Cluster:
         connection = await self._any_connection()
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
         answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
-        found = (
-            answer.coordinators[0] if answer.coordinators else answer
-        )  # version 4 and later: a list (KIP-699)
+        # Version 4 and later: a list (KIP-699).
+        found = answer.coordinators[0] if answer.coordinators else answer
         if error_codes.is_retriable(found.error_code):
             raise UnreachableError(
                 cluster=self.alias,

@@ -69,9 +69,8 @@ FRAME_BYTES_MIN = 4  # the correlation id
 WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
 WRITE_BUFFER_LOW_BYTES = 1024 * 1024
 
-SCRATCH_BYTES = (
-    32 * 1024
-)  # room for hundreds of produce responses, and cheap to copy if a large body begins in it
+# Room for hundreds of produce responses, and cheap to copy if a large body begins in it.
+SCRATCH_BYTES = 32 * 1024
 # Below this size, joining the parts costs less than a gathering system call (writev).
 GATHERED_BYTES_MIN = 64 * 1024
 GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux

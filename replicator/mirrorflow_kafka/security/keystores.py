@@ -60,10 +60,7 @@ class _KeyStoreReader:
 
 
 def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
-    """Return the entries of the store *data*. Raises JksError.
-
-    Without *password* its integrity is not checked, as in Java.
-    """
+    """Return the entries of the store *data*. Raises JksError. Without *password* its integrity is not checked, as in Java."""
     if len(data) < 12 + _DIGEST_BYTES or data[:4] != JKS_MAGIC:
         raise JksError("it is not a JKS store")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -156,10 +153,7 @@ _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientKey:
-    """A client's key and certificate chain in PEM, its own certificate first.
-
-    The key may be encrypted with `password`.
-    """
+    """A client's key and certificate chain in PEM, its own certificate first. The key may be encrypted with `password`."""
 
     key_pem: bytes = field(repr=False)
     chain_pem: bytes = field(repr=False)

@@ -47,10 +47,7 @@ class Token:
 
 
 def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
-    """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*.
-
-    Raises TokenError.
-    """
+    """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*. Raises TokenError."""
     if not _TOKEN.fullmatch(text):
         raise TokenError(f"{origin} gives something that is no bearer token")
     claims = _claims(text)
@@ -162,10 +159,7 @@ _ERROR_CODE = re.compile(r"[a-z_]{1,40}")  # RFC 6749, 5.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """The client credentials grant at `url`.
-
-    `retry_total_s` limits all attempts (`sasl.login.retry.backoff.max.ms`).
-    """
+    """The client credentials grant at `url`. `retry_total_s` limits all attempts (`sasl.login.retry.backoff.max.ms`)."""
 
     url: str
     client_id: str = field(repr=False)
@@ -336,10 +330,7 @@ class TokenCache:
         return f"TokenCache(cluster={self._cluster!r})"
 
     async def token(self, *, address: str) -> str:
-        """Return the text of a valid token.
-
-        Raises AuthenticationFailedError, which names *address*, if there is none.
-        """
+        """Return the text of a valid token. Raises AuthenticationFailedError, which names *address*, if there is none."""
         async with self._lock:  # a hundred connections that open at once need one token
             held = self._token
             if held is not None and self._now() < self._due_at:

@@ -82,9 +82,8 @@ class Rotation:
     def __init__(
         self, alias: str, pool: ConnectionPool, security: Callable[[], ClientSecurity | None]
     ) -> None:
-        self.problem: MirrorFlowError | None = (
-            None  # why the current secrets are not used; None while they are
-        )
+        # Why the current secrets are not used; None while they are.
+        self.problem: MirrorFlowError | None = None
         self._alias = alias
         self._pool = pool
         self._security = security

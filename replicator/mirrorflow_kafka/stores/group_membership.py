@@ -123,10 +123,7 @@ class Membership:
         )
 
     async def sync(self, assignments: Mapping[str, bytes]) -> bytes:
-        """Return this member's assignment; only the group leader passes *assignments*, by member id.
-
-        Raises as `join`.
-        """
+        """Return this member's assignment; only the group leader passes *assignments*, by member id. Raises as `join`."""
         assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
         answer = await self._call(
             SyncGroupRequest(

@@ -40,9 +40,8 @@ class PositionStore(ABC):
 
     def __init__(self, *, connector: str, source_alias: str) -> None:
         self.positions: dict[TopicPartition, Position] = {}  # as last read or written
-        self.foreign: set[TopicPartition] = (
-            set()
-        )  # their newest record, or removal, is not an earlier release's
+        # Their newest record, or removal, is not an earlier release's.
+        self.foreign: set[TopicPartition] = set()
         self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
         self._connector = connector
         self._source_alias = source_alias
