@@ -9,7 +9,7 @@ partitions.
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from mirrorflow_cli.check_permissions import first_of
@@ -21,11 +21,11 @@ from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.admin.log_requests import EARLIEST
 from mirrorflow_kafka.client.cluster import Cluster
 
 # ListOffsets timestamps: the first record that has one, and the record with the highest one (Kafka 3.0).
 FIRST_TIMESTAMP, MAX_TIMESTAMP = 0, -3
-EARLIEST = -2
 READ_PARTITIONS_MAX = 100
 READ_BYTES = 64 * 1024  # of each partition
 
@@ -49,6 +49,15 @@ class TopicSample:
 
 
 NO_SAMPLE = TopicSample()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTopics:
+    """The topics of the source that the flow copies; `configs` and `samples` lack what could not be read."""
+
+    sizes: dict[str, int] = field(default_factory=dict)  # partition counts
+    configs: dict[str, tuple[ConfigEntry, ...]] = field(default_factory=dict)
+    samples: dict[str, TopicSample] = field(default_factory=dict)
 
 
 async def sample_topics(
@@ -133,16 +142,15 @@ class CopyLimits:
 async def check_record_limits(
     target: Cluster,
     names: Mapping[str, str],
-    configs: Mapping[str, Collection[ConfigEntry]],
+    source: SourceTopics,
     copies: Mapping[str, Collection[ConfigEntry]],
     changes: Mapping[str, Collection[ConfigChange]],
-    samples: Mapping[str, TopicSample],
     findings: Findings,
 ) -> None:
     """Notes copies that would refuse records of their source.
 
-    *names* is source topic -> copy, *configs* are the source's settings, *copies* those of existing copies and
-    *changes* what is set on new and existing ones.
+    *names* is source topic -> copy, *copies* are the settings of existing copies and *changes* what is set on new
+    and existing ones.
     """
     try:
         broker = await admin.describe_broker_configs(
@@ -160,9 +168,9 @@ async def check_record_limits(
         limits.append(
             CopyLimits(
                 name=name,
-                source=_values(configs.get(topic, ())),
+                source=_values(source.configs.get(topic, ())),
                 target=defaults | _values(copies.get(name, ())) | changed,
-                sample=samples.get(topic, NO_SAMPLE),
+                sample=source.samples.get(topic, NO_SAMPLE),
             )
         )
     now_ms = time.time_ns() // 1_000_000

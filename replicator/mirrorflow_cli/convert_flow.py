@@ -16,6 +16,7 @@ from typing import Any
 
 from mirrorflow_cli.convert_java_flow import (
     CHECKPOINT,
+    CLASS_NAMES,
     CLIENT_KINDS,
     FIELDS,
     HEARTBEAT,
@@ -229,11 +230,6 @@ def _flag(own: Mapping[str, str], key: str, *, default: bool) -> bool:
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
-_CLASS_NAMES = {
-    SOURCE: "MirrorSourceConnector",
-    CHECKPOINT: "MirrorCheckpointConnector",
-    HEARTBEAT: "MirrorHeartbeatConnector",
-}
 # Worker settings that a MirrorFlow has in connectors.source.config.
 _WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
 
@@ -260,7 +256,7 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
             config = _worker(flow, findings, replication_factor) | config
             if flow.claim:
                 config = {"mirrorflow.flow": flow.claim, **config}
-        if own.get("name", _CLASS_NAMES[kind]) != _CLASS_NAMES[kind]:
+        if own.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
             config = {"name": own["name"], **config}
         part: dict[str, Any] = {}
         tasks = own.get("tasks.max", "1").strip()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirrorflow_cli.convert_java_flow import (
-    CHECKPOINT,
+    CLASS_NAMES,
     CLIENT_KINDS,
     HEARTBEAT,
     SECRETS_MOUNT,
@@ -46,11 +46,6 @@ def _word(at: int) -> str:
     return f"mirrorflowReference{at}x"
 
 
-_NAMES = {
-    SOURCE: "MirrorSourceConnector",
-    CHECKPOINT: "MirrorCheckpointConnector",
-    HEARTBEAT: "MirrorHeartbeatConnector",
-}
 _HEARTBEATS = "emit.heartbeats.enabled"
 _EMIT_TO = "mirrorflow.heartbeats.emit.to"
 _SECRET = re.compile(
@@ -129,7 +124,7 @@ def _flow(
 ) -> JavaFlow:
     name = f"{source}->{target}"
     derived = {
-        kind: connector_properties(raw, source, target, connector) for kind, connector in _NAMES.items()
+        kind: connector_properties(raw, source, target, connector) for kind, connector in CLASS_NAMES.items()
     }
     said = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
     emit_to = [side.capitalize() for side in said if side] if (source, target) in beating else []
@@ -161,7 +156,7 @@ def _note_other_heartbeats(
     raw: Mapping[str, str], source: str, target: str, ours: Mapping[str, str], findings: ConversionFindings
 ) -> None:
     """Lists differing heartbeat settings of the other direction: a MirrorFlow has one set for both sides."""
-    theirs = connector_properties(raw, target, source, _NAMES[HEARTBEAT])
+    theirs = connector_properties(raw, target, source, CLASS_NAMES[HEARTBEAT])
     for key, default in (
         ("emit.heartbeats.interval.seconds", "1"),
         ("heartbeats.topic.replication.factor", "3"),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mirrorflow_cli.convert_java_flow import (
-    CHECKPOINT,
+    CLASS_NAMES,
     CLIENT_KINDS,
     HEARTBEAT,
     SECRETS_MOUNT,
@@ -30,11 +30,6 @@ from mirrorflow_core.java.properties import PropertyReader, read_list
 from mirrorflow_replicator.config import clients
 
 KIND = "KafkaMirrorMaker2"
-_CLASSES = {
-    SOURCE: "MirrorSourceConnector",
-    CHECKPOINT: "MirrorCheckpointConnector",
-    HEARTBEAT: "MirrorHeartbeatConnector",
-}
 # Defaults of v1beta2 in KafkaMirrorMaker2Configuration; v1 requires the names.
 _WORKER_DEFAULTS = {
     "group.id": "mirrormaker2-cluster",
@@ -116,7 +111,7 @@ def _flow(
     patterns = {_PATTERNS[field]: text for field, text in written.items()}
     connectors: dict[str, Mapping[str, str]] = {}
     state = "Running"
-    for kind in _CLASSES:
+    for kind in CLASS_NAMES:
         spec = mirror.get(f"{kind}Connector")
         if spec is None:
             continue
@@ -142,7 +137,7 @@ def _connector(
     return {
         **_texts(spec.get("config") or {}),
         **patterns,
-        "name": f"{flow}.{_CLASSES[kind]}",
+        "name": f"{flow}.{CLASS_NAMES[kind]}",
         **({"tasks.max": str(spec["tasksMax"])} if "tasksMax" in spec else {}),
     }
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-SOURCE, CHECKPOINT, HEARTBEAT = "source", "checkpoint", "heartbeat"
+from mirrorflow_operator.api.workloads import ConnectorKind
+
+SOURCE, CHECKPOINT, HEARTBEAT = (kind.value for kind in ConnectorKind)
+CLASS_NAMES = {kind.value: kind.java_class for kind in ConnectorKind}
 # Path of a Secret in a pod, for `${dir:...}`. On a laptop `type: Custom` needs the path given with --secrets.
 SECRETS_MOUNT = "/mnt/mirrorflow/secrets"
 
@@ -98,7 +101,6 @@ class ConversionFindings:
         return {"secretName": secret, "key": key}
 
 
-_ALL = (SOURCE, CHECKPOINT, HEARTBEAT)
 _READERS = {
     (SOURCE,): """
         config.property.filter.class offset.lag.max refresh.topics.enabled refresh.topics.interval.seconds

@@ -32,6 +32,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.plan import ConnectorPlan, Plan, plan
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, SecretLayout
+from mirrorflow_replicator.config.connector import parse_checkpoint
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
 
@@ -359,6 +360,14 @@ def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
     raise FailedError(
         f"Flow {planned.flow} has no source connector that is enabled; spec.connectors.source.config says so."
     )
+
+
+def checkpoint_settings(planned: Plan) -> CheckpointSettings:
+    """Returns the settings of the checkpoint connector. Raises SettingError, and FailedError if there is none."""
+    for connector in planned.connectors:
+        if connector.kind is ConnectorKind.CHECKPOINT:
+            return parse_checkpoint(connector.connector_properties, connector.worker_properties)
+    raise FailedError(f"Flow {planned.flow} has no checkpoint connector; spec.connectors.checkpoint says so.")
 
 
 def companion_settings(

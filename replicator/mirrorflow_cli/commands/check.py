@@ -26,7 +26,7 @@ from mirrorflow_cli.check_permissions import (
     refused,
     source_acls,
 )
-from mirrorflow_cli.check_record_limits import TopicSample, check_record_limits, sample_topics
+from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits, sample_topics
 from mirrorflow_cli.clusters import reached, selected_topics, target_plan, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.flows import (
@@ -116,9 +116,7 @@ async def _check(
 ) -> None:
     on_source, on_target = ({}, {}) if checkpoint is None else checkpoint_topics(checkpoint)
     groups: tuple[str, ...] = ()
-    topics: dict[str, int] = {}
-    configs: dict[str, tuple[ConfigEntry, ...]] = {}
-    samples: dict[str, TopicSample] = {}
+    topics = SourceTopics()
     acls: tuple[AclBinding, ...] = ()
     source_cluster_id = ""
     try:
@@ -126,9 +124,10 @@ async def _check(
             await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
             source_cluster_id = source.cluster_id
             selected = await selected_topics(source, settings)
-            topics = selected.topics
+            topics = SourceTopics(sizes=selected.topics)
             configs = await check_source(source, settings, selected, on_source, findings)
-            samples = await sample_topics(source, topics, configs)
+            topics = replace(topics, configs=configs)
+            topics = replace(topics, samples=await sample_topics(source, selected.topics, configs))
             await check_kept(source, internal_topics_of_source(settings), findings)
             if checkpoint is not None:
                 groups = await check_source_groups(source, checkpoint, findings)
@@ -144,14 +143,14 @@ async def _check(
             beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
             has_owner = await check_guarantee(target, settings, findings)
             await check_target(
-                target, settings, topics, {**on_target, **beats}, findings, has_owner=has_owner
+                target, settings, topics.sizes, {**on_target, **beats}, findings, has_owner=has_owner
             )
             if checkpoint is not None:
                 await check_target_groups(target, checkpoint, groups, findings)
-            await check_acls(target, settings, topics, acls, findings)
+            await check_acls(target, settings, topics.sizes, acls, findings)
             own = internal_topics(settings, has_owner=has_owner)
             more = [*own, *own_topics(checkpoint, heartbeat)]
-            await check_creation(target, settings, topics, configs, samples, more, findings)
+            await check_creation(target, settings, topics, more, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     await _other_clients(settings, _clients(settings, checkpoint, heartbeat), findings)
@@ -273,18 +272,16 @@ MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor
 async def check_creation(
     target: Cluster,
     settings: SourceSettings,
-    topics: dict[str, int],
-    configs: dict[str, tuple[ConfigEntry, ...]],
-    samples: Mapping[str, TopicSample],
+    source: SourceTopics,
     more: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
-    """Reports which copies of the source *topics* could not be created, and what would be created and grown.
+    """Reports which copies of the *source* could not be created, and what would be created and grown.
 
-    *samples* are records of the source, by topic; *more* are the topics that connectors create for themselves.
+    *more* are the topics that connectors create for themselves.
     """
     present = await topic_sizes(target)
-    planned = target_plan(settings, topics, present, configs)
+    planned = target_plan(settings, source.sizes, present, source.configs)
     for topic, other in planned.clashes.items():
         findings.problem(f"Topic {topic} would have the target name of {other}; exclude one of them.")
     wanted = [
@@ -302,7 +299,7 @@ async def check_creation(
     await _check_replicas(
         target,
         [new for new in wanted if new.name not in outcome.refused],
-        [name for name in _copies(settings, topics, more) if name in present],
+        [name for name in _copies(settings, source.sizes, more) if name in present],
         findings,
     )
     forbidden = []
@@ -319,7 +316,7 @@ async def check_creation(
         one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
         for one in planned.create
     }
-    await _check_settings(target, settings, present, configs, new, samples, findings)
+    await _check_settings(target, settings, present, source, new, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
 
@@ -376,16 +373,15 @@ async def _check_settings(
     target: Cluster,
     settings: SourceSettings,
     present: dict[str, int],
-    configs: dict[str, tuple[ConfigEntry, ...]],
+    source: SourceTopics,
     new: Mapping[str, tuple[ConfigChange, ...]],
-    samples: Mapping[str, TopicSample],
     findings: Findings,
 ) -> None:
     """Notes what the target would refuse: settings of existing copies, and records of existing and *new* ones.
 
     *new* is copy -> its settings. Copies that are compacted alone refuse records, too.
     """
-    remote = make_selection(settings).target_topic
+    remote, configs = make_selection(settings).target_topic, source.configs
     names = {topic: remote(topic) for topic in configs if remote(topic) in present}
     try:
         found = await admin.describe_topic_configs(target, list(names.values()))
@@ -399,7 +395,7 @@ async def _check_settings(
     for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
         findings.note(sentence)
     names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
-    await check_record_limits(target, names, configs, found, {**new, **applied}, samples, findings)
+    await check_record_limits(target, names, source, found, {**new, **applied}, findings)
 
 
 def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:

@@ -15,16 +15,21 @@ from typing import Any
 
 from mirrorflow_cli.clusters import reached
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, source_settings, valid_plan
+from mirrorflow_cli.flows import (
+    add_flow_arguments,
+    checkpoint_settings,
+    flow_from,
+    layout_from,
+    source_settings,
+    valid_plan,
+)
 from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
-from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.plan import Plan
-from mirrorflow_replicator.config.connector import parse_checkpoint
 from mirrorflow_replicator.config.plugins import make_replication_policy
 
 Fields = Mapping[str, Any]
@@ -122,8 +127,7 @@ def _checkpoints(_: Plan, settings: SourceSettings) -> DumpTopic:
 
 
 def _offset_syncs(planned: Plan, settings: SourceSettings) -> DumpTopic:
-    (connector,) = (one for one in planned.connectors if one.kind is ConnectorKind.CHECKPOINT)
-    checkpoint = parse_checkpoint(connector.connector_properties, connector.worker_properties)
+    checkpoint = checkpoint_settings(planned)
     policy = make_replication_policy(settings)
     client, other = checkpoint.target_consumer, settings.source_alias
     if checkpoint.syncs_on_source:

@@ -11,7 +11,7 @@ file.
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirrorflow_cli.convert_java_flow import CLIENT_KINDS, MM2_DEFAULTS
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
     flows, layout = flows_from(arguments), layout_from(arguments)
     valid_plans(flows, layout)
     out = exported(flows, layout)
-    losses = notes(out.losses)
+    losses = list(dict.fromkeys(out.losses))
     if arguments.json:
         print_json({"properties": out.lines, "unsupported": losses})
         return EXIT_DONE
@@ -258,8 +258,3 @@ def _after(key: str, lines: Mapping[str, str]) -> int:
 def _escaped(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return "\\" + escaped if escaped.startswith(" ") else escaped
-
-
-def notes(losses: Iterable[str]) -> list[str]:
-    """Returns each loss once, in order."""
-    return list(dict.fromkeys(losses))

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 
 from mirrorflow_cli.clusters import reached
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, source_settings, valid_plan
+from mirrorflow_cli.flows import (
+    add_flow_arguments,
+    checkpoint_settings,
+    flow_from,
+    layout_from,
+    source_settings,
+    valid_plan,
+)
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, standings, writable
 from mirrorflow_core.errors import ClusterError
@@ -24,9 +31,7 @@ from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.plan import Plan, plan_of_all
-from mirrorflow_replicator.config.connector import parse_checkpoint
+from mirrorflow_operator.plan.plan import plan_of_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
 from mirrorflow_replicator.http.progress import line
@@ -56,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     valid_plan(flow, layout)
     planned = plan_of_all(flow, layout)
     source, _ = source_settings(planned)
-    found = asyncio.run(survey(_checkpoint(planned), source, arguments.group))
+    found = asyncio.run(survey(checkpoint_settings(planned), source, arguments.group))
     if arguments.json:
         _print_json(found.lines)
     elif arguments.dry_run_failover:
@@ -66,13 +71,6 @@ def execute(arguments: argparse.Namespace) -> int:
     for sentence in (*found.notes, *found.problems):
         print(sentence, file=sys.stderr)
     return EXIT_FAILED if found.problems else EXIT_DONE
-
-
-def _checkpoint(planned: Plan) -> CheckpointSettings:
-    for connector in planned.connectors:
-        if connector.kind is ConnectorKind.CHECKPOINT:
-            return parse_checkpoint(connector.connector_properties, connector.worker_properties)
-    raise FailedError(f"Flow {planned.flow} has no checkpoint connector; spec.connectors.checkpoint says so.")
 
 
 def _print_json(lines: Sequence[GroupOffset]) -> None:

@@ -271,14 +271,14 @@ class Runner:
                 self._hindrance, self._hindered_since_s = hindrance(seen), now_s
             over = verdict(seen, held_s=now_s - self._hindered_since_s)
         if over is None and self._is_late(now_s):
-            over = RunVerdict(failure=f"Not caught up within {self._options.time_limit_s:g} s.")
+            over = f"Not caught up within {self._options.time_limit_s:g} s."
         if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
             self._shown_at_s = now_s
             self._display.progress(seen)
         if over is None:
             return None
-        if over.failure:
-            self._display.failed(over.failure)
+        if over:
+            self._display.failed(over)
             return EXIT_FAILED
         self._display.caught_up()
         return EXIT_DONE
@@ -327,13 +327,6 @@ _FINAL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunVerdict:
-    """The run is over: it succeeded, or failed for the reason in `failure`."""
-
-    failure: str
-
-
 def hindrance(seen: Progress | None) -> str:
     """Returns what may heal and holds up the run now; "" if nothing is known to."""
     if seen is None:
@@ -343,17 +336,17 @@ def hindrance(seen: Progress | None) -> str:
     return "nothing selected" if seen.nothing_selected else seen.reason
 
 
-def verdict(seen: Progress | None, *, held_s: float) -> RunVerdict | None:
-    """Returns the verdict for the source connector's progress (None if it did not answer).
+def verdict(seen: Progress | None, *, held_s: float) -> str | None:
+    """Returns why the run has failed, "" if it has succeeded, None while waiting may still help.
 
-    *held_s*: seconds since its `hindrance` was first seen. Returns None while waiting may still help.
+    *seen*: the source connector's progress, None if it did not answer. *held_s*: seconds since its `hindrance` was
+    first seen.
     """
     if seen is None:
         return None
     if seen.caught_up:
-        return RunVerdict(failure="")
-    failure = _failure(seen, is_settled=held_s >= HEALS_WITHIN_S)
-    return RunVerdict(failure=failure) if failure else None
+        return ""
+    return _failure(seen, is_settled=held_s >= HEALS_WITHIN_S) or None
 
 
 def _failure(progress: Progress, *, is_settled: bool) -> str:

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
@@ -58,9 +58,7 @@ class ArchiveLog:
             self._open.enter_context(one)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def add(self, record: Record) -> None:
@@ -104,7 +102,7 @@ BATCH_OFFSETS: Final = 1 << 30
 _FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
 
 
-class Spool:
+class Spool(contextlib.AbstractContextManager["Spool"]):
     """The offsets from *start* up to *end* of a log; a context manager that deletes its file at the end."""
 
     def __init__(self, *, start: int, end: int, codec: int) -> None:
@@ -119,12 +117,7 @@ class Spool:
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property

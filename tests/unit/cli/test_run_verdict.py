@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.commands.run import HEALS_WITHIN_S, RunVerdict, hindrance, verdict
+from mirrorflow_cli.commands.run import HEALS_WITHIN_S, hindrance, verdict
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
@@ -66,7 +66,7 @@ def test_waiting_continues_while_progress_is_possible(seen: Progress | None, hel
 
 def test_all_caught_up_is_done() -> None:
     """Without a sentence."""
-    assert RunVerdict(failure="") == verdict(progress(DONE, DONE), held_s=0.0)
+    assert "" == verdict(progress(DONE, DONE), held_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress,
     found = verdict(seen, held_s=HEALS_WITHIN_S)
 
     assert found is not None
-    assert words in found.failure
+    assert words in found
 
 
 @pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "InvalidSettings"])
 def test_what_only_a_user_can_change_is_a_failure_at_once(reason: str) -> None:
-    assert verdict(progress(reason=reason), held_s=0.0) == RunVerdict(failure=f"{reason}: it is so.")
+    assert verdict(progress(reason=reason), held_s=0.0) == f"{reason}: it is so."
 
 
 def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
