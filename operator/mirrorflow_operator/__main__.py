@@ -61,9 +61,7 @@ def _run() -> int:
     operator = process.Operator(settings=settings)
     process.connection()
     logging.basicConfig(
-        level=settings.log_level,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
     # At INFO kopf logs every step of every object, with the object; its failures are warnings or worse.
     logging.getLogger("kopf").setLevel(logging.WARNING)

@@ -52,10 +52,7 @@ class Metrics:
             "code",
         )
         self.api_writes = self._counter(
-            "api_writes_total",
-            "Writes to the API server that succeeded, by verb and kind.",
-            "verb",
-            "kind",
+            "api_writes_total", "Writes to the API server that succeeded, by verb and kind.", "verb", "kind"
         )
         self.failed_lists = self._counter(
             "failed_lists_total", "Failed attempts to list the cluster or a namespace, by reason.", "reason"

@@ -221,12 +221,7 @@ _OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
 _OAUTH_SCOPE = f"{_OAUTH}scope"
 _OAUTH_HANDLER = "sasl.login.callback.handler.class"
 # Expressed by `type`, `tls` and their fields; any other setting needs Custom.
-_SAID = {
-    "security.protocol",
-    "ssl.endpoint.identification.algorithm",
-    "sasl.mechanism",
-    "sasl.jaas.config",
-}
+_SAID = {"security.protocol", "ssl.endpoint.identification.algorithm", "sasl.mechanism", "sasl.jaas.config"}
 _OAUTH_SAID = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
 _SECRET_OPTIONS = {"password", "clientSecret"}
 
@@ -362,12 +357,7 @@ class ConvertedSecurity:
         return {**out, "scope": scope} if scope else out
 
     def _custom(
-        self,
-        more: Mapping[str, str],
-        *,
-        keystore: bool,
-        sasl: bool,
-        module: LoginModule | None = None,
+        self, more: Mapping[str, str], *, keystore: bool, sasl: bool, module: LoginModule | None = None
     ) -> dict[str, Any]:
         config = dict(more)
         if sasl:

@@ -18,12 +18,7 @@ from typing import Any
 from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.java.properties import format_properties, parse_properties, read_list
-from mirrorflow_core.settings import (
-    CheckpointSettings,
-    HeartbeatSettings,
-    SourceSettings,
-    WorkerSettings,
-)
+from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings, WorkerSettings
 from mirrorflow_kafka.security.client_security import ClientSettingError, check_client, clients_of
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.rules.table import may_hold_secret

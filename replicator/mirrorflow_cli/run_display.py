@@ -202,12 +202,7 @@ class TableDisplay:
         # An empty table would look as if there were nothing to copy.
         title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
         self._live.update(
-            Group(
-                title,
-                *_lines(seen),
-                *(Text(event, style="dim") for event in self._events),
-            ),
-            refresh=True,
+            Group(title, *_lines(seen), *(Text(event, style="dim") for event in self._events)), refresh=True
         )
 
 

@@ -355,10 +355,7 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "volumeMounts": [*volume_mounts(run.mounts, template), *written],
     }
     return {
-        "metadata": {
-            "labels": {**template.labels, **run.labels},
-            "annotations": dict(template.annotations),
-        },
+        "metadata": {"labels": {**template.labels, **run.labels}, "annotations": dict(template.annotations)},
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": run.defaults.account,
@@ -384,11 +381,7 @@ def _arguments(kind: RunKind) -> list[str]:
 
 
 def _environment() -> list[Object]:
-    fields = {
-        "POD_NAME": "metadata.name",
-        "POD_NAMESPACE": "metadata.namespace",
-        "POD_IP": "status.podIP",
-    }
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
     return [
         *(of_the_pod(name, field) for name, field in fields.items()),
         {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},

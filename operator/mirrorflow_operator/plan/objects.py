@@ -96,10 +96,7 @@ def objects(
     *source_waits* is that of `pods`, *has_defaults* that of `ConnectorPods`.
     """
     name = flow.metadata.name
-    found = [
-        _service_account(names.metadata(name, flow.metadata.namespace, name), {}),
-        _network_policy(flow),
-    ]
+    found = [_service_account(names.metadata(name, flow.metadata.namespace, name), {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
     for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
         shape = shapes.get(host) or shape_of(flow, host)
@@ -170,10 +167,7 @@ def _deployment(pods: ConnectorPods) -> Object:
             "replicas": pods.shape.replicas,
             "revisionHistoryLimit": 1,
             "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-            },
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "selector": {"matchLabels": names.selector(pods.flow.metadata.name, pods.kind)},
             "template": pods.template(annotations),
         },

@@ -54,8 +54,7 @@ def mounts(properties: Iterable[Mapping[str, str]]) -> Mounts:
     """Returns what *properties* refer to below the folders of POD_LAYOUT, as `${dir:folder:key}` or as a path."""
     values = [value for one in properties for value in one.values()]
     return Mounts(
-        secrets=_below(POD_LAYOUT.secrets, values),
-        config_maps=_below(POD_LAYOUT.config_maps, values),
+        secrets=_below(POD_LAYOUT.secrets, values), config_maps=_below(POD_LAYOUT.config_maps, values)
     )
 
 
@@ -68,10 +67,7 @@ CONFIG_FOLDER: Final = "/etc/mirrorflow"
 WORKER_FILE: Final = "worker.properties"
 SECRET_MODE: Final = 0o440
 # The restricted Pod Security Standard; no user id, so that any platform may choose one.
-POD_SECURITY: Final[Mapping[str, Any]] = {
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+POD_SECURITY: Final[Mapping[str, Any]] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,

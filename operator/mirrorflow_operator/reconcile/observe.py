@@ -19,11 +19,7 @@ from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.plan import connector_names
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
-from mirrorflow_operator.status.observation import (
-    DeploymentSeen,
-    JobSeen,
-    PodSeen,
-)
+from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 

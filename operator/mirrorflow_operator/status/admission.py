@@ -71,11 +71,7 @@ class Admission:
 
 
 def admit(
-    resource: Resource,
-    *,
-    versions: Sequence[str],
-    kubernetes_id: str = "",
-    conflict: Problem | None = None,
+    resource: Resource, *, versions: Sequence[str], kubernetes_id: str = "", conflict: Problem | None = None
 ) -> Admission:
     """Returns the admission of *resource*.
 

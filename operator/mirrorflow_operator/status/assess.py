@@ -173,10 +173,7 @@ def assess(observation: Observation) -> Assessment:
 
 
 def _findings(
-    observation: Observation,
-    flow: MirrorFlow | None,
-    workloads: Sequence[Workload],
-    runs: Sequence[Finding],
+    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload], runs: Sequence[Finding]
 ) -> Iterator[Finding]:
     """Yields the current findings, before hysteresis, in the order of `ConditionType`."""
     state = State.RUNNING if flow is None else flow.spec.state

@@ -20,15 +20,7 @@ from mirrorflow_operator.api.workloads import RESERVED_VOLUMES, ConnectorKind
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object, holds
 from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION, FORMS
-from mirrorflow_operator.plan.pod_sharing import (
-    Live,
-    Pods,
-    Shape,
-    connectors_in,
-    hosts,
-    next_shape,
-    shape_of,
-)
+from mirrorflow_operator.plan.pod_sharing import Live, Pods, Shape, connectors_in, hosts, next_shape, shape_of
 from mirrorflow_operator.status.observation import DeploymentSeen
 
 

@@ -163,10 +163,7 @@ def _kept(jobs: Sequence[JobSeen], kind: RunKind) -> list[str]:
     return [job.name for job in sorted(ended, key=lambda job: -(job.ended_s or job.created_s))[:ENDED_KEPT]]
 
 
-_FINAL: Final = {
-    "Complete": RunPhase.SUCCEEDED,
-    "Failed": RunPhase.FAILED,
-}
+_FINAL: Final = {"Complete": RunPhase.SUCCEEDED, "Failed": RunPhase.FAILED}
 _GIVEN_UP: Final = {
     "BackoffLimitExceeded": "its driver failed repeatedly",
     "DeadlineExceeded": "it exceeded its deadline",
@@ -197,10 +194,7 @@ def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[P
         yield from pod_troubles(pod, f"{job.kind.value} driver", path, flow, now_s)
     elif job.events:
         said = bounded(job.events[-1].message, QUOTE_MAX)
-        yield Problem(
-            Reason.PODS_REFUSED,
-            f"The API server refuses the {job.kind.value}'s driver: {said}",
-        )
+        yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {said}")
 
 
 def failure(job: JobSeen, report: Report | None) -> str:

@@ -93,10 +93,7 @@ def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             said = bounded(condition.message, QUOTE_MAX)
-            yield Problem(
-                Reason.PODS_REFUSED,
-                f"The API server refuses pods of the {word} connector: {said}",
-            )
+            yield Problem(Reason.PODS_REFUSED, f"The API server refuses pods of the {word} connector: {said}")
     # The newest first: it was created from the current spec.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:

@@ -48,12 +48,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
-from mirrorflow_core.settings import (
-    CheckpointSettings,
-    ClientSettings,
-    HeartbeatSettings,
-    SourceSettings,
-)
+from mirrorflow_core.settings import CheckpointSettings, ClientSettings, HeartbeatSettings, SourceSettings
 from mirrorflow_core.topic_acls import AclBinding
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim

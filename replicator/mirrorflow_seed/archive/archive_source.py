@@ -29,13 +29,7 @@ from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
-from mirrorflow_kafka.client.metadata import (
-    NO_TOPIC_ID,
-    Broker,
-    Metadata,
-    PartitionMetadata,
-    TopicMetadata,
-)
+from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.verify.digests import size_bytes

@@ -16,20 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrorflow_seed.archive.export_plan import ExportRange, plan_ranges, survey
-from mirrorflow_seed.archive.manifest import (
-    CLAIM_NAME,
-    MANIFEST_NAME,
-    Manifest,
-    encode,
-)
+from mirrorflow_seed.archive.manifest import CLAIM_NAME, MANIFEST_NAME, Manifest, encode
 from mirrorflow_seed.archive.range_reader import RangeResult, RangeResults, read_ranges
 from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
-from mirrorflow_seed.errors import (
-    EXIT_DONE,
-    ArchiveError,
-    ArchiveOccupiedError,
-    JobFailedError,
-)
+from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.location import DATA_PREFIX, Location
 from mirrorflow_seed.report import Cost

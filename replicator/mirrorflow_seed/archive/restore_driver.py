@@ -153,10 +153,7 @@ class ArchiveRestore:
         if not accept_foreign:
             await survey.require_no_foreign_records(arrangement)
         found = PreparedRestore(
-            group=survey.group,
-            initial=initial,
-            names=arrangement.names,
-            next_offsets=survey.next_offsets,
+            group=survey.group, initial=initial, names=arrangement.names, next_offsets=survey.next_offsets
         )
         self._require_no_gap(found)
         return found

@@ -18,12 +18,7 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
-from mirrorflow_seed.seed.seed_task import (
-    SeedTaskRunner,
-    TaskResult,
-    WaveSettings,
-    prepare,
-)
+from mirrorflow_seed.seed.seed_task import SeedTaskRunner, TaskResult, WaveSettings, prepare
 from mirrorflow_seed.verify.digests import Tally, TallyBuilder
 
 

@@ -75,11 +75,7 @@ def record_of(row: Sequence[Any]) -> Record:
             (name.encode(), None if content is None else bytes(content)) for name, content in headers
         )
     return Record(
-        offset,
-        timestamp,
-        None if key is None else bytes(key),
-        None if value is None else bytes(value),
-        found,
+        offset, timestamp, None if key is None else bytes(key), None if value is None else bytes(value), found
     )
 
 

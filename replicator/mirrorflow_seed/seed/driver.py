@@ -157,12 +157,7 @@ class SeedJob:
         return arrangement
 
     async def _waves(
-        self,
-        survey: SeedSurvey,
-        arrangement: Arrangement,
-        shares: tuple[SeedShare, ...],
-        *,
-        initial: bool,
+        self, survey: SeedSurvey, arrangement: Arrangement, shares: tuple[SeedShare, ...], *, initial: bool
     ) -> None:
         catching_up = stalled = 0
         while not self._coordinator.stop:

@@ -287,11 +287,7 @@ class SeedTaskRunner:
 
     async def _connect(self) -> tuple[Cluster, Cluster]:
         settings = self._settings
-        return await connect_both(
-            settings.source_consumer,
-            settings.target_producer,
-            resolve=self._resolve,
-        )
+        return await connect_both(settings.source_consumer, settings.target_producer, resolve=self._resolve)
 
     # -- the driver
 

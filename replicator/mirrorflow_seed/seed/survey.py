@@ -48,9 +48,7 @@ class SeedSurvey:
     async def open(cls, settings: SourceSettings, job: str) -> "SeedSurvey":
         """Connects to both clusters with the flow's admin clients; *job* is its kind and run id."""
         source, target = await connect_both(
-            settings.source_admin,
-            settings.target_admin,
-            resolve=Resolver(settings.providers).resolve_client,
+            settings.source_admin, settings.target_admin, resolve=Resolver(settings.providers).resolve_client
         )
         return cls.over(settings, source, target, job)
 

@@ -16,13 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.wire.batch import (
-    CODEC_MASK,
-    HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
-    Batch,
-    checksum_holds,
-)
+from mirrorflow_core.wire.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, Batch, checksum_holds
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.windows import DifferenceKind, Split, WindowResult, WindowTally
 

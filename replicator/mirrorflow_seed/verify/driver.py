@@ -18,12 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mirrorflow_core.errors import (
-    AuthenticationFailedError,
-    MirrorFlowError,
-    SettingError,
-    UnreachableError,
-)
+from mirrorflow_core.errors import AuthenticationFailedError, MirrorFlowError, SettingError, UnreachableError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process

@@ -29,13 +29,7 @@ from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known_offsets import Guess, KnownPartition
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
-from mirrorflow_seed.verify.windows import (
-    Method,
-    PlanSettings,
-    Split,
-    WindowOutcome,
-    WindowResult,
-)
+from mirrorflow_seed.verify.windows import Method, PlanSettings, Split, WindowOutcome, WindowResult
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
 RUN_RECORDS: Final = 8

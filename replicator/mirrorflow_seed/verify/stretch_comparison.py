@@ -20,11 +20,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.errors import (
-    BrokerError,
-    CorruptRecordsError,
-    NotAuthorizedError,
-)
+from mirrorflow_core.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch, checksum_holds
@@ -106,13 +102,7 @@ class NewestPerKeyComparison:
         for key in sorted(there.keys() - here.keys(), key=lambda one: there[one][0].offset):
             yield None, there[key]
 
-    def _judge(
-        self,
-        tally: WindowTally,
-        here: _Newest | None,
-        there: _Newest | None,
-        settled: int,
-    ) -> None:
+    def _judge(self, tally: WindowTally, here: _Newest | None, there: _Newest | None, settled: int) -> None:
         source = None if here is None or (here[1] and there is None) else here[0]
         target = None if there is None or (there[1] and here is None) else there[0]
         if source is not None and target is not None and source.digest == target.digest:
@@ -173,9 +163,7 @@ async def compare_stretches(
 async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
     """Yields connections to "source" and "target", closed at the end. Raises ClusterError, SettingError."""
     both = await connect_both(
-        settings.source_consumer,
-        settings.target_admin,
-        resolve=Resolver(settings.providers).resolve_client,
+        settings.source_consumer, settings.target_admin, resolve=Resolver(settings.providers).resolve_client
     )
     try:
         yield dict(zip(("source", "target"), both, strict=True))
