@@ -2,8 +2,8 @@
 
     manifest ──> a plan, from a few records of the files ──> for each stretch: its files, spooled, and the target
 
-The source need not exist. Only the offsets of a stretch are read from its files. Records that the flow copied
-from behind the archive's end are left out.
+The source need not exist. Only the offsets of a stretch are read from its files: Parquet's statistics let Spark
+skip the others. Records that the flow copied from behind the archive's end are left out.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.records import encode_as_logged
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.archive.archive_source import ArchiveCluster, ArchiveLog
+from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
-from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.archive.spot_reads import ArchiveRowReader, SpotReadArchive
+from mirrorflow_seed.archive.rows import FILE_SCHEMA, one_task_session, record_of
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.location import Location
@@ -40,6 +40,72 @@ from mirrorflow_seed.verify.windows import Split
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+
+T = TypeVar("T")
+# A fetch of at most SMALL_FETCH_BYTES needs only a few records; a larger one is a search.
+SMALL_FETCH_BYTES: Final = 64 << 10
+SMALL_FETCH_RECORDS: Final = 16
+SEARCH_RECORDS: Final = 2_000
+
+
+class ArchiveRowReader:
+    """Reads rows of an archive's files."""
+
+    def __init__(self, context: "SparkContext", location: Location) -> None:
+        self.context = context
+        self._spark = one_task_session(context)
+        self._location = location
+
+    def first(self, file: ArchivedFile, offset: int, count: int) -> list[Any]:
+        """Returns the first *count* rows of *file* from *offset* on."""
+        found: list[Any] = self._frame([file], offset, file.end).limit(count).collect()
+        return found
+
+    def in_one_task(
+        self,
+        files: Sequence[ArchivedFile],
+        start: int,
+        end: int,
+        work: Callable[[Iterator[Any]], Iterator[T]],
+    ) -> list[T]:
+        """Runs *work* in one task on the rows of *files* from *start* up to *end*, files in any order."""
+        if not files:
+            return list(work(iter(())))
+        found: list[T] = self._frame(files, start, end).rdd.coalesce(1).mapPartitions(work).collect()
+        return found
+
+    def _frame(self, files: Sequence[ArchivedFile], start: int, end: int) -> Any:
+        frame = self._spark.read.schema(FILE_SCHEMA).parquet(
+            *(self._location.uri_of(one.path) for one in files)
+        )
+        return frame.where(f"offset >= {start} AND offset < {end}")
+
+
+class SpotReadArchive(ArchiveCluster):
+    """An archive as source for reads of a few records, answered from its files, for all partitions."""
+
+    def __init__(self, alias: str, manifest: Manifest, rows: ArchiveRowReader) -> None:
+        super().__init__(alias, manifest)
+        self._rows = rows
+
+    def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
+        """Returns one batch with the next records at or after *offset*, all from one file."""
+        count = SMALL_FETCH_RECORDS if max_bytes <= SMALL_FETCH_BYTES else SEARCH_RECORDS
+        for file in self.partitions[partition].files:
+            if file.end <= offset:
+                continue
+            records = [record_of(row) for row in self._rows.first(file, offset, count)]
+            if not records:
+                continue
+            reach = records[0].offset + BATCH_OFFSETS  # a batch's deltas have 32 bits
+            near = [one for one in records if one.offset < reach]
+            # If the file has no more records, the batch extends to its end.
+            is_last = len(records) < count and len(near) == len(records)
+            end = min(file.end, reach) if is_last else near[-1].offset + 1
+            return encode_as_logged(near, codec=0, next_offset=end)
+        return bytearray()
+
 
 POLL_S = 0.5
 
@@ -63,7 +129,7 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_archive(job)
-    return driver.run(files, job, display=display, spark=spark, work=verification, light=False)
+    return driver.run(files, job, display=display, spark=spark, work=verification)
 
 
 def verification(
@@ -84,10 +150,9 @@ def verification(
     first = driver.first_report(job, verify_plan)
     publish(first)
     results = _compare(
-        spark,
         rows,
         manifest,
-        verify_plan,
+        verify_plan.splits,
         files,
         compare_settings,
         lambda done: publish(report_of(first, done)),
@@ -123,16 +188,15 @@ async def _planned(
 
 
 def _compare(
-    spark: "SparkContext",
     rows: ArchiveRowReader,
     manifest: Manifest,
-    verify_plan: VerifyPlan,
+    splits: Sequence[Split],
     files: FlowFiles,
     compare_settings: CompareSettings,
     publish: Callable[[list[StretchResult]], None],
 ) -> list[StretchResult]:
     """Runs a one-task Spark job per stretch, as many at once as there are cores. Raises JobFailedError."""
-    slots = max(1, min(int(spark.defaultParallelism), len(verify_plan.splits)))
+    slots = max(1, min(int(rows.context.defaultParallelism), len(splits)))
     if compare_settings.bytes_per_second is not None:
         compare_settings = replace(
             compare_settings, bytes_per_second=compare_settings.bytes_per_second / slots
@@ -157,7 +221,7 @@ def _compare(
             raise JobFailedError(f"{key} cannot be compared: {cause_of(error)}") from error
 
     with ThreadPoolExecutor(max_workers=slots) as pool:
-        waiting = {pool.submit(one, split) for split in verify_plan.splits}
+        waiting = {pool.submit(one, split) for split in splits}
         try:
             while waiting:
                 ended, waiting = wait(waiting, timeout=POLL_S)
@@ -167,7 +231,7 @@ def _compare(
         except BaseException:
             # After a signal or a failed stretch, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
-            spark.cancelAllJobs()
+            rows.context.cancelAllJobs()
             raise
     return done
 

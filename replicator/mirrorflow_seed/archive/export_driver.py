@@ -8,15 +8,27 @@ restart after a kill, with the same `run.id`, starts over and removes the files 
 
 import asyncio
 import json
+import re
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_seed.archive.export_plan import ExportRange, plan_ranges, survey
-from mirrorflow_seed.archive.manifest import CLAIM_NAME, MANIFEST_NAME, Manifest, encode
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.archive.export_plan import ExportRange, ExportSurvey, plan_ranges, survey
+from mirrorflow_seed.archive.manifest import (
+    CLAIM_NAME,
+    MANIFEST_NAME,
+    ArchivedConfig,
+    ArchivedFile,
+    ArchivedPartition,
+    ArchivedTopic,
+    Manifest,
+    encode,
+    folder_of,
+)
 from mirrorflow_seed.archive.range_reader import RangeResult, RangeResults, read_ranges
 from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
@@ -28,17 +40,7 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, wh
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-import re
 
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_plan import ExportSurvey
-from mirrorflow_seed.archive.manifest import (
-    ArchivedConfig,
-    ArchivedFile,
-    ArchivedPartition,
-    ArchivedTopic,
-    folder_of,
-)
 
 # Spark names a file after its task, whose number is the index of the range in the plan.
 _PART = re.compile(r"part-(\d+)-")
@@ -158,7 +160,11 @@ def run(
         found = asyncio.run(survey(settings))
         ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=file_bytes)
         reporter.running(total=len(found.extents))
-        results = _write(context, location, ranges, files, job, archive_id, reporter)
+        share = None
+        if job.bytes_per_second is not None:
+            share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
+        read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share)
+        results = _write(context, location, ranges, read, reporter)
         files_written = written_files(location.data(), ranges, results, location=location.text)
         manifest = Manifest(
             archive_id=archive_id,
@@ -222,24 +228,19 @@ def _write(
     context: "SparkContext",
     location: Location,
     ranges: tuple[ExportRange, ...],
-    files: FlowFiles,
-    job: JobSettings,
-    archive_id: str,
+    read: Callable[..., Iterator[tuple[object, ...]]],
     reporter: JobReporter,
 ) -> Mapping[int, RangeResult]:
+    """Writes the rows that *read* yields in its tasks; returns the result of each range."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
     if not ranges:
         return {}
     results = context.accumulator({}, RangeResults())
-    share = None
-    if job.bytes_per_second is not None:
-        share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
-    read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share, results=results)
     spark = SparkSession(context)
     # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
-    rows = context.parallelize(ranges, len(ranges)).mapPartitions(read)
+    rows = context.parallelize(ranges, len(ranges)).mapPartitions(partial(read, results=results))
     frame = spark.createDataFrame(rows, ROW_SCHEMA, verifySchema=False)
     stop = threading.Event()
 

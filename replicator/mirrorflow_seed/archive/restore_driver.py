@@ -15,7 +15,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,10 @@ from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -33,22 +37,24 @@ from mirrorflow_seed.archive.manifest import (
 )
 from mirrorflow_seed.archive.restore_check import compare
 from mirrorflow_seed.archive.restore_task import FileResult, FileTask, restore_file, without_source
-from mirrorflow_seed.archive.rows import FILE_SCHEMA
-from mirrorflow_seed.archive.spot_reads import ONE_TASK_CONF
+from mirrorflow_seed.archive.rows import FILE_SCHEMA, one_task_session
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
     ArchiveDamagedError,
     ArchiveIncompleteError,
+    ArchiveUnfitError,
     FlowLostError,
     JobFailedError,
 )
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.report import Cost
+from mirrorflow_seed.seed.plan import SeedShare
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult, WaveSettings
+from mirrorflow_seed.seed.survey import SeedSurvey
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import (
@@ -61,18 +67,10 @@ from mirrorflow_seed.settings import (
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-from mirrorflow_core.settings import SourceSettings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.errors import ArchiveUnfitError
-from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.survey import SeedSurvey
 
 NAMED_MAX = 5  # files in an error
+UNCOPIED_NAMED_MAX = 10  # topics in an error
 COMPARE_KEY = "archive.compare"  # false: skip the comparison
 POLL_S = 0.5
 # Attempts of a file that its tasks did not finish, because a cluster was unreachable or the rate is low.
@@ -85,80 +83,101 @@ def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
     """Restores the target from `archive` and returns the exit status. Raises SeedError, MirrorFlowError."""
+    require_archive(job)
     settings = without_source(files.load())
-    folder, compares = require_archive(job), flag_of(job.extra, COMPARE_KEY, default=True)
     require_shared_positions(settings)
     coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     with (
         JobReporter("restore", job.run_id, display, handler=coordinator) as reporter,
         session_of(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
     ):
-        location = Location(context, folder)
-        restoration = ArchiveRestore(
-            settings=settings, manifest=read_manifest(location), location=location.text
-        )
-        return asyncio.run(
-            _restore(context, restoration, location, files, job, coordinator, reporter, compares=compares)
-        )
+        return asyncio.run(RestoreJob(files, job, context, reporter, coordinator).run())
 
 
-UNCOPIED_NAMED_MAX = 10  # topics in an error
+class RestoreJob:
+    """One restore on the Spark of *context*."""
 
+    def __init__(
+        self,
+        files: FlowFiles,
+        job: JobSettings,
+        context: "SparkContext",
+        reporter: JobReporter,
+        coordinator: Coordinator,
+    ) -> None:
+        self.context, self.reporter, self.coordinator = context, reporter, coordinator
+        self.location = Location(context, require_archive(job))
+        self.manifest = read_manifest(self.location)
+        self._files, self._job = files, job
+        self._settings = without_source(files.load())
+        self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRestore:
-    """The input of the restore's tasks; `names` maps source to target topics."""
-
-    group: str  # the job's name in the claim of the flow
-    initial: bool  # the flow begins with this job
-    names: Mapping[str, str]
-    # Source offsets where the flow continues, for partitions it has copied.
-    next_offsets: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveRestore:
-    """An archive and the flow that restores it; *location* is the archive's folder."""
-
-    settings: SourceSettings
-    manifest: Manifest
-    location: str
-
-    async def open(self, job: str) -> SeedSurvey:
-        """Connects to the target; returns a survey with the archive as source, which the caller closes.
-
-        *job* is its kind and run id.
-        """
-        settings = self.settings
-        resolve = Resolver(settings.providers).resolve_client
-        target = await Cluster.connect(settings.target_admin, resolve=resolve)
-        return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target, job)
-
-    async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> PreparedRestore:
-        """Creates the target topics, takes the flow and checks that the restore is possible.
+    async def run(self) -> int:
+        """Restores and compares; returns the exit status.
 
         Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
         """
-        require_isolation(self.manifest, self.settings, self.location)
+        settings = self._settings
+        resolve = Resolver(settings.providers).resolve_client
+        target = await Cluster.connect(settings.target_admin, resolve=resolve)
+        archive = ArchiveCluster(settings.source_alias, self.manifest)
+        survey = SeedSurvey.over(settings, archive, target, f"restore-{self._job.run_id}")
+        try:
+            return await self._restore(survey)
+        finally:
+            await survey.close()
+
+    async def _restore(self, survey: SeedSurvey) -> int:
+        require_isolation(self.manifest, self._settings, self.location.text)
         arrangement = await survey.arrange()
+        names = arrangement.names
         if arrangement.uncopied:
             raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:UNCOPIED_NAMED_MAX]))
-        if not arrangement.names:
+        if not names:
             raise ArchiveUnfitError(
-                location=self.location,
+                location=self.location.text,
                 problem="the flow copies none of its topics",
                 action="check spec.topics of the flow",
             )
         initial = await survey.take_flow()
-        if not accept_foreign:
+        if not self._job.accept_foreign:
             await survey.require_no_foreign_records(arrangement)
-        found = PreparedRestore(
-            group=survey.group, initial=initial, names=arrangement.names, next_offsets=survey.next_offsets
+        self._require_no_gap(survey, names)
+        wave = WaveSettings(
+            files=self._files,
+            group=survey.group,
+            initial=initial,
+            seconds=NO_END_S,
+            url=driver_url(self.context, self.reporter.port, self.coordinator.path),
+            bytes_per_second=self.coordinator.task_bytes_per_second,
         )
-        self._require_no_gap(found)
-        return found
+        restorer = FileRestorer(self, wave, names, survey.next_offsets)
+        shares = self._shares(survey, names)
+        retention = RetentionHolder(survey, follows=False)
+        await retention.begin(names, shares)
+        with _signals(restorer.stop):
+            try:
+                await survey.store_starts(shares)
+                await asyncio.to_thread(restorer.run)
+            finally:
+                await retention.end()
+        if self.coordinator.stop:
+            self.reporter.stopped("Stopped cleanly; the next start resumes.")
+            return EXIT_STOPPED
+        message = f"{restorer.files_done} files are restored."
+        if self._compares:
+            await survey.read_positions()
+            compared = await asyncio.to_thread(
+                compare, self.context, self.manifest, names, survey.next_offsets, self._files
+            )
+            message += f" {compared.summary}"
+            if compared.different:
+                self.reporter.failed(message)
+                return EXIT_FAILED
+        self.reporter.ended(message=message)
+        return EXIT_DONE
 
-    def shares(self, found: PreparedRestore) -> tuple[SeedShare, ...]:
+    def _shares(self, survey: SeedSurvey, names: Mapping[str, str]) -> tuple[SeedShare, ...]:
         """Returns the partitions as shares of a seed, for their starts and the retention hold."""
         archived = self.manifest.partitions
         return tuple(
@@ -166,21 +185,21 @@ class ArchiveRestore:
                 index=index,
                 topic=key.topic,
                 partition=key.partition,
-                start=max(archived[key].start, found.next_offsets.get(key, 0)),
+                start=max(archived[key].start, survey.next_offsets.get(key, 0)),
                 end=archived[key].end,
                 bytes=sum(one.tally.bytes for one in archived[key].files),
             )
             for index, key in enumerate(sorted(archived))
-            if key.topic in found.names and archived[key].files
+            if key.topic in names and archived[key].files
         )
 
-    def _require_no_gap(self, found: PreparedRestore) -> None:
+    def _require_no_gap(self, survey: SeedSurvey, names: Mapping[str, str]) -> None:
         """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
-            at = found.next_offsets.get(key)
-            if key.topic in found.names and at is not None and at < archived.start and archived.records:
+            at = survey.next_offsets.get(key)
+            if key.topic in names and at is not None and at < archived.start and archived.records:
                 raise ArchiveUnfitError(
-                    location=self.location,
+                    location=self.location.text,
                     problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
                     action="restore an archive that begins at or before that offset",
                 )
@@ -195,51 +214,6 @@ def require_isolation(manifest: Manifest, settings: SourceSettings, location: st
             problem=f"it was read {manifest.isolation}, and the flow reads {isolation}",
             action=f"use a flow with isolation.level={manifest.isolation}",
         )
-
-
-async def _restore(
-    context: "SparkContext",
-    restoration: ArchiveRestore,
-    location: Location,
-    files: FlowFiles,
-    job: JobSettings,
-    coordinator: Coordinator,
-    reporter: JobReporter,
-    *,
-    compares: bool,
-) -> int:
-    survey = await restoration.open(f"restore-{job.run_id}")
-    try:
-        prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
-        restorer = FileRestorer(
-            context, location, restoration.manifest, prepared, files, coordinator, reporter
-        )
-        shares = restoration.shares(prepared)
-        retention = RetentionHolder(survey, follows=False)
-        await retention.begin(prepared.names, shares)
-        with _signals(restorer.stop):
-            try:
-                await survey.store_starts(shares)
-                await asyncio.to_thread(restorer.run)
-            finally:
-                await retention.end()
-        if coordinator.stop:
-            reporter.stopped("Stopped cleanly; the next start resumes.")
-            return EXIT_STOPPED
-        message = f"{restorer.files_done} files are restored."
-        if compares:
-            await survey.read_positions()
-            compared = await asyncio.to_thread(
-                compare, context, restoration.manifest, prepared.names, survey.next_offsets, files
-            )
-            message += f" {compared.summary}"
-            if compared.different:
-                reporter.failed(message)
-                return EXIT_FAILED
-        reporter.ended(message=message)
-        return EXIT_DONE
-    finally:
-        await survey.close()
 
 
 @contextlib.contextmanager
@@ -284,34 +258,20 @@ class FileRestorer:
 
     def __init__(
         self,
-        context: "SparkContext",
-        location: Location,
-        manifest: Manifest,
-        prepared: PreparedRestore,
-        files: FlowFiles,
-        coordinator: Coordinator,
-        reporter: JobReporter,
+        restore: RestoreJob,
+        wave: WaveSettings,
+        names: Mapping[str, str],
+        known: Mapping[TopicPartition, int],
     ) -> None:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
-        self._spark = SparkSession(context)
-        for key, value in ONE_TASK_CONF.items():
-            self._spark.conf.set(key, value)
-        self._context = context
-        self._location = location
-        self._manifest = manifest
-        self._names = prepared.names
-        self._known = prepared.next_offsets
-        self._coordinator = coordinator
-        self._reporter = reporter
-        self._wave = WaveSettings(
-            files=files,
-            group=prepared.group,
-            initial=prepared.initial,
-            seconds=NO_END_S,
-            url=driver_url(context, reporter.port, coordinator.path),
-            bytes_per_second=coordinator.task_bytes_per_second,
-        )
+        self._context = restore.context
+        self._spark = one_task_session(restore.context)
+        self._location = restore.location
+        self._manifest = restore.manifest
+        self._coordinator = restore.coordinator
+        self._reporter = restore.reporter
+        self._wave = wave
+        self._names = names  # of topics, source -> target
+        self._known = known  # source offsets where the flow continues, for partitions it has copied
         self._lock = threading.Lock()
         self.files_done = 0
         self._partitions_done = 0

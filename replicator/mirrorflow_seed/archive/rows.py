@@ -14,12 +14,16 @@ A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than P
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Header, Record
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 # Spark schemas. Written rows begin with the columns that become folders.
 FILE_SCHEMA: Final = (
@@ -114,3 +118,24 @@ def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
     if at + length > len(raw):
         raise CorruptRecordsError("headers_raw of an archived record ends too early")
     return raw[at : at + length], at + length
+
+
+# One task reads a whole file of any size, so that its rows arrive in order.
+ONE_TASK_CONF: Final = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    # Read row by row: a batch of thousands of rows of a megabyte each would not fit into memory.
+    "spark.sql.parquet.enableVectorizedReader": "false",
+}
+
+
+def one_task_session(context: "SparkContext") -> "SparkSession":
+    """Returns a session whose tasks each read a whole file."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
+
+    session = SparkSession(context)
+    for key, value in ONE_TASK_CONF.items():
+        session.conf.set(key, value)
+    return session

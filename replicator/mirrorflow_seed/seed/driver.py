@@ -9,7 +9,6 @@ where to continue. SIGTERM or Ctrl-C ends the tasks gracefully.
 
 import asyncio
 import contextlib
-import functools
 import logging
 import signal
 import time
@@ -60,35 +59,26 @@ ARRANGE_AGAIN_S: Final = 2.0
 T = TypeVar("T")
 log = logging.getLogger("mirrorflow.seed")
 
-# Runs tasks and returns their results; blocks. `cancel`, called from another thread, ends it.
-Run = Callable[[Sequence[SeedTask], WaveSettings], list[TaskResult]]
-
 
 class SeedJob:
-    """One run of a seed. *run* and *cancel* call Spark; *slots* returns how many tasks run at once."""
+    """One run of a seed on the Spark of *context*."""
 
     def __init__(
         self,
         files: FlowFiles,
         job: JobSettings,
-        *,
+        context: "SparkContext",
         status_server: JobStatusServer,
         coordinator: Coordinator,
-        run: Run,
-        cancel: Callable[[], None],
-        slots: Callable[[], int],
-        url: str,
     ) -> None:
         self._files = files
         self._job = job
         self._settings: SourceSettings = files.load()
         require_shared_positions(self._settings)
+        self._context = context
         self._status_server = status_server
         self._coordinator = coordinator
-        self._run_tasks = run
-        self._cancel = cancel
-        self._slots = slots
-        self._url = url
+        self._url = driver_url(context, status_server.port, coordinator.path)
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._message = ""
@@ -117,7 +107,7 @@ class SeedJob:
 
     def _stop(self) -> None:
         if self._coordinator.stop:
-            self._cancel()  # a second signal stops at once
+            self._context.cancelAllJobs()  # a second signal stops at once
         self._coordinator.stop_tasks()
         log.info("stopping: tasks finish their in-flight requests")
 
@@ -162,7 +152,10 @@ class SeedJob:
         catching_up = stalled = 0
         while not self._coordinator.stop:
             failed = {one.index for one in self._progress.failed}
-            tasks = tasks_of((one for one in shares if one.index not in failed), slots=self._slots())
+            tasks = tasks_of(
+                (one for one in shares if one.index not in failed),
+                slots=int(self._context.defaultParallelism),
+            )
             if tasks:
                 before = self._progress.lag
                 await self._retry_transient(partial(survey.store_starts, shares))
@@ -232,7 +225,7 @@ class SeedJob:
             if self._coordinator.stop:
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() - stopped_s > STOP_S:
-                    await asyncio.to_thread(self._cancel)
+                    await asyncio.to_thread(self._context.cancelAllJobs)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         try:
@@ -241,6 +234,17 @@ class SeedJob:
             # After a stop, tasks that did not end were cancelled, and Spark reports that as a failure.
             if not self._coordinator.stop:
                 raise
+
+    def _run_tasks(self, tasks: Sequence[SeedTask], wave: WaveSettings) -> list[TaskResult]:
+        """Runs *tasks* and returns their results; blocks. `cancelAllJobs`, from another thread, ends it."""
+        work = partial(run_tasks, wave=wave)
+        try:
+            results: list[TaskResult] = (
+                self._context.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
+            )
+        except Exception as error:
+            raise JobFailedError(f"Spark has failed the job: {cause_of(error)}") from error
+        return results
 
     def _record_results(self, ended: Sequence[TaskResult]) -> None:
         for one in ended:
@@ -375,7 +379,7 @@ def run(
     status_server = JobStatusServer(SeedReport(run_id=job.run_id), display=display, handler=coordinator)
     try:
         with session_of(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
-            return asyncio.run(_job(files, job, status_server, coordinator, context).run())
+            return asyncio.run(SeedJob(files, job, context, status_server, coordinator).run())
     except BaseException as error:
         newest = status_server.newest
         if isinstance(newest, SeedReport) and newest.phase is JobPhase.PREPARING:
@@ -385,30 +389,3 @@ def run(
         raise
     finally:
         status_server.close()
-
-
-def _job(
-    files: FlowFiles,
-    job: JobSettings,
-    status_server: JobStatusServer,
-    coordinator: Coordinator,
-    spark: "SparkContext",
-) -> SeedJob:
-    def run_on_spark(tasks: Sequence[SeedTask], wave: WaveSettings) -> list[TaskResult]:
-        spread = spark.parallelize(tasks, len(tasks)).mapPartitions(functools.partial(run_tasks, wave=wave))
-        try:
-            results: list[TaskResult] = spread.collect()
-        except Exception as error:
-            raise JobFailedError(f"Spark has failed the job: {cause_of(error)}") from error
-        return results
-
-    return SeedJob(
-        files,
-        job,
-        status_server=status_server,
-        coordinator=coordinator,
-        run=run_on_spark,
-        cancel=spark.cancelAllJobs,
-        slots=lambda: int(spark.defaultParallelism),
-        url=driver_url(spark, status_server.port, coordinator.path),
-    )

@@ -72,12 +72,11 @@ def run(
     display: Display | None = None,
     spark: "SparkContext | None" = None,
     work: "Work | None" = None,
-    light: bool = True,
 ) -> int:
     """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
     With *spark*, the job uses that context and leaves it open. *work* does the comparison, by default
-    `verification`. *light* is False where records pass through Spark's JVM.
+    `verification`; records of any other pass through Spark's JVM.
 
     Raises SeedError, SettingError, ClusterError.
     """
@@ -85,7 +84,7 @@ def run(
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display)
     try:
         with _stoppable():
-            found = _verify(files, job, status_server, spark, work or verification, light=light)
+            found = _verify(files, job, status_server, spark, work)
     except _StoppedError:
         _end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
@@ -109,14 +108,12 @@ def _verify(
     job: JobSettings,
     status_server: JobStatusServer,
     spark: "SparkContext | None",
-    work: "Work",
-    *,
-    light: bool,
+    work: "Work | None",
 ) -> Verification:
     result = ResultFolder(job)
-    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=light) as context:
+    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=work is None) as context:
         result.prepare(context)
-        found = work(files, job, context, status_server.publish)
+        found = (work or verification)(files, job, context, status_server.publish)
         # In a cluster without an output folder, only this line stays of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
         result.write(context, found)

@@ -12,23 +12,22 @@ The page is one file without scripts and without external fonts or images; all n
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from html import escape
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.settings import JobSettings
 from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.windows import WindowResult
+from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
-from itertools import groupby
 
-from mirrorflow_seed.verify.windows import WindowOutcome
 
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
