@@ -1,12 +1,21 @@
-"""Selects the consumer groups of a flow and reports their offsets on both sides. No I/O.
+"""Translates the offsets of consumer groups, and decides which checkpoints are due and which offsets the target's groups get.
 
-Selection follows Java's DefaultGroupFilter and `listConsumerGroups`. A consumer group is a group of type classic or
-consumer (KIP-848) with protocol type `consumer`, or with none if it only stores offsets. Share groups (KIP-932) and
-streams groups (KIP-1071) keep their progress elsewhere, so offsets written to them would have no effect.
+*Translation*: an exact answer of the offset map is used as it is. Without an answer of the map, the offset syncs decide. If the
+map returns a bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each
+other, the lower one counts. A bound of the map widens over time. A process that does not know its predecessor's translations
+could step back behind them, as with old syncs (KAFKA-13659), so it uses only exact answers of the map.
 
-A report has, for each partition: the source offset, its translation, whether the target's group has it, and if
-not, why; and how many records the group would read again on the target now. `connectors.checkpoint_passes` and the
-command `mirrorflow offsets` collect the facts.
+*Checkpoints* follow Java's MirrorCheckpointTask and CheckpointStore: one is due when the group moved forward or was reset on the
+source, and never moves back for another reason. In doubt the lower offset is used: a record read twice is a nuisance, a skipped
+record is lost. Stricter than in Java: a group that was reset on the source to before all known syncs gets the beginning of the
+target partition; a checkpoint is committed only if the group is still at or past its source offset; the target's group never
+moves back.
+
+*Selection* follows Java's DefaultGroupFilter and `listConsumerGroups`. A consumer group is a group of type classic or consumer
+(KIP-848) with protocol type `consumer`, or with none if it only stores offsets. Share groups (KIP-932) and streams groups
+(KIP-1071) keep their progress elsewhere, so offsets written to them would have no effect.
+
+No I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` collect the facts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""Names a partition: its topic and number."""
+"""Names a partition, and says how far it has been copied.
+
+`connect.position_records` encodes positions in MM2's format, `stores.position_store` stores them.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple

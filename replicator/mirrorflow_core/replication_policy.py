@@ -1,9 +1,13 @@
-"""Names topics on the target, and derives from a name which cluster and topic it came from.
+"""Names topics on the target, and derives from a name which cluster and topic it came from; names flows.
 
 DefaultReplicationPolicy (`<alias><separator><topic>`) and IdentityReplicationPolicy (names unchanged) return
 the results of Kafka 4.x for every name, including pitfalls: under the default policy, a local topic
 `orders.v1` seems to come from a cluster `orders`. Internal topics follow KIP-1074. A user's own policy must
 implement `ReplicationPolicy`. The topics in which a worker stores its state have names that no policy changes.
+
+The id by which a flow claims its source alias is its name. The same MirrorFlow may be applied to two Kubernetes clusters, and
+each must notice the other: so the id of a flow that an operator runs has, after its name, the namespace and the Kubernetes
+cluster: `orders@payments.<uid>`.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Plans which ACLs of the copies to create and to remove on the target. No I/O.
+"""The ACLs that a flow needs, and those of the copies to create and to remove on the target. No I/O.
 
-Follows MM2's rules (`MirrorSourceConnector`: syncTopicAcls, targetAclBinding): topic ACLs are copied with the
+Copying follows MM2's rules (`MirrorSourceConnector`: syncTopicAcls, targetAclBinding): topic ACLs are copied with the
 copies' names, except ALLOW WRITE; ALLOW ALL becomes ALLOW READ. Three things go beyond MM2: prefixed ACLs and
 `*` are copied if the naming keeps prefixes; only differences are written; and ACLs that this flow created are
 removed when the source no longer has a matching ACL (docs/decisions/007-acl-sync.md). An ACL that the flow

@@ -13,7 +13,9 @@ Units of a lost member are reassigned at once. Apache's leader holds them back f
 `scheduled.rebalance.max.delay.ms`, five minutes by default, in case the member returns, because moving a Java
 task is expensive. Here another process continues within seconds, and records do not wait.
 
-Pure.
+Members exchange metadata and assignments through the group coordinator, in the format of Kafka 4.3's
+`IncrementalCooperativeConnectProtocol`. Version 1 is called `compatible`, version 2 `sessioned`; they differ only in the number
+and in that requests between members of a sessioned group are signed. The eager protocol (version 0) is neither written nor read.
 """
 
 import struct

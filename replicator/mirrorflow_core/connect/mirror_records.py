@@ -1,12 +1,19 @@
-"""Encodes and decodes MirrorMaker 2's internal records: offset syncs, checkpoints and heartbeats.
+"""Encodes and decodes the internal records of MirrorMaker 2 (offset syncs, checkpoints, heartbeats) and our offset maps.
 
-Layouts are those of Java's OffsetSync, Checkpoint and Heartbeat: big endian, a string as an int16 length and
-UTF-8, never null; checkpoint and heartbeat values begin with an int16 version, 0. Unreadable data (another
-version, a tombstone, a truncated string) raises ValueError with the problem, never with the content; the
-caller decides to skip it. As in Java, bytes after the last field are ignored.
+Big endian; a string is an int16 length and UTF-8, never null. Layouts are those of Java's OffsetSync, Checkpoint and Heartbeat;
+checkpoint and heartbeat values begin with an int16 version, 0. Unreadable data (another version, a tombstone, a truncated
+string) raises ValueError with the problem, never with the content; the caller decides to skip it. Bytes after the last field are
+ignored, as in Java, so that a later version may add fields.
 
-Pure: `copy.offset_sync_writer`, `connectors.checkpoint_passes` and `connectors.heartbeat_connector` write
-them.
+The offset map topic, `mm2-offset-map.<source alias>.internal`, has one key per source partition; the latest record counts:
+
+    key     topic STRING, partition INT32                        as in an offset sync
+    value   version INT16 = 0
+            source topic id STRING, target topic id STRING       as text; "" where brokers have none
+            generation, ordinal, upstream end, number of runs    VARLONG each, as in record batches (zigzag)
+            of each run: upstream - end of the run before, downstream - end of the run before,
+                         upstream length, downstream length, records          VARLONG each; the first from 0
+            leader epoch of the target                           VARLONG; 0 where it is absent
 """
 
 import struct

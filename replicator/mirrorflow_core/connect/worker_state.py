@@ -1,8 +1,11 @@
-"""The current configs and statuses of a Connect worker group, replayed from the config and status topics.
+"""The current configs and statuses of a Connect worker group, and the task configs that MirrorFlow's connectors get.
 
-Equivalent to Java's ClusterConfigState and its status cache. Guarantees: task configs take effect with their
-commit, and only if all of them are present. Compaction may have removed one of an older set; the connector is
+Replayed from the config and status topics, as Java's ClusterConfigState and its status cache. Guarantees: task configs take
+effect with their commit, and only if all of them are present. Compaction may have removed one of an older set; the connector is
 then inconsistent until its task configs are written again (`KafkaConfigBackingStore`).
+
+In a task config, `task.assigned.partitions` is MirrorSourceConfig's. `mirrorflow.task.initial` is ours and Java ignores it; it
+marks partitions that existed when the flow began. Values are the connector's, with references unresolved.
 """
 
 from collections.abc import Mapping, Sequence

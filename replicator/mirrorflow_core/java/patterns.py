@@ -1,4 +1,4 @@
-"""Matches Java's regular expressions that users write, within a bounded time: single ones, lists, replacements.
+"""Matches Java's regular expressions that users write, within a bounded time: single ones, lists of a setting, replacements.
 
 Java's engine and this one backtrack: an expression such as `(a|a)*$` can take time exponential in a name's
 length. A match is aborted after MATCH_LIMIT_S. The slow matches of one expression within WINDOW_S get

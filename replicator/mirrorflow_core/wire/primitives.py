@@ -1,7 +1,9 @@
-"""Reads the fields of a Kafka message in place, in the flexible and the non-flexible form.
+"""Reads and writes the primitive types of Kafka's protocol: fields of messages in place, and the zigzag varints of records.
 
-Used only on the hot path (fetch, produce); kafka-python's generated classes read all other messages. Source:
-Kafka protocol guide, "Protocol primitive types"; KIP-482 for the flexible form.
+Used on the hot path (fetch, produce, records); kafka-python's generated classes read all other messages. Sources: Kafka protocol
+guide, "Protocol primitive types"; KIP-482 for the flexible form of messages; KIP-98 and ByteUtils for varints: seven bits per
+byte, lowest first. Small varints, nearly all of them, come from a table. 64-bit arithmetic wraps as Java's does, so every
+timestamp and every difference of two has exactly one encoding.
 """
 
 import struct

@@ -1,8 +1,12 @@
-"""Writes produce requests and reads produce responses without copying records.
+"""Writes produce requests and reads produce responses without copying records; knows which batches a topic accepts.
 
 Uses version 8 (Kafka 2.4) instead of the newest: its non-flexible form is cheap to write by hand, it works
 inside and outside of transactions, and every broker up to 4.x accepts it. The broker takes exactly one batch
 per partition and request (ProduceRequest.validateRecords). Source: ProduceRequest.json, ProduceResponse.json.
+
+A broker checks the size of a batch twice (UnifiedLog.append): as it arrived and, if the topic's `compression.type` names another
+codec than the batch's, after recompression. A batch that the target stores as sent therefore counts by its size. Any other batch
+counts by its uncompressed size, because no codec makes data noticeably larger.
 """
 
 import struct

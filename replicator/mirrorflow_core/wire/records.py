@@ -50,7 +50,11 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes, count: int) -> int:
-    """Return the partition that Java's default partitioner chooses for *key* among *count* partitions."""
+    """Return the partition that Java's default partitioner chooses for *key* among *count* partitions.
+
+    Compacted topics that Java reads require the same one: compaction keeps one record per key and partition. Source:
+    Utils.murmur2, BuiltInPartitioner.
+    """
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 

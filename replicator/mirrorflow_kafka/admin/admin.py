@@ -1,5 +1,7 @@
 """The admin API of one cluster: re-exports the requests of this package, except log reads and groups."""
 
+# ruff: noqa: F401
+
 from mirrorflow_core.topic_acls import AclBinding
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
@@ -40,43 +42,3 @@ from mirrorflow_kafka.admin.transactions import (
     try_add_partitions_to_txn,
 )
 from mirrorflow_kafka.client.error_codes import BrokerRefusal
-
-__all__ = [
-    "AclBinding",
-    "ActiveProducer",
-    "BrokerRefusal",
-    "ConfigChange",
-    "ConfigEntry",
-    "ConfigSource",
-    "EpochEnd",
-    "ListedOffset",
-    "NewTopic",
-    "ProducersAnswer",
-    "add_partitions_to_txn",
-    "alter_topic_configs",
-    "cluster_operations",
-    "create_acls",
-    "create_partitions",
-    "create_topic_and_wait",
-    "create_topics",
-    "delete_acls",
-    "delete_records",
-    "describe_acls",
-    "describe_broker_configs",
-    "describe_producers",
-    "describe_topic_configs",
-    "describe_topic_setting",
-    "empty_transaction",
-    "end_offset_for_leader_epoch",
-    "end_txn",
-    "init_producer_id",
-    "list_offsets",
-    "list_topics",
-    "log_sizes",
-    "may_coordinate",
-    "may_write_as",
-    "offsets_at",
-    "produce",
-    "topic_operations",
-    "try_add_partitions_to_txn",
-]

@@ -1,8 +1,10 @@
-"""One open connection to one broker; requests and responses keep their order.
+"""One connection to one broker: version negotiation, SASL authentication, then requests and responses in order.
 
 `send` is for Fetch and Produce and copies no bytes; `call` is for all other requests. When a connection ends,
 all unanswered requests fail with ConnectionLostError. Nothing is retried here: `client.cluster` and the
 partition copiers decide whether a request may be repeated. `client.pool` opens connections.
+
+ApiVersions falls back to version 0 (KIP-511); SASL uses SaslHandshake 1 and SaslAuthenticate requests (KIP-152).
 """
 
 import asyncio

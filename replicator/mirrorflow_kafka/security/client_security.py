@@ -1,8 +1,12 @@
-"""Builds a client's TLS and SASL setup from Java's `security.protocol`, `ssl.*` and `sasl.*` settings.
+"""Checks a client's connection settings, and builds its TLS and SASL setup, from Java's property names.
 
-`build_security` reads every file and refuses invalid settings up front; afterwards only tokens are fetched.
-Secrets rotate by building it again from newly resolved properties. `java.security_keys` defines how each key
-is treated. Nothing is logged here: the caller logs `ClientSecurity.warnings` once.
+`check_client` rejects, before anything starts, what no broker, file or secret can make valid. Errors that may be transient are
+left to the connection: unresolvable host names, missing files and secrets. Addresses are those of Java's ClientUtils: host:port
+or [IPv6]:port, also after protocol://.
+
+`build_security` reads every file and refuses invalid settings up front; afterwards only tokens are fetched. Secrets rotate by
+building it again from newly resolved properties. `java.security_keys` defines how each key is treated. Nothing is logged here:
+the caller logs `ClientSecurity.warnings` once.
 """
 
 import re

@@ -7,6 +7,12 @@ Java 9 and later.
 It is more lenient than Java, without trusting more than the store holds: PEM is detected without a type, certificates
 in a PKCS12 store need no Java attribute, and keys may be in PKCS #1 or SEC1 form. `cryptography` is imported only for
 PKCS12, and only on use, because it takes 9 MiB of memory.
+
+JKS, versions 1 and 2, big endian: magic FEEDFEED, version, count, entries, SHA-1 over (password UTF-16BE, "Mighty Aphrodite", all
+preceding bytes). Entry 1: alias UTF, date int64, protected key (int32 size), chain (count of certificates). Entry 2: alias, date,
+one certificate. A certificate: its type as UTF (version 2 only), int32 size, DER. A protected key is an EncryptedPrivateKeyInfo
+of OID 1.3.6.1.4.1.42.2.17.1.1: salt (20 bytes), key XOR SHA-1 chain over (password, previous), SHA-1(password, key) (20 bytes).
+JCEKS protects keys differently and is not read. Source: sun.security.provider.JavaKeyStore and KeyProtector (javadoc).
 """
 
 import base64

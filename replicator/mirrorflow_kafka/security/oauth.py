@@ -1,8 +1,13 @@
-"""Caches one OAUTHBEARER token for all connections of a client and refreshes it when due (KIP-255).
+"""OAUTHBEARER tokens: their source by Java's settings, and one cached token for all connections of a client (KIP-255).
 
-A token is used until Java's refresh window opens; the next caller then fetches a new one, without a
-background task. While the token is valid, a failing source does no harm. `oauth_tokens`
-provides tokens.
+Sources are an endpoint, a file (KIP-768), or unsigned tokens made here. The endpoint serves the OAuth client credentials grant
+(RFC 6749, 4.4; KIP-768, KIP-1139), retried as in Java. Redirects are not followed, because they would send the secret elsewhere.
+No error shows the secret or the endpoint's query. The token itself is not validated; brokers do that.
+
+A token is used until Java's refresh window opens; the next caller then fetches a new one, without a background task. While the
+token is valid, a failing source does no harm.
+
+Kafka's own handlers and retrievers are known by name; any other is a Java class and is refused. SASL extensions follow KIP-342.
 """
 
 import asyncio

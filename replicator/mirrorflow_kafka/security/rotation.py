@@ -1,13 +1,12 @@
-"""Replaces a cluster's connections, one by one, when its secrets have changed.
+"""Provides a client's current security, and replaces its connections, one by one, when secrets have changed (KIP-710).
 
     poll ──> same secrets as every connection was opened with? ──yes──> sleep
                         │ no
                         └──> open the next connection with the new ones ──accepted──> it replaces the old one
                                           └──refused──> logged once; the old connections stay; retried
 
-An old connection is retired only after its replacement is open and authenticated, and closed when its last
-request is answered (`Connection.retire`), so no write is in doubt. `security.rotation` provides the
-secrets.
+References to secrets are resolved at every call. An old connection is retired only after its replacement is open and
+authenticated, and closed when its last request is answered (`Connection.retire`), so no write is in doubt.
 """
 
 import asyncio

@@ -1,11 +1,12 @@
-"""Creates, checks, reads and writes a compacted Connect topic with any number of partitions.
+"""Creates, checks, reads and writes the compacted topics of Connect and MM2.
 
 When `append` returns, its records are replicated (acks=all). `read_new` returns what a read_committed
 consumer sees: each record once, in partition order, and from the beginning if the topic was re-created.
 Appends are not idempotent, so a failed append may still have been written; in a compacted topic only the last
 record of a key counts.
 
-`stores.position_store` and `stores.worker_topics` interpret the bytes and hold the lock: one call at a time.
+`CompactedTopic` is a topic of Connect with any number of partitions, `MirrorLog` one of MM2's with a single one. Their users
+interpret the bytes; those of a `CompactedTopic` hold a lock: one call at a time.
 """
 
 import asyncio
