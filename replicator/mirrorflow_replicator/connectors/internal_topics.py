@@ -16,8 +16,8 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
-from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector import offset_syncs_topic
 
 log = logging.getLogger(__name__)
