@@ -26,7 +26,6 @@ from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.client.pool import (
-    CONNECT_TIMEOUT_S,
     ConnectionPool,
     PoolKey,
     Reachability,
@@ -166,9 +165,9 @@ class Cluster:
                 addresses=f"broker {key.node_id}",
                 problem="the cluster has no such broker now",
             )
-        return await self._open_at(broker.host, broker.port, node_id=key.node_id, timeout_s=CONNECT_TIMEOUT_S)
+        return await self._open_at(broker.host, broker.port, node_id=key.node_id)
 
-    async def _open_at(self, host: str, port: int, *, node_id: int, timeout_s: float) -> Connection:
+    async def _open_at(self, host: str, port: int, *, node_id: int) -> Connection:
         try:
             connection = await open_connection(
                 host,
@@ -177,7 +176,6 @@ class Cluster:
                 security=self._credentials.security(),
                 cluster=self.alias,
                 node_id=node_id,
-                timeout_s=timeout_s,
                 renew=self._credentials.security,
             )
         except ClusterError as error:
@@ -217,7 +215,7 @@ class Cluster:
         errors: list[ClusterError] = []
         for host, port in addresses:
             try:
-                connection = await self._open_at(host, port, node_id=-1, timeout_s=CONNECT_TIMEOUT_S)
+                connection = await self._open_at(host, port, node_id=-1)
                 try:
                     answer = await connection.call(MetadataRequest(topics=[]), timeout_s=REQUEST_TIMEOUT_S)
                 finally:

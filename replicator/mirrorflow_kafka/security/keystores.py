@@ -21,9 +21,10 @@ import hashlib
 import hmac
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from mirrorflow_core.errors import FileMissingError, InvalidSettingError, RefusedSettingError
 
@@ -33,8 +34,8 @@ _DIGEST_BYTES = 20
 _PROTECTOR_OID = bytes.fromhex("060a2b060104012a02110101")  # with its tag and length
 
 
-class JksError(Exception):
-    """Raised if the bytes are not JKS or a password is wrong; the message holds neither."""
+class StoreError(Exception):
+    """Raised if a store cannot be read or a password is wrong; the message holds no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class _KeyStoreReader:
 
     def take(self, size: int) -> bytes:
         if size < 0 or self.at + size > len(self.data):
-            raise JksError("it is cut short")
+            raise StoreError("it is cut short")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -66,41 +67,39 @@ class _KeyStoreReader:
 
 
 def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
-    """Return the entries of the store *data*. Raises JksError. Without *password* its integrity is not checked, as in Java."""
+    """Return the entries of the store *data*. Raises StoreError. Without *password* its integrity is not checked, as in Java."""
     if len(data) < 12 + _DIGEST_BYTES or data[:4] != JKS_MAGIC:
-        raise JksError("it is not a JKS store")
+        raise StoreError("it is not a JKS store")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if password is not None:
         # The format requires SHA-1; here it only detects damage and wrong passwords.
         expected = hashlib.sha1(_utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False).digest()
         if not hmac.compare_digest(expected, digest):
-            raise JksError("the password does not fit, or the file is damaged")
+            raise StoreError("the password does not fit, or the file is damaged")
     reader = _KeyStoreReader(body)
     reader.take(4)
     version = reader.int32()
     if version not in {1, 2}:
-        raise JksError(f"version {version} of the format is not known")
+        raise StoreError(f"version {version} of the format is not known")
     return tuple(_entry(reader, version) for _ in range(reader.int32()))
 
 
 def open_key(protected: bytes, password: str) -> bytes:
-    """Return the PKCS #8 DER of an entry's *protected* key. Raises JksError if *password* is wrong."""
+    """Return the PKCS #8 DER of an entry's *protected* key. Raises StoreError if *password* is wrong."""
     sealed = _sealed(protected)
     if len(sealed) < 2 * _DIGEST_BYTES:
-        raise JksError("a private key is cut short")
+        raise StoreError("a private key is cut short")
     secret = _utf16(password)
-    block, hidden, check = (
-        sealed[:_DIGEST_BYTES],
-        sealed[_DIGEST_BYTES:-_DIGEST_BYTES],
-        sealed[-_DIGEST_BYTES:],
-    )
+    block, hidden = sealed[:_DIGEST_BYTES], sealed[_DIGEST_BYTES:-_DIGEST_BYTES]
     stream = bytearray()
     while len(stream) < len(hidden):
         block = hashlib.sha1(secret + block, usedforsecurity=False).digest()
         stream += block
     key = bytes(left ^ right for left, right in zip(hidden, stream, strict=False))
-    if not hmac.compare_digest(hashlib.sha1(secret + key, usedforsecurity=False).digest(), check):
-        raise JksError("the key's password does not fit")
+    if not hmac.compare_digest(
+        hashlib.sha1(secret + key, usedforsecurity=False).digest(), sealed[-_DIGEST_BYTES:]
+    ):
+        raise StoreError("the key's password does not fit")
     return key
 
 
@@ -113,40 +112,36 @@ def _entry(reader: _KeyStoreReader, version: int) -> JksEntry:
         return JksEntry(alias=alias, protected_key=key, chain=chain)
     if tag == 2:
         return JksEntry(alias=alias, protected_key=b"", chain=(_certificate(reader, version),))
-    raise JksError("it holds an entry of an unknown kind")
+    raise StoreError("it holds an entry of an unknown kind")
 
 
 def _certificate(reader: _KeyStoreReader, version: int) -> bytes:
     if version == 2:
         kind = reader.text()
         if kind not in {"X.509", "X509"}:
-            raise JksError("it holds a certificate that is not X.509")
+            raise StoreError("it holds a certificate that is not X.509")
     return reader.take(reader.int32())
 
 
 def _sealed(protected: bytes) -> bytes:
     """Return the OCTET STRING of an EncryptedPrivateKeyInfo {SEQUENCE {OID, NULL}, OCTET STRING}."""
-    algorithm, octets = _children(_value(protected, 0x30)[0])
+    algorithm, rest = _value(_value(protected, 0x30)[0], 0x30)
+    octets, _ = _value(rest, 0x04)
     if not algorithm.startswith(_PROTECTOR_OID):
-        raise JksError("a private key is protected in a way that JKS does not have")
+        raise StoreError("a private key is protected in a way that JKS does not have")
     return octets
-
-
-def _children(body: bytes) -> tuple[bytes, bytes]:
-    algorithm, rest = _value(body, 0x30)
-    return algorithm, _value(rest, 0x04)[0]
 
 
 def _value(data: bytes, tag: int) -> tuple[bytes, bytes]:
     """Return the content of the DER value at the start of *data*, and the bytes after it."""
     if len(data) < 2 or data[0] != tag:
-        raise JksError("a private key is damaged")
+        raise StoreError("a private key is damaged")
     size, at = data[1], 2
     if size & 0x80:
         at = 2 + (size & 0x7F)
         size = int.from_bytes(data[2:at], "big")
     if at + size > len(data):
-        raise JksError("a private key is damaged")
+        raise StoreError("a private key is damaged")
     return data[at : at + size], data[at + size :]
 
 
@@ -211,18 +206,17 @@ def client_key_of(
         raise InvalidSettingError(
             key="ssl.key.password", problem="the private key is encrypted and it is not set"
         )
-    chain = b"".join(armoured("CERTIFICATE", der) for der in certificates)
-    return ClientKey(key_pem=keys[0], chain_pem=chain, password=password or "", source=key)
+    return ClientKey(key_pem=keys[0], chain_pem=_chain(certificates), password=password or "", source=key)
 
 
 def armoured(label: str, der: bytes) -> bytes:
     """Return one PEM block."""
     # encodebytes breaks lines at 76 characters, the most that OpenSSL reads.
-    return b"-----BEGIN %b-----\n%b-----END %b-----\n" % (
-        label.encode(),
-        base64.encodebytes(der),
-        label.encode(),
-    )
+    return f"-----BEGIN {label}-----\n{base64.encodebytes(der).decode()}-----END {label}-----\n".encode()
+
+
+def _chain(certificates: tuple[bytes, ...]) -> bytes:
+    return b"".join(armoured("CERTIFICATE", der) for der in certificates)
 
 
 # A store with all public CAs is about 200 KiB; a path such as /dev/zero must not fill the memory.
@@ -264,14 +258,10 @@ def store_format(data: bytes, key: str) -> str:
     raise InvalidSettingError(key=key, problem="the file is none of JKS, PKCS12 and PEM")
 
 
-class Pkcs12Error(Exception):
-    """Raised if the store cannot be read; the message holds no secret."""
-
-
 def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, ...]]:
     """Return the first key as PKCS #8 DER (empty if there is none) and the certificates, the key's own first.
 
-    Raises Pkcs12Error.
+    Raises StoreError.
     """
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
@@ -285,7 +275,7 @@ def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, 
         store = load_pkcs12(data, password.encode() if password else None)
     except (ValueError, UnsupportedAlgorithm):
         problem = "the password does not fit, or the file is damaged or protected by an algorithm that OpenSSL lacks"
-        raise Pkcs12Error(problem) from None
+        raise StoreError(problem) from None
     own = [store.cert.certificate] if store.cert else []
     others = [other.certificate for other in store.additional_certs]
     certificates = tuple(one.public_bytes(Encoding.DER) for one in [*own, *others])
@@ -343,6 +333,7 @@ def _only_pem(properties: Mapping[str, str], side: str, key: str) -> None:
 
 
 _TYPES = frozenset({"JKS", "PKCS12", "PEM"})
+_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,8 +378,8 @@ class StoreFile:
             return certificates_in(blocks_of(self.data, f"{self.side}.location"))
         if self.format == "JKS":
             # A key entry's own certificate is an anchor as well, as in Java's TrustStoreUtil.
-            return tuple(entry.chain[0] for entry in self._jks() if entry.chain)
-        return self._pkcs12()[1]
+            return tuple(entry.chain[0] for entry in self._read(read_jks) if entry.chain)
+        return self._read(read_pkcs12)[1]
 
     def key(self, key_password: str | None) -> ClientKey:
         """Return the private key and chain. Raises InvalidSettingError, which names the password that is wrong."""
@@ -397,42 +388,32 @@ class StoreFile:
             blocks = blocks_of(self.data, location)
             return client_key_of(keys_in(blocks), certificates_in(blocks), key_password, location)
         if self.format == "JKS":
-            entry = next((entry for entry in self._jks() if entry.protected_key), None)
+            entry = next((entry for entry in self._read(read_jks) if entry.protected_key), None)
             if entry is None:
                 raise InvalidSettingError(key=location, problem="the store holds no private key")
             # Java opens a JKS key with the store's password when ssl.key.password is not set.
             password = self.password if key_password is None else key_password
             try:
                 key = open_key(entry.protected_key, password or "")
-            except JksError as error:
+            except StoreError as error:
                 setting = f"{self.side}.password" if key_password is None else "ssl.key.password"
                 raise InvalidSettingError(key=setting, problem=str(error)) from None
             chain = entry.chain
         else:
-            key, chain = self._pkcs12()
+            key, chain = self._read(read_pkcs12)
             if not key:
                 raise InvalidSettingError(key=location, problem="the store holds no private key")
         return ClientKey(
             key_pem=armoured("PRIVATE KEY", key),
-            chain_pem=b"".join(armoured("CERTIFICATE", der) for der in chain),
+            chain_pem=_chain(chain),
             password="",
             source=location,
         )
 
-    def _jks(self) -> tuple[JksEntry, ...]:
+    def _read(self, reader: Callable[[bytes, str | None], _Content]) -> _Content:
         try:
-            return read_jks(self.data, self.password or None)
-        except JksError as error:
-            raise self._unreadable(str(error)) from None
-
-    def _pkcs12(self) -> tuple[bytes, tuple[bytes, ...]]:
-        try:
-            return read_pkcs12(self.data, self.password or None)
-        except Pkcs12Error as error:
-            raise self._unreadable(str(error)) from None
-
-    def _unreadable(self, problem: str) -> InvalidSettingError:
-        missing = "" if self.password else f"; {self.side}.password is not set"
-        return InvalidSettingError(
-            key=f"{self.side}.location", problem=f"the {self.format} store cannot be read: {problem}{missing}"
-        )
+            return reader(self.data, self.password or None)
+        except StoreError as error:
+            missing = "" if self.password else f"; {self.side}.password is not set"
+            problem = f"the {self.format} store cannot be read: {error}{missing}"
+            raise InvalidSettingError(key=f"{self.side}.location", problem=problem) from None

@@ -78,45 +78,6 @@ def _claims(text: str) -> dict[str, object]:
 Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
 
 
-async def post(
-    url: str,
-    request: Request,
-    *,
-    place: str,
-    context: ssl.SSLContext | None,
-    connect_timeout_s: float,
-    read_timeout_s: float,
-) -> tuple[int, bytes]:
-    """Send *request* to *url*; return status and body. Raises TokenError, which shows *place* instead of the URL."""
-    parts = urlsplit(url)
-    tls = context if parts.scheme == "https" else None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        async with asyncio.timeout(connect_timeout_s):
-            reader, writer = await asyncio.open_connection(
-                parts.hostname,
-                port,
-                ssl=tls,
-                server_hostname=certificate_name(parts.hostname) if tls else None,
-            )
-    except TimeoutError:
-        raise TokenError(f"{place} does not answer within {connect_timeout_s:g} s", final=False) from None
-    except ssl.SSLCertVerificationError as error:
-        raise TokenError(f"the certificate of {place} is not accepted ({error.verify_message})") from None
-    except OSError as error:
-        problem = error.strerror or type(error).__name__
-        raise TokenError(f"{place} cannot be reached ({problem})", final=False) from None
-    try:
-        async with asyncio.timeout(read_timeout_s):
-            return await _exchange(reader, writer, request, place)
-    except TimeoutError:
-        raise TokenError(f"{place} does not answer within {read_timeout_s:g} s", final=False) from None
-    except OSError:
-        raise TokenError(f"{place} closed the connection", final=False) from None
-    finally:
-        writer.transport.abort()
-
-
 async def _exchange(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -197,14 +158,7 @@ class ClientCredentials:
         raise AssertionError("the last attempt raises")
 
     async def _ask(self) -> Token:
-        status, body = await post(
-            self.url,
-            self._request(),
-            place=self.place,
-            context=self.context,
-            connect_timeout_s=self.connect_timeout_s,
-            read_timeout_s=self.read_timeout_s,
-        )
+        status, body = await self._post()
         try:
             answer = json.loads(body)
         except ValueError:
@@ -223,6 +177,39 @@ class ClientCredentials:
         return read_token(
             text, origin=self.place, expires_in_s=seconds if isinstance(seconds, int | float) else None
         )
+
+    async def _post(self) -> tuple[int, bytes]:
+        """Send one request; return status and body. Errors show `place` instead of the URL."""
+        url, place = urlsplit(self.url), self.place
+        is_https = url.scheme == "https"
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                reader, writer = await asyncio.open_connection(
+                    url.hostname,
+                    url.port or (443 if is_https else 80),
+                    ssl=self.context if is_https else None,
+                    server_hostname=certificate_name(url.hostname) if is_https and self.context else None,
+                )
+        except TimeoutError:
+            raise TokenError(
+                f"{place} does not answer within {self.connect_timeout_s:g} s", final=False
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise TokenError(f"the certificate of {place} is not accepted ({error.verify_message})") from None
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+            raise TokenError(f"{place} cannot be reached ({problem})", final=False) from None
+        try:
+            async with asyncio.timeout(self.read_timeout_s):
+                return await _exchange(reader, writer, self._request(), place)
+        except TimeoutError:
+            raise TokenError(
+                f"{place} does not answer within {self.read_timeout_s:g} s", final=False
+            ) from None
+        except OSError:
+            raise TokenError(f"{place} closed the connection", final=False) from None
+        finally:
+            writer.transport.abort()
 
     def _request(self) -> Request:
         url = urlsplit(self.url)
@@ -348,22 +335,17 @@ class TokenCache:
                 if serves and held is not None:
                     self._due_at = self._now() + REFRESH_RETRY_S
                     return held.text
-                raise AuthenticationFailedError(
-                    cluster=self._cluster,
-                    address=address,
-                    mechanism="OAUTHBEARER",
-                    problem=f"there is no token: {error}",
-                ) from None
+                raise self._failed(address, f"there is no token: {error}") from None
             if fresh.expires_at is not None and fresh.expires_at <= self._now():
-                raise AuthenticationFailedError(
-                    cluster=self._cluster,
-                    address=address,
-                    mechanism="OAUTHBEARER",
-                    problem="the token has expired already; check its source and the clock",
-                )
+                raise self._failed(address, "the token has expired already; check its source and the clock")
             self._token = fresh
             self._due_at = self._window.due_at(fresh, random.random())  # noqa: S311 - spreads load, hides nothing
             return fresh.text
+
+    def _failed(self, address: str, problem: str) -> AuthenticationFailedError:
+        return AuthenticationFailedError(
+            cluster=self._cluster, address=address, mechanism="OAUTHBEARER", problem=problem
+        )
 
     def forget(self) -> None:
         """Drop the token, so that the next call fetches a new one."""

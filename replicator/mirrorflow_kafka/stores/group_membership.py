@@ -27,7 +27,7 @@ from mirrorflow_core.settings import GroupSettings
 from mirrorflow_kafka.admin.groups import GROUP_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, raise_for
+from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED
 
 ILLEGAL_GENERATION: Final = 22
 UNKNOWN_MEMBER_ID: Final = 25
@@ -94,7 +94,7 @@ class Membership:
         """
         settings = self._settings
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
-        protocols = [protocol_class(name=name, metadata=data) for name, data in metadata.items()]
+        protocols = [protocol_class(*pair) for pair in metadata.items()]
         for _ in range(2):
             answer = await self._call(
                 JoinGroupRequest(
@@ -133,10 +133,7 @@ class Membership:
                 group_instance_id=None,
                 protocol_type=None,
                 protocol_name=None,
-                assignments=[
-                    assignment_class(member_id=member, assignment=data)
-                    for member, data in assignments.items()
-                ],
+                assignments=[assignment_class(*pair) for pair in assignments.items()],
                 max_version=_SYNC_WITHOUT_PROTOCOL,
             ),
             timeout_s=self._settings.rebalance_s + JOIN_MARGIN_S,
@@ -203,4 +200,4 @@ class Membership:
             raise MemberLostError
         if code == REBALANCE_IN_PROGRESS:
             raise MeetAgainError
-        raise_for(code, cluster=self._cluster.alias, request=request, subject=self._settings.group_id)
+        self._cluster.raise_for(code, request, self._settings.group_id)

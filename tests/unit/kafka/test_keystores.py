@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
 from mirrorflow_kafka.security.keystores import (
     JKS_MAGIC,
-    JksError,
+    StoreError,
     client_key,
     open_key,
     read_jks,
@@ -159,14 +159,14 @@ def test_key_that_does_not_belong_is_not_shown(stores: Path):
 
 @given(st.binary(max_size=200), st.sampled_from([b"", JKS_MAGIC + b"\0\0\0\2"]))
 def test_damaged_jks_is_refused_not_crashed(data: bytes, magic: bytes):
-    """Any bytes end in JksError, never in another exception."""
+    """Any bytes end in StoreError, never in another exception."""
     content = magic + data
     try:
         entries = read_jks(content, None)
-    except JksError:
+    except StoreError:
         return
     for entry in entries:
-        with pytest.raises(JksError):
+        with pytest.raises(StoreError):
             open_key(entry.protected_key, "x")
 
 
@@ -174,7 +174,7 @@ def test_every_cut_of_a_store_is_refused(stores: Path):
     """A store that was copied in part never loads with its password."""
     data = (stores / "key.jks").read_bytes()
     for size in range(0, len(data), 7):
-        with pytest.raises(JksError):
+        with pytest.raises(StoreError):
             read_jks(data[:size], STORE)
 
 
@@ -182,7 +182,7 @@ def test_changed_byte_is_found(stores: Path):
     """The integrity digest covers the store."""
     data = bytearray((stores / "trust.jks").read_bytes())
     data[40] ^= 1
-    with pytest.raises(JksError, match="damaged"):
+    with pytest.raises(StoreError, match="damaged"):
         read_jks(bytes(data), STORE)
 
 
