@@ -253,6 +253,13 @@ class FlowOwner:
         if isinstance(found, Fenced):
             self._lose(owned)
             raise FlowTakenError(source=self._settings.source_alias)
+        if found.producers.ids != ids:
+            log.warning(
+                "%s: the last transaction of %s cannot end, because a partition of it has no leader; %s is used instead.",
+                self._settings.name,
+                ids.transactional,
+                found.producers.transactional.transactional_id,
+            )
         return found
 
     async def _begin_unfenced(self, assignment: Assignment) -> None:

@@ -14,10 +14,20 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import Record, load, records
+from tests.harness.kafka.tools import FOREVER, Record, load, records
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, asking, contents, reassign, replicas, wait_until_ready
+from tests.integration.kafka.flows import (
+    DAY_MS,
+    Flow,
+    asking,
+    contents,
+    now_ms,
+    reassign,
+    replicas,
+    wait_until_ready,
+)
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
 from tests.integration.kafka.test_connector import alter
@@ -385,3 +395,33 @@ def test_a_source_that_lost_its_tail_goes_by_policy(
     assert before == copied["fail"]
     assert before + new[1_000:] == copied["alert"]
     assert before + new == copied["restart"]
+
+
+def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(
+    east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
+):
+    """On Kafka 3.9, whose coordinator keeps an id busy until the marker is written: the task takes its spare one."""
+    topic = east.create_topic(unique_topic(), partitions=3, config=FOREVER)
+    load(east, topic, BACKLOG, size_bytes=200, timestamp_ms=now_ms() - 40 * DAY_MS)
+    ends = east.end_offsets(topic)
+    with KafkaCluster(name="trio39", brokers=3, version=OLD_VERSION) as target:
+        internal = {"offset-syncs.topic.replication.factor": "3", "replication.factor": "3"}
+        flow = Flow.new(
+            east, target, tmp_path, connector=internal, worker={"offset.storage.replication.factor": "3"}
+        )
+        remote = target.create_topic(flow.remote(topic), partitions=3, config=FOREVER)
+        with flow.replicator(topic, SLOW) as running:
+            running.wait_for_copy(target, remote, BACKLOG // 10)
+            killed = target.broker(target.leader(remote, 0))
+            killed.kill()
+            others = [one for one in ends if target.leader(remote, one) != killed.id]
+            wait_until(
+                f"partitions {others} are copied",
+                lambda: all(running.partition(topic, one).get("lagRecords") == 0 for one in others),
+                timeout_s=120,
+            )
+            assert running.partition(topic, 0)["lagRecords"] != 0
+            heal(target)
+            flow.assert_committed(topic)
+
+    assert "-spare" in running.log_text()
