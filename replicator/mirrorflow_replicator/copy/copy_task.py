@@ -9,36 +9,97 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.claim import ABANDONED_MS
+from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_core.writer.position import encode_position
 from mirrorflow_core.writer.stream import Span
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
-from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
-from mirrorflow_replicator.copy.expiration_monitor import apply_expiries, follow_expiries
+from mirrorflow_replicator.copy.copier_context import PRODUCER_EXPIRATION_MS, CopierContext, CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_errors import PartitionErrors
+from mirrorflow_replicator.copy.partition_errors import PartitionErrors, follow_stopped_ends
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
-from mirrorflow_replicator.copy.position_writer import PositionWriter
 from mirrorflow_replicator.copy.rate_limiter import PauseWatch, RateLimiter
-from mirrorflow_replicator.copy.source_topics import note_ends, note_stamped_topics
 from mirrorflow_replicator.copy.stall_watch import StallWatch
-from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
 from mirrorflow_replicator.copy.task_parts import TaskParts
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
-from mirrorflow_replicator.copy.task_writer import TaskWriter, UnfencedWriter
+from mirrorflow_replicator.copy.task_writer import PositionWriter, TaskWriter, UnfencedWriter
 from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process import now_ms
+
+TIMESTAMP_TYPE = "message.timestamp.type"
+
+
+async def note_ends(source: Cluster, lanes: Collection[PartitionCopier], *, read_committed: bool) -> None:
+    """Sets the current end offset of each of *lanes*. Raises ClusterError."""
+    ends = await admin.list_offsets(
+        source, [lane.source for lane in lanes], LATEST, read_committed=read_committed
+    )
+    for lane in lanes:
+        lane.start_end = lane.cursor.end_offset = ends[lane.source].offset
+
+
+async def note_stamped_topics(target: Cluster, lanes: Collection[PartitionCopier]) -> None:
+    """Notes which target topics of *lanes* use LogAppendTime, where that may be read. Raises ClusterError."""
+    topics = sorted({lane.target_topic for lane in lanes})
+    kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
+    for lane in lanes:
+        if kinds.get(lane.target_topic) == "LogAppendTime":
+            lane.around.stamped.add(lane.target_topic)
+
+
+# Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
+# minutes).
+READ_EVERY_S = 15.0
+PRODUCER_KEY = "producer.id.expiration.ms"
+TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
+TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
+
+
+async def read_expiries(target: Cluster) -> tuple[int, float]:
+    """Returns the target's expiration settings. Raises ClusterError.
+
+    The first is the age in ms after which leaders forget a record's producer. The second is for how many
+    seconds coordinators remember an unused transactional id.
+    """
+    found = {PRODUCER_KEY: PRODUCER_EXPIRATION_MS, TRANSACTIONAL_ID_KEY: TRANSACTIONAL_ID_EXPIRATION_MS}
+    node_id = next(iter(target.metadata.brokers))
+    with contextlib.suppress(NotAuthorizedError):
+        entries = await admin.describe_broker_configs(target, node_id, list(found))
+        found |= {name: int(entry.value) for name, entry in entries.items() if name in found and entry.value}
+    return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
+
+
+async def apply_expiries(target: Cluster, around: CopierContext, writer: TaskWriter) -> None:
+    """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
+    forgotten_ms, writer.expires_s = await read_expiries(target)
+    around.plain_age_limit_ms = plain_age_limit_ms(forgotten_ms)
+
+
+async def follow_expiries(
+    target: Cluster, around: CopierContext, writer: TaskWriter, *, on_error: Callable[[MirrorFlowError], None]
+) -> None:
+    """Applies the settings until cancelled."""
+    while True:
+        await asyncio.sleep(READ_EVERY_S)
+        try:
+            await apply_expiries(target, around, writer)
+        except MirrorFlowError as error:
+            on_error(error)
+
 
 log = logging.getLogger("mirrorflow.task")
 

@@ -38,9 +38,8 @@ from mirrorflow_replicator.copy.copier_context import (
     RefusedRecords,
     Repeat,
 )
-from mirrorflow_replicator.copy.form_tracker import FormTracker
+from mirrorflow_replicator.copy.form_tracker import FormTracker, TransactionMember
 from mirrorflow_replicator.copy.read_cursor import ReadCursor
-from mirrorflow_replicator.copy.transaction_member import TransactionMember
 
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
 QUEUED_ANSWERS_MAX = 2

@@ -11,10 +11,10 @@ from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
-from mirrorflow_replicator.copy import batch_limits
-from mirrorflow_replicator.copy.batch_limits import BatchLimits
+from mirrorflow_replicator.copy import partition_errors
 from mirrorflow_replicator.copy.batch_packer import Packer
 from mirrorflow_replicator.copy.copier_context import CopierState
+from mirrorflow_replicator.copy.partition_errors import BatchLimits
 
 SEVERAL = Span(first=0, count=8, base_offset=40, next_offset=48, max_timestamp=0, size_bytes=900)
 ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, size_bytes=900)
@@ -225,7 +225,7 @@ def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -
 
 def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings of limited topics are read again from time to time; a lane that has left is not looked after."""
-    monkeypatch.setattr(batch_limits, "WATCH_S", 0.001)
+    monkeypatch.setattr(partition_errors, "WATCH_S", 0.001)
     lane: Any = FakeLane()
     gone: Any = FakeLane("east.gone")
 
