@@ -22,6 +22,7 @@ from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.metrics import Metrics
 
 FIELD_MANAGER: Final = "mirrorflow-operator"
+_IN_CLUSTER: Final = "https://kubernetes.default.svc"  # kopf's address for every pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,16 @@ def connection() -> kopf.ConnectionInfo:
         raise SettingsError(
             "KUBECONFIG", "", "name a kubeconfig, or run in a pod with a ServiceAccount token"
         )
-    return _Connection(**{field.name: getattr(found, field.name) for field in fields(found)})
+    values = {field.name: getattr(found, field.name) for field in fields(found)}
+    return _Connection(**{**values, "server": _server(found.server)})
+
+
+def _server(url: str) -> str:
+    """Replaces the API server's name in a pod by its address, so that the operator works while the cluster's DNS does not."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if url != _IN_CLUSTER or not host:
+        return url
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 class _Connection(kopf.ConnectionInfo):

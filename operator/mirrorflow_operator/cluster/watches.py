@@ -92,6 +92,8 @@ class Watches:
             )
         finally:
             monitor.cancel()
+            # A thread of this loop waits for the flag, and the loop waits for the thread.
+            self._stop.set()
 
     async def _monitor(self) -> None:
         most = 0
