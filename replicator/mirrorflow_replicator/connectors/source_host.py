@@ -188,6 +188,7 @@ class SourceHost:
             ),
             warnings=(*self._warnings, *self._pulse.warnings),
             heartbeats=self._pulse.report(self._settings.target_alias),
+            is_standby=self._waits,
             uncopied=self._discovery.uncopied,
             nothing_selected=self._discovery.nothing_selected,
             source=worst_side((source, *(child.newest.source for child in self._children.values()))),

@@ -154,6 +154,8 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
         return ReplicatingState.WAITING  # for work: other nodes have all of it
     if report.state == "PAUSED":
         return ReplicatingState.PAUSED
+    if report.is_standby:
+        return ReplicatingState.WAITING
     if total.reasons["SourceDataLost"]:
         return ReplicatingState.SOURCE_DATA_LOST
     if total.is_behind and view.samples.is_throttled(report.name, view.now_s):

@@ -355,6 +355,13 @@ def test_a_connector_without_partitions_runs_and_copies_nothing():
     assert ("Idle", False, 0) == (found["replicating"], found["caughtUp"], found["lagRecords"])
 
 
+def test_a_process_that_waits_for_the_flow_does_not_say_that_there_is_nothing_to_copy():
+    """It has no partitions while another process owns the flow, which may have died without leaving it."""
+    found = summary(connector(heard_of_all=True, is_standby=True))
+
+    assert ("Waiting", False) == (found["replicating"], found["caughtUp"])
+
+
 def test_a_node_without_a_part_says_that_it_waits_for_one():
     """Other nodes report the work; this one reports that it is alive, and counts nothing of theirs."""
     report = connector(task(partition(0), is_here=False), is_here=False)
