@@ -96,6 +96,7 @@ test-spark: $(READY) $(SPARK) $(KAFKA)  ## seeds, verification and archives
 test-cluster: $(READY) $(SPARK) $(KAFKA)  ## the operator on a real Kubernetes; the first time builds it, 15 minutes; REQUIRE_CLUSTER=1
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
 	@$(KUBERNETES) $(NODE)
+	@[ -z "$(NODE)" ] || $(KUBERNETES) argocd
 	@[ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images
 	$(PYTEST) -m '$(SELECT_cluster)' tests/integration tests/e2e
 

@@ -14,6 +14,7 @@ NODE = CACHE / "node"
 HELM = CACHE / "helm"
 KIND = CACHE / "kind"
 MONITORING = CACHE / "monitoring"
+ARGO_CD = CACHE / "argocd"
 # Debian's packages and the plugins' own releases put them here.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")

@@ -3,6 +3,7 @@
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl; and definitions of the Prometheus operator
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
+#   setup.sh argocd   besides, Argo CD's application controller and repo server; it needs Go 1.27, which Go fetches itself
 #   setup.sh packages those packages alone, with what images are built by
 # Idempotent: what is built is kept under the hash of what it is built from, a part of it too, where a build is interrupted.
 # Two at once: the second waits for the first.
@@ -95,6 +96,19 @@ build_monitoring() {
   cp "$module"/example/prometheus-operator-crd/monitoring.coreos.com_{servicemonitors,podmonitors,prometheusrules}.yaml "$unfinished/"
 }
 
+build_argocd() {
+  local module
+  local -x GOTOOLCHAIN=auto  # Go 1.27 as a module, also where another release is prescribed
+  attempt go -C "$here/argocd" mod download
+  compile "$here/argocd" mirrorflow.io/tests/argocd
+  for command in argocd-application-controller argocd-repo-server argocd-redis; do
+    ln -sf argocd "$unfinished/$command"
+  done
+  module=$(cd "$here/argocd" && go list -m -f '{{.Dir}}' github.com/argoproj/argo-cd/v3)
+  install -m 644 "$module"/manifests/crds/app{lication,project}-crd.yaml "$unfinished/"
+  install "$module"/hack/git-verify-wrapper.sh "$unfinished/"  # the repo server calls it for each commit
+}
+
 build_helm() {
   compile "$here/helm" helm.sh/helm/v3/cmd/helm
 }
@@ -162,6 +176,8 @@ provide_helm() { provide helm "two minutes" "$here"/helm/go.{mod,sum}; }
 if [ "${1:-}" = kind ]; then
   provide kind "ten seconds" "$here"/kind/go.{mod,sum}
   provide_helm
+elif [ "${1:-}" = argocd ]; then
+  provide argocd "five minutes" "$here"/argocd/{go.mod,go.sum,main.go}
 elif [ "${1:-}" = cluster ]; then
   install_packages
   provide node "three minutes" "$here"/go/go.{mod,sum} "$here"/go/{node,pause,probe}/*.go "$here"/coredns/{go.mod,go.sum,main.go}
