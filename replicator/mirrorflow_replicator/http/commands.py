@@ -300,7 +300,6 @@ def _flag(query: Mapping[str, list[str]], name: str) -> bool:
 
 
 def _task(number: str) -> int:
-    # Java's Integer parameter: text that is not an integer matches no resource.
     if not (number.isascii() and number.isdigit() and len(number) < 11):
         raise ConnectError(404, NOT_FOUND)
     return int(number)
@@ -342,8 +341,8 @@ def _text(value: object) -> str:
 
 READING = ("GET", "HEAD", "OPTIONS")
 _ANY = "*"
-_NUMBER = "#"  # Java's Integer parameter: text that is not an integer matches no resource
-_INTEGER = re.compile(r"-?[0-9]+")
+_NUMBER = "#"
+INTEGER = re.compile(r"-?[0-9]+")  # Java's Integer parameter: other text matches no resource
 _RESOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("GET",)),
     ("health", ("GET",)),
@@ -382,5 +381,5 @@ def methods(path: Sequence[str]) -> tuple[str, ...]:
 
 def _matches(pattern: str, part: str) -> bool:
     if pattern == _NUMBER:
-        return _INTEGER.fullmatch(part) is not None
+        return INTEGER.fullmatch(part) is not None
     return pattern in (_ANY, part)

@@ -5,7 +5,7 @@ arrived already. If the input is not HTTP, it sends Connect's error body and clo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
@@ -171,42 +171,22 @@ class HttpConnection:
 
     async def _send(self, response: Response, *, head: bool) -> None:
         headers = [("Date", formatdate(usegmt=True)), *response.headers]
-        whole = isinstance(response.body, bytes)
-        if response.body or not whole:
+        body = response.body
+        if body or not isinstance(body, bytes):
             headers.append(("Content-Type", response.content_type))
-        if isinstance(response.body, bytes) and response.status not in BODILESS:
-            headers.append(("Content-Length", str(len(response.body))))
-        start = self._http.send(
-            h11.Response(
-                status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase
-            )
-        )
-        if not whole or head:
-            await self._write(start)
-            start = b""
-        if not head:
-            await self._send_body(response, start)
-        await self._write(self._http.send(h11.EndOfMessage()))
-
-    async def _send_body(self, response: Response, start: bytes | None) -> None:
-        """Sends headers and small bodies in one segment, and a large body in pieces."""
-        if isinstance(response.body, bytes):
-            out = bytearray(start or b"")
-            for begin in range(0, len(response.body), WRITE_BYTES):
-                out += self._http.send(h11.Data(data=response.body[begin : begin + WRITE_BYTES])) or b""
-                await self._write(bytes(out))
-                out.clear()
-            await self._write(bytes(out))
-            return
-        pending = bytearray()
-        for piece in response.body:
-            pending += piece
+        if isinstance(body, bytes) and response.status not in BODILESS:
+            headers.append(("Content-Length", str(len(body))))
+        reason = HTTPStatus(response.status).phrase
+        start = h11.Response(status_code=response.status, headers=headers, reason=reason)
+        pending = bytearray(self._http.send(start) or b"")
+        for piece in () if head else _pieces(body):
+            pending += self._http.send(h11.Data(data=piece)) or b""
             if len(pending) >= WRITE_BYTES:
-                await self._write(self._http.send(h11.Data(data=bytes(pending))))
+                await self._write(bytes(pending))
                 pending.clear()
             await asyncio.sleep(0)
-        if pending:
-            await self._write(self._http.send(h11.Data(data=bytes(pending))))
+        pending += self._http.send(h11.EndOfMessage()) or b""
+        await self._write(bytes(pending))
 
     async def _refuse(self, response: Response) -> None:
         if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -228,3 +208,9 @@ class HttpConnection:
         self._writer.write(data)
         async with asyncio.timeout(self._limits.write_s):
             await self._writer.drain()
+
+
+def _pieces(body: bytes | Iterable[bytes]) -> Iterable[bytes]:
+    if not isinstance(body, bytes):
+        return body
+    return (body[begin : begin + WRITE_BYTES] for begin in range(0, len(body), WRITE_BYTES))

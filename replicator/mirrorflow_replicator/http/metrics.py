@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
-from mirrorflow_replicator.http.progress import partitions_of
+from mirrorflow_replicator.http.progress import BATCH_PATHS, partitions_of
 from mirrorflow_replicator.http.samples import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
@@ -227,7 +227,7 @@ def _partitions(view: WorkerView) -> Iterator[str]:
     batches = [
         ({**own, "path": path}, sum(getattr(part, f"batches_{path}") for part in parts))
         for own, parts in reports
-        for path in ("raw", "coalesced", "reencoded")
+        for path in BATCH_PATHS
     ]
     yield from _counter(_OURS + "batches_total", "Batches delivered, by the way they were made.", batches)
     about = "Writes that the target refused, after which it was asked again."

@@ -7,8 +7,8 @@ Heartbeats do not count: they move while nothing else does.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
@@ -43,24 +43,24 @@ class ReplicatingState(Enum):
     WAITING = "Waiting"  # starting, lag not known yet, or another process owns the flow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Totals:
     """Sums over the partitions of a connector; lag counts only partitions whose lag is known."""
 
-    partitions: int
-    phases: Counter[PartitionPhase]
-    behind_start: int  # partitions that have not reached the end offsets seen at start
-    lag_records: int
-    lags_unknown: int  # partitions whose lag is not known
-    lags_unknown_at_work: int  # of those, partitions that have not stopped
-    lag_s: float  # the greatest; -1: no partition with a lag knows its age
-    rate: Rate
-    is_advancing: bool  # records of a topic other than heartbeats were copied within the window
-    is_behind: bool  # a topic other than heartbeats has records to copy
-    guarantees: Counter[Guarantee]
-    reasons: Counter[str]
-    examples: Mapping[str, str]  # by reason, if any: "orders-3: " and the error
-    stalled: int  # partitions that have something to copy but do not advance
+    partitions: int = 0
+    phases: Counter[PartitionPhase] = field(default_factory=Counter)
+    behind_start: int = 0  # partitions that have not reached the end offsets seen at start
+    lag_records: int = 0
+    lags_unknown: int = 0  # partitions whose lag is not known
+    lags_unknown_at_work: int = 0  # of those, partitions that have not stopped
+    lag_s: float = -1.0  # the greatest; -1: no partition with a lag knows its age
+    rate: Rate = NO_RATE
+    is_advancing: bool = False  # records of a topic other than heartbeats were copied within the window
+    is_behind: bool = False  # a topic other than heartbeats has records to copy
+    guarantees: Counter[Guarantee] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)  # by reason, if any: "orders-3: " and the error
+    stalled: int = 0  # partitions that have something to copy but do not advance
 
 
 def partitions_of(report: ConnectorReport) -> Iterator[PartitionReport]:
@@ -92,60 +92,39 @@ def is_ready(report: ConnectorReport, view: WorkerView) -> bool:
 
 def totals(report: ConnectorReport, view: WorkerView) -> Totals:
     """Sums up *report* with the rates that *view* has sampled."""
-    phases: Counter[PartitionPhase] = Counter()
-    guarantees: Counter[Guarantee] = Counter()
-    reasons: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    behind_start = lag = unknown = unknown_at_work = count = stalled = 0
-    age_s, age_known, rate = 0.0, False, NO_RATE
-    is_advancing = is_behind = False
+    total = Totals()
     heartbeats = _heartbeats(report)
     for part in partitions_of(report):
-        count += 1
-        phases[part.phase] += 1
-        guarantees[part.guarantee] += 1
-        behind_start += not part.reached_start_end
-        stalled += part.is_stalled
+        total.partitions += 1
+        total.phases[part.phase] += 1
+        total.guarantees[part.guarantee] += 1
+        total.behind_start += not part.reached_start_end
+        total.stalled += part.is_stalled
         if part.reason:
-            reasons[part.reason] += 1
-            examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
+            total.reasons[part.reason] += 1
+            total.examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
         # What was known of an unreachable source may be outdated.
         records = -1 if report.source.reason else lag_records(part)
-        unknown += records < 0
-        unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
+        total.lags_unknown += records < 0
+        total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
         if records > 0:
-            lag += records
-            age = view.samples.lag_s(report.name, part, view.now_s, view.now_s)
-            age_known = age_known or age >= 0
-            age_s = max(age_s, age)
-        counts = part.topic not in heartbeats
-        its_rate = view.samples.rate(report.name, part.topic, part.partition, view.now_s)
-        rate = rate.plus(its_rate)
-        is_advancing = is_advancing or (counts and its_rate.records > 0)
-        is_behind = is_behind or (counts and records > 0)
-    reasons.update(word for word in (report.reason, *(task.reason for task in report.tasks)) if word)
+            total.lag_records += records
+            total.lag_s = max(total.lag_s, view.samples.lag_s(report.name, part, view.now_s, view.now_s))
+        rate = view.samples.rate(report.name, part.topic, part.partition, view.now_s)
+        total.rate = total.rate.plus(rate)
+        if part.topic not in heartbeats:
+            total.is_advancing |= rate.records > 0
+            total.is_behind |= records > 0
+    if not total.lag_records:
+        total.lag_s = 0.0
+    total.reasons.update(word for word in (report.reason, *(task.reason for task in report.tasks)) if word)
     if report.uncopied:
-        reasons[NOT_COPIED] += len(report.uncopied)
-        examples[NOT_COPIED] = report.uncopied[0]
+        total.reasons[NOT_COPIED] += len(report.uncopied)
+        total.examples[NOT_COPIED] = report.uncopied[0]
     if report.nothing_selected:
-        reasons[NOTHING_MATCHES] += 1
-        examples[NOTHING_MATCHES] = report.nothing_selected
-    return Totals(
-        partitions=count,
-        phases=phases,
-        behind_start=behind_start,
-        lag_records=lag,
-        lags_unknown=unknown,
-        lags_unknown_at_work=unknown_at_work,
-        lag_s=age_s if age_known or lag == 0 else -1.0,
-        rate=rate,
-        is_advancing=is_advancing,
-        is_behind=is_behind,
-        guarantees=guarantees,
-        reasons=reasons,
-        examples=examples,
-        stalled=stalled,
-    )
+        total.reasons[NOTHING_MATCHES] += 1
+        total.examples[NOTHING_MATCHES] = report.nothing_selected
+    return total
 
 
 def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> ReplicatingState:
@@ -198,6 +177,7 @@ def _heartbeats(report: ConnectorReport) -> frozenset[str]:
 
 
 VERSION = 1
+BATCH_PATHS = ("raw", "coalesced", "reencoded")
 SUMMARY_MAX_BYTES = 4096  # an operator of a thousand flows reads at most 4 MiB a round
 REASONS_MAX = 8  # the most frequent; a partition has one, so more are rare
 EXAMPLE_MAX = 200  # characters: the partition and the error; `/progress/partitions` has it whole
@@ -271,11 +251,7 @@ def _summary(
         "bytesPerSecond": round(total.rate.bytes, 1),
         "records": sum(part.records for part in parts),
         "bytes": sum(part.bytes for part in parts),
-        "batches": {
-            "raw": sum(part.batches_raw for part in parts),
-            "coalesced": sum(part.batches_coalesced for part in parts),
-            "reencoded": sum(part.batches_reencoded for part in parts),
-        },
+        "batches": _batches(parts),
         "skippedRecords": sum(part.skipped_records for part in parts),
         "lostRecords": sum(part.lost_records for part in parts),
         "losses": sum(part.losses for part in parts),
@@ -296,6 +272,10 @@ def _summary(
         **_missing(report.missing),
         **_checkpoints(report, view.now_s),
     }
+
+
+def _batches(parts: list[PartitionReport]) -> dict[str, int]:
+    return {path: sum(getattr(part, f"batches_{path}") for part in parts) for path in BATCH_PATHS}
 
 
 def _side(side: SideReport, now_s: float) -> dict[str, object]:
@@ -426,11 +406,7 @@ def _partition(
         "bytesPerSecond": round(rate.bytes, 1),
         "records": part.records,
         "bytes": part.bytes,
-        "batches": {
-            "raw": part.batches_raw,
-            "coalesced": part.batches_coalesced,
-            "reencoded": part.batches_reencoded,
-        },
+        "batches": _batches([part]),
         "reachedStartEnd": part.reached_start_end,
         "guarantee": part.guarantee.value,
         "guaranteeReason": part.guarantee_reason,

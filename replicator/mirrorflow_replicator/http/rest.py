@@ -17,6 +17,7 @@ from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_replicator.config.connector import CONNECTORS
 from mirrorflow_replicator.config.providers import shown
 from mirrorflow_replicator.http.commands import (
+    INTEGER,
     NOT_ALLOWED,
     NOT_FOUND,
     READING,
@@ -272,8 +273,7 @@ def _version(report: ConnectorReport) -> dict[str, str]:
 
 
 def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict[str, object]:
-    # Java's Integer parameter: text that is not an integer matches no resource.
-    if not (number.isascii() and number.removeprefix("-").isdigit()):
+    if not INTEGER.fullmatch(number):
         raise ConnectError(404, NOT_FOUND)
     tasks = () if report is None else report.tasks
     found = next((task for task in tasks if str(task.task) == number), None)
