@@ -213,11 +213,6 @@ class IdleConnector:
         )
 
 
-# A source that cannot be reached must not delay heartbeats to the target for long.
-BESIDE_AFTER_S = 3.0
-LOOK_S = 0.1
-
-
 class ConnectorHost(Protocol):
     """One connector in this process. It survives every MirrorFlowError, reports it, and retries."""
 
@@ -237,26 +232,6 @@ class ConnectorHost(Protocol):
     @property
     def target_cluster_id(self) -> str:
         """The target's cluster id; "" before it was reached."""
-
-
-def start(copying: Sequence[ConnectorHost], beside: Sequence[ConnectorHost]) -> list[asyncio.Task[None]]:
-    """Runs the source connectors *copying* and the others, *beside*, each in its own asyncio task.
-
-    Source connectors start first: the others would take CPU time from the first record, and a checkpoint
-    connector would miss the offset-syncs topic, which the source connector is about to create.
-    """
-    return [
-        *(asyncio.create_task(one.run()) for one in copying),
-        *(asyncio.create_task(_run_beside(one, copying)) for one in beside),
-    ]
-
-
-async def _run_beside(hosted: ConnectorHost, copying: Sequence[ConnectorHost]) -> None:
-    for _ in range(round(BESIDE_AFTER_S / LOOK_S)):
-        if all(one.heard_of_all for one in copying):
-            break
-        await asyncio.sleep(LOOK_S)
-    await hosted.run()
 
 
 def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost | None:

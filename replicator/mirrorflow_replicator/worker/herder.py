@@ -2,7 +2,7 @@
 
 The latter are in `worker.single_node_herder` and `worker.distributed_herder`; `worker.main_process` serves each of them.
 
-The file of a connector may pause and resume it while the process runs (`StateFiles`, `FileConnector`): the kubelet updates the
+The file of a connector may pause and resume it while the process runs (`StateFiles`): the kubelet updates the
 files of a mounted ConfigMap in place, so a MirrorFlow is paused without another pod. Every other setting in the files takes
 effect at the next start.
 
@@ -14,7 +14,7 @@ pause is RUNNING until it has stopped.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -23,22 +23,24 @@ from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
-from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.security.rotation import LOOK_S
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.keys import read_properties
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host, start
-from mirrorflow_replicator.connectors.source_host import together
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.logs import LOGGERS
+from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 
 log = logging.getLogger("mirrorflow.worker")
 
 
+# A source that cannot be reached must not delay heartbeats to the target for long.
+BESIDE_AFTER_S: Final = 3.0
+LOOK_BESIDE_S: Final = 0.1
 KEY: Final = "mirrorflow.state"
 RUNNING: Final = "running"
 PAUSED: Final = "paused"
@@ -148,38 +150,69 @@ class FixedHerder:
     warnings: tuple[str, ...] = ()
 
     def __init__(self, connectors: Sequence[ConnectorSettings], *, samples: Samples, grace_s: float) -> None:
-        found = ((connector, host(connector, samples=samples)) for connector in connectors)
-        self.hosted = tuple(
-            FileConnector(connector, one, samples=samples, grace_s=grace_s)
-            for connector, one in found
-            if one is not None
-        )
+        self._samples = samples
+        self._stopping = False
+        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
+        self.settings = {one.name: one for one in connectors if host(one, samples=samples) is not None}
+        self._slots = {
+            name: ConnectorSlot(name, make=self._make, broken=self._broken.put_nowait, grace_s=grace_s)
+            for name in self.settings
+        }
 
     async def run(self) -> None:
-        for hosted in self.hosted:
-            for warning in hosted.settings.warnings:
-                log.warning("%s: %s", hosted.settings.name, warning)
-        copying = [one for one in self.hosted if one.copies]
-        await together(start(copying, [one for one in self.hosted if not one.copies]))
+        """Starts the source connectors, then the others; when one ends, all end.
+
+        The others would take CPU time from the first record, and a checkpoint connector would miss the offset-syncs topic,
+        which the source connector is about to create.
+        """
+        for settings in self.settings.values():
+            for warning in settings.warnings:
+                log.warning("%s: %s", settings.name, warning)
+        copying = [slot for name, slot in self._slots.items() if self.settings[name].source is not None]
+        self._start(copying)
+        for _ in range(round(BESIDE_AFTER_S / LOOK_BESIDE_S)):
+            if all(slot.hosted is not None and slot.hosted.heard_of_all for slot in copying):
+                break
+            await asyncio.sleep(LOOK_BESIDE_S)
+        self._start(self._slots.values())
+        (await self._broken.get()).result()
+
+    def _start(self, slots: Iterable[ConnectorSlot[ConnectorSettings]]) -> None:
+        for slot in slots:
+            if not self._stopping:
+                slot.want(self.settings[slot.name])
+
+    def _make(self, name: str, settings: ConnectorSettings) -> ConnectorHost:
+        hosted = host(settings, samples=self._samples)
+        assert hosted is not None, f"{name} asks for something in both forms, paused or not"
+        return hosted
 
     async def stop(self, grace_s: float) -> None:
-        await asyncio.gather(*(hosted.stop(grace_s) for hosted in self.hosted))
+        self._stopping = True
+        for slot in self._slots.values():
+            slot.want(None)
+        await asyncio.gather(*(slot.settled() for slot in self._slots.values()))
 
     def set_states(self, states: States) -> None:
         """Pauses and resumes connectors whose files changed."""
-        for hosted in self.hosted:
-            if hosted.settings.name in states:
-                hosted.set_state(states[hosted.settings.name])
+        for name in states.keys() & self.settings.keys():
+            settings, is_paused = self.settings[name], states[name] == PAUSED
+            if settings.is_paused != is_paused:
+                properties = with_state(settings.properties, states[name])
+                self.settings[name] = replace(settings, is_paused=is_paused, properties=properties)
+                if self._slots[name].hosted is not None:  # otherwise `run` starts it in its new form
+                    self._start([self._slots[name]])
 
     def reports(self) -> tuple[ConnectorReport, ...]:
-        return tuple(
-            replace(
-                report,
-                heard_of_all=hosted.heard_of_all,
-                warnings=(*hosted.settings.warnings, *report.warnings),
-            )
-            for hosted in self.hosted
-            for report in (hosted.report(),)
+        return tuple(self._report(name, slot.hosted) for name, slot in self._slots.items())
+
+    def _report(self, name: str, hosted: ConnectorHost | None) -> ConnectorReport:
+        settings = self.settings[name]
+        report = (hosted or IdleConnector(name, settings.properties, state="UNASSIGNED")).report()
+        return replace(
+            report,
+            heard_of_all=hosted is not None and hosted.heard_of_all,
+            warnings=(*settings.warnings, *report.warnings),
         )
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
@@ -192,7 +225,8 @@ class FixedHerder:
 
     @property
     def target_cluster_id(self) -> str:
-        return next(filter(None, (hosted.target_cluster_id for hosted in self.hosted)), "")
+        hosted = [slot.hosted for slot in self._slots.values() if slot.hosted is not None]
+        return next(filter(None, (one.target_cluster_id for one in hosted)), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Sets logger levels; connectors from files cannot be changed over REST.
@@ -203,62 +237,3 @@ class FixedHerder:
             LOGGERS.set(command.name, command.level)
             return Response(status=204)
         raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")
-
-
-class FileConnector:
-    """A connector of a file. *hosted* runs it first; stopping it may take *grace_s*."""
-
-    def __init__(
-        self, settings: ConnectorSettings, hosted: ConnectorHost, *, samples: Samples, grace_s: float
-    ) -> None:
-        self.settings = settings
-        self._hosted = hosted
-        self._samples = samples
-        self._grace_s = grace_s
-        self._changed = asyncio.Event()
-        self._is_over = False
-
-    @property
-    def copies(self) -> bool:
-        return self.settings.source is not None
-
-    def set_state(self, state: str) -> None:
-        """Runs the paused form from now on, or the other one."""
-        if self.settings.is_paused == (state == PAUSED):
-            return
-        properties = with_state(self.settings.properties, state)
-        self.settings = replace(self.settings, is_paused=state == PAUSED, properties=properties)
-        self._changed.set()
-
-    async def run(self) -> None:
-        while True:
-            running = asyncio.create_task(self._hosted.run())
-            changed = asyncio.create_task(self._changed.wait())
-            try:
-                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
-                if running.done():
-                    return running.result()
-                await self._hosted.stop(self._grace_s)
-            finally:
-                await asyncio.gather(*(cancel_and_wait(one) for one in (running, changed) if not one.done()))
-            if self._is_over:
-                await asyncio.Event().wait()  # to be cancelled
-            self._changed.clear()
-            hosted = host(self.settings, samples=self._samples)
-            assert hosted is not None, "settings that ask for nothing do so in both forms"
-            self._hosted = hosted
-
-    async def stop(self, grace_s: float) -> None:
-        self._is_over = True
-        await self._hosted.stop(grace_s)
-
-    def report(self) -> ConnectorReport:
-        return self._hosted.report()
-
-    @property
-    def heard_of_all(self) -> bool:
-        return self._hosted.heard_of_all
-
-    @property
-    def target_cluster_id(self) -> str:
-        return self._hosted.target_cluster_id

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Generic, TypeVar
 
 from mirrorflow_core.connect.worker_records import TargetState
 from mirrorflow_core.errors import SettingError
@@ -30,6 +31,8 @@ from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleC
 from mirrorflow_replicator.connectors.source_host import SourceHost
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.http.command_decisions import Wanted
+
+T = TypeVar("T")  # what is wanted; another value means a restart
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -56,7 +59,7 @@ class LocalConnectors:
         self._host = host
         self._tasks = tasks
         self._grace_s = grace_s
-        self._slots: dict[str, ConnectorSlot] = {}
+        self._slots: dict[str, ConnectorSlot[Wanted]] = {}
         self._stopping = False
         self.restarts: Counter[str] = Counter()  # requested restarts, by connector
         self.broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
@@ -134,7 +137,7 @@ class LocalConnectors:
         return stand_in(state="RUNNING") if hosted is None else hosted
 
 
-class ConnectorSlot:
+class ConnectorSlot(Generic[T]):
     """The slot of one connector. *make* starts nothing: it returns the host whose `run` the slot runs.
 
     *broken* receives each run that has ended by itself or could not be created.
@@ -144,7 +147,7 @@ class ConnectorSlot:
         self,
         name: str,
         *,
-        make: Callable[[str, Wanted], ConnectorHost],
+        make: Callable[[str, T], ConnectorHost],
         broken: Callable[["asyncio.Task[None]"], None],
         grace_s: float,
     ) -> None:
@@ -153,12 +156,12 @@ class ConnectorSlot:
         self._make = make
         self._broken = broken
         self._grace_s = grace_s
-        self._wanted: Wanted | None = None
-        self._current: Wanted | None = None
+        self._wanted: T | None = None
+        self._current: T | None = None
         self._running: asyncio.Task[None] | None = None
         self._moving: asyncio.Task[None] | None = None
 
-    def want(self, wanted: Wanted | None) -> None:
+    def want(self, wanted: T | None) -> None:
         """Runs *wanted* from now on; None stops the connector."""
         self._wanted = wanted
         if wanted != self._current and self.is_settled:

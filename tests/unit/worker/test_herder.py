@@ -6,9 +6,12 @@ import logging
 import pytest
 
 from mirrorflow_core.connect.worker_records import TargetState
+from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.connectors.connector_host import IdleConnector
 from mirrorflow_replicator.http.command_decisions import Wanted
 from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.worker import herder
 from mirrorflow_replicator.worker.herder import FixedHerder
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors
 
@@ -49,3 +52,69 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(warnings())[0].startswith("ConverterNotUsed")
     assert "heartbeats: ConverterNotUsed" in caplog.text
+
+
+class Started(IdleConnector):
+    """A connector that notes that it has begun, and has heard of all once the test says so."""
+
+    heard_of_all = False
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        super().__init__(settings.name, settings.properties, state="RUNNING")
+        self.begun = asyncio.Event()
+
+    async def run(self) -> None:
+        self.begun.set()
+        await super().run()
+
+
+SOURCE = {
+    "name": "source",
+    "connector.class": "MirrorSourceConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:9092",
+}
+
+
+def herder_of(
+    monkeypatch: pytest.MonkeyPatch, *files: dict[str, str]
+) -> tuple[FixedHerder, dict[str, Started]]:
+    connectors = load_standalone(text(WORKER), [text(one) for one in files]).connectors
+    started = {one.name: Started(one) for one in connectors}
+    monkeypatch.setattr(herder, "host", lambda one, **_: started[one.name])
+    return FixedHerder(connectors, samples=Samples(), grace_s=1.0), started
+
+
+def test_others_begin_when_what_copies_was_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not before: their first requests would compete with the first record."""
+    monkeypatch.setattr(herder, "BESIDE_AFTER_S", 1e6)
+
+    async def main() -> None:
+        fixed, started = herder_of(monkeypatch, HEARTBEATS, SOURCE)
+        running = asyncio.create_task(fixed.run())
+        async with asyncio.timeout(300):
+            await started["source"].begun.wait()
+            assert not started["heartbeats"].begun.is_set()
+            started["source"].heard_of_all = True
+            await started["heartbeats"].begun.wait()
+        running.cancel()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("files", [(HEARTBEATS, SOURCE), (HEARTBEATS,)])
+def test_others_begin_all_the_same_where_nothing_can_be_copied(
+    monkeypatch: pytest.MonkeyPatch, files: tuple[dict[str, str], ...]
+) -> None:
+    """A source that cannot be reached does not silence the heartbeats to the target; without one they begin at once."""
+    monkeypatch.setattr(herder, "BESIDE_AFTER_S", 0.2)
+
+    async def main() -> None:
+        fixed, started = herder_of(monkeypatch, *files)
+        running = asyncio.create_task(fixed.run())
+        async with asyncio.timeout(300):
+            await started["heartbeats"].begun.wait()
+        running.cancel()
+
+    asyncio.run(main())

@@ -35,7 +35,7 @@ async def follow(use):
     told: list[tuple[str, int]] = []
     broken: list[asyncio.Task[None]] = []
     may_end = asyncio.Event()
-    place = ConnectorSlot(
+    place: ConnectorSlot[Wanted] = ConnectorSlot(
         "a",
         make=lambda name, one: Recorded(name, one, told, may_end),
         broken=broken.append,
@@ -96,7 +96,7 @@ def test_what_ends_by_itself_is_heard_of():
 
     async def use():
         broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
-        place = ConnectorSlot(
+        place: ConnectorSlot[Wanted] = ConnectorSlot(
             "a",
             make=lambda name, one: Broken(name, one.properties, state="RUNNING"),
             broken=broken.put_nowait,

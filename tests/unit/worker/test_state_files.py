@@ -12,7 +12,7 @@ from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.connector_host import IdleConnector
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker import herder
-from mirrorflow_replicator.worker.herder import FileConnector, FixedHerder, StateFiles
+from mirrorflow_replicator.worker.herder import FixedHerder, StateFiles
 
 BOUND_S = 300.0
 WORKER = "bootstrap.servers=b:9092\n"
@@ -99,7 +99,7 @@ class Recorded(IdleConnector):
         await self._may_stop.wait()
 
 
-Use = Callable[[FileConnector, asyncio.Queue[str], asyncio.Event], Coroutine[None, None, None]]
+Use = Callable[[FixedHerder, asyncio.Queue[str], asyncio.Event], Coroutine[None, None, None]]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
@@ -108,8 +108,7 @@ def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
     async def run() -> None:
         events, may_stop = asyncio.Queue[str](), asyncio.Event()
         monkeypatch.setattr(herder, "host", lambda one, **_: Recorded(one, events, may_stop))
-        first = Recorded(SETTINGS, events, may_stop)
-        connector = FileConnector(SETTINGS, first, samples=Samples(), grace_s=1.0)
+        connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
         running = asyncio.create_task(connector.run())
         async with asyncio.timeout(BOUND_S):
             assert await events.get() == "running starts"
@@ -121,29 +120,28 @@ def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
 
 
 def test_a_connector_is_running_until_it_has_stopped_and_then_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def steps(connector: FileConnector, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
-        connector.set_state("running")  # changes nothing
-        connector.set_state("paused")
+    async def steps(connector: FixedHerder, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
+        connector.set_states({"beats": "running"})  # changes nothing
+        connector.set_states({"beats": "paused"})
         assert await events.get() == "running stops"
-        assert connector.report().state == "RUNNING"
+        assert connector.reports()[0].state == "RUNNING"
         may_stop.set()
         assert [await events.get() for _ in range(2)] == ["running ends", "paused starts"]
-        report = connector.report()
+        report = connector.reports()[0]
         assert (report.state, report.properties["mirrorflow.state"]) == ("PAUSED", "paused")
-        connector.set_state("running")
+        connector.set_states({"beats": "running"})
         assert [await events.get() for _ in range(3)] == ["paused stops", "paused ends", "running starts"]
-        report = connector.report()
+        report = connector.reports()[0]
         assert (report.state, report.properties) == ("RUNNING", SETTINGS.properties)
 
     use(monkeypatch, steps)
 
 
 def test_nothing_starts_after_the_process_began_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def steps(connector: FileConnector, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
-        connector.set_state("paused")
+    async def steps(connector: FixedHerder, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
+        connector.set_states({"beats": "paused"})
         assert await events.get() == "running stops"
         stopping = asyncio.create_task(connector.stop(1.0))
-        assert await events.get() == "running stops"
         may_stop.set()
         await stopping
         assert await events.get() == "running ends"
@@ -153,7 +151,7 @@ def test_nothing_starts_after_the_process_began_to_stop(monkeypatch: pytest.Monk
     use(monkeypatch, steps)
 
 
-def test_a_form_that_fails_ends_the_connector() -> None:
+def test_a_form_that_fails_ends_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug must not go unnoticed."""
 
     class Broken(IdleConnector):
@@ -161,7 +159,8 @@ def test_a_form_that_fails_ends_the_connector() -> None:
             raise RuntimeError("a bug")
 
     broken = Broken("beats", SETTINGS.properties, state="RUNNING")
-    connector = FileConnector(SETTINGS, broken, samples=Samples(), grace_s=1.0)
+    monkeypatch.setattr(herder, "host", lambda *_, **__: broken)
+    connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
     with pytest.raises(RuntimeError, match="a bug"):
         asyncio.run(connector.run())
 
@@ -171,4 +170,4 @@ def test_connectors_are_paused_by_name() -> None:
     herder = FixedHerder(load_standalone(WORKER, files).connectors, samples=Samples(), grace_s=1.0)
     herder.set_states({"other": "paused", "unknown": "paused"})
 
-    assert [False, True] == [one.settings.is_paused for one in herder.hosted]
+    assert [False, True] == [one.is_paused for one in herder.settings.values()]
