@@ -13,6 +13,11 @@ from typing import NamedTuple
 from mirrorflow_core.checkpoints import GroupOffset
 
 
+def known_number(number: int) -> int | None:
+    """Returns *number*; None if it is negative, which stands for an unknown one."""
+    return None if number < 0 else number
+
+
 class PartitionPhase(Enum):
     """The state of copying a partition."""
 

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
@@ -42,8 +43,8 @@ BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
 # Backoff for a topic that could not be created, instead of the ten minutes of a refresh: short at first,
 # because a target that has just started lacks some of its brokers, then as long as above.
-INCOMPLETE_RETRY_MIN_S = 1.0
-INCOMPLETE_RETRY_MAX_S = 30.0
+INCOMPLETE_MIN_S = 1.0
+INCOMPLETE_MAX_S = 30.0
 # A connector starts together with others that create topics on its source. Above all these are heartbeats
 # topics, by which clients of the target know their upstream clusters. So topics are listed again soon after
 # the start, then ever more rarely: a topic is found after at most a quarter of the connector's age at that
@@ -144,7 +145,9 @@ class SourceConnector:
                 except MirrorFlowError as error:
                     self.problem = error
                     self._failures += 1
-                await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
+                await asyncio.sleep(
+                    backoff_s(self._failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S)
+                )
         finally:
             await self.close()
 
@@ -287,12 +290,12 @@ class SourceConnector:
             if self._first_listing_at is None:
                 self._first_listing_at = now
             every_s = relist_after_s(now - self._first_listing_at, self._settings.refresh_topics_s)
+        self._incomplete = self._incomplete + 1 if arrangement.incomplete else 0
         if not arrangement.incomplete:
-            self._incomplete = 0
             return every_s
-        retry_s = min(INCOMPLETE_RETRY_MAX_S, INCOMPLETE_RETRY_MIN_S * 2.0 ** min(self._incomplete, 10))
-        self._incomplete += 1
-        return min(every_s, retry_s)
+        return min(
+            every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
+        )
 
     async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
         before = self.names

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
@@ -64,13 +65,14 @@ class SourceHost:
     async def run(self) -> None:
         # Started before anything is known, so that its imports and connections run in parallel.
         self._child(0)
-        beside = [
-            asyncio.create_task(self._watch()),
-            asyncio.create_task(self._pulse.run(self._discovery)),
-            asyncio.create_task(self._prepare()),
-        ]
+        await self._discover_topics(self._watch(), self._prepare())
+
+    async def _discover_topics(self, *others: Coroutine[Any, Any, None]) -> None:
+        """Discovers topics and assigns partitions until cancelled; runs *others* beside."""
+        jobs = [self._pulse.run(self._discovery), *others]
         if self._syncs_topic is not None:
-            beside.append(asyncio.create_task(self._syncs_topic.run()))
+            jobs.append(self._syncs_topic.run())
+        beside = [asyncio.create_task(job) for job in jobs]
         try:
             await self._discovery.run(self._hand)
         finally:
@@ -93,14 +95,18 @@ class SourceHost:
 
     async def _hand(self, assignment: Assignment) -> None:
         await self._owner.own(self._discovery.clusters, assignment)
-        limit = self._settings.bytes_per_second
-        share = None if limit is None else max(1, limit // max(1, len(assignment)))
+        share = self._bytes_per_s(len(assignment))
         for task, partitions in enumerate(assignment):
             self._child(task).assign(Assign(partitions=partitions, initial=self._initial, bytes_per_s=share))
         for child in [*self._children.values()][len(assignment) :]:
             child.assign(Assign(partitions=(), initial=self._initial))
         # Topics that appear later are read from their beginning, wherever the first ones started.
         self._initial = False
+
+    def _bytes_per_s(self, tasks: int) -> int | None:
+        """Returns the share of one of so many tasks in the flow's limit."""
+        limit = self._settings.bytes_per_second
+        return None if limit is None else max(1, limit // max(1, tasks))
 
     def _child(self, task: int) -> TaskSupervisor:
         if task not in self._children:

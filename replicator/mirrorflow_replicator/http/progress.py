@@ -14,7 +14,14 @@ from itertools import islice
 
 from mirrorflow_core.checkpoints import GroupOffset
 from mirrorflow_core.replication_policy import HEARTBEATS, DefaultPolicy
-from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, SideReport
+from mirrorflow_core.reports import (
+    ConnectorReport,
+    Guarantee,
+    PartitionPhase,
+    PartitionReport,
+    SideReport,
+    known_number,
+)
 from mirrorflow_replicator.http.samples import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.http.worker_view import (
     Response,
@@ -397,10 +404,10 @@ def _partition(
         "targetTopic": part.target_topic,
         "partition": part.partition,
         "phase": part.phase.value,
-        "sourceOffset": _known(part.source_offset),
-        "sourceEndOffset": _known(part.source_end_offset),
-        "targetOffset": _known(part.target_offset),
-        "lagRecords": _known(lag),
+        "sourceOffset": known_number(part.source_offset),
+        "sourceEndOffset": known_number(part.source_end_offset),
+        "targetOffset": known_number(part.target_offset),
+        "lagRecords": known_number(lag),
         "lagSeconds": None if age_s < 0 else round(age_s, 3),
         "recordsPerSecond": round(rate.records, 1),
         "bytesPerSecond": round(rate.bytes, 1),
@@ -414,10 +421,6 @@ def _partition(
         "message": part.message,
         "stalledSeconds": _age_s(part.stalled_since_ms, view.now_s) if part.is_stalled else None,
     }
-
-
-def _known(number: int) -> int | None:
-    return None if number < 0 else number
 
 
 def _chosen(query: dict[str, str], view: WorkerView) -> tuple[ConnectorReport, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.group_assignment import (
     CONFIG_MISMATCH,
     NO_URL,
@@ -47,8 +48,8 @@ from mirrorflow_replicator.http import command_decisions
 
 # After a failed rebalance: a coordinator that has moved is found within a second or two.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
-# Pauses of which the error is not reported: the first group of a cluster waits for brokers to create its coordinator.
-FIRST_GROUP_S = 1.0
+# Attempts whose error is not reported: the first group of a cluster waits for brokers to create its coordinator.
+UNREPORTED = 2
 MEETING_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
 QUIET_S = 30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
 LOOK_S = 0.1
@@ -141,22 +142,22 @@ class GroupMember:
         return False
 
     async def run(self) -> None:
-        pause_s = BACKOFF_MIN_S
-        while True:
+        attempts = Backoff(min_s=BACKOFF_MIN_S, max_s=BACKOFF_MAX_S)
+        async for attempt in attempts:
             try:
                 self.meeting = True
                 await self._meet()
-                self.problem, pause_s = None, BACKOFF_MIN_S
+                self.problem = None
+                attempts.reset()
                 await self._stay()
             except MemberLostError:
                 await self._lose()
+                attempts.reset()
             except MeetAgainError:
-                continue
+                attempts.reset()
             except MirrorFlowError as error:
-                if pause_s > FIRST_GROUP_S:
+                if attempt > UNREPORTED:
                     self._note(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
     async def leave(self) -> None:
         try:

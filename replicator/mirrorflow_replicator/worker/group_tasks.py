@@ -16,11 +16,11 @@ written that is stored already; values are the connector's own, so that referenc
 held after all others had been fenced, with the partitions that are stored now.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect import worker_state
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.errors import MirrorFlowError
@@ -146,8 +146,10 @@ class TaskConfigWriter:
         self._arrange()
 
     async def _put(self, name: str, make: Make) -> None:
-        topic, node, pause_s = self._node.configs, self._node.member, RETRY_MIN_S
-        while Unit(connector=name) in node.held and name in topic.configs.connectors:
+        topic, node = self._node.configs, self._node.member
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
+            if Unit(connector=name) not in node.held or name not in topic.configs.connectors:
+                return
             properties = topic.configs.connectors[name]
             tasks = command_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
             written = topic.configs.tasks.get(name)
@@ -163,5 +165,3 @@ class TaskConfigWriter:
                 await self._node.read()
             except MirrorFlowError as error:
                 log.warning("%s: its tasks are not written down yet: %s", name, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)

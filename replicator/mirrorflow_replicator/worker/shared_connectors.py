@@ -209,13 +209,14 @@ class SharedConnector(SourceHost, SharedSource):
     async def _begin(self) -> None:
         if self._share.leads and self._leading is None:
             self._discovery.held = self._share.known
-            self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
+            self._leading = asyncio.create_task(
+                self._discover_topics(), name=f"leading-{self._connector.name}"
+            )
             self._leading.add_done_callback(lambda _: self._changed.set())
         share = self._share
         await self._discovery.connect()  # also where there is nothing to do yet
         self._is_connected = True
-        limit = self._settings.bytes_per_second
-        bytes_per_s = None if limit is None else max(1, limit // max(1, share.count))
+        bytes_per_s = self._bytes_per_s(share.count)
         for task, partitions in share.tasks.items():
             message = Assign(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
             if self._given.get(task) != message:
@@ -233,16 +234,6 @@ class SharedConnector(SourceHost, SharedSource):
         if self._share.tasks.get(task) != message.partitions:
             raise NotAssignedError(self._connector.name, task)
         return claimed
-
-    async def _lead(self) -> None:
-        beside = [asyncio.create_task(self._pulse.run(self._discovery))]
-        if self._syncs_topic is not None:
-            beside.append(asyncio.create_task(self._syncs_topic.run()))
-        try:
-            await self._discovery.run(self._hand)
-        finally:
-            for job in beside:
-                job.cancel()
 
     async def _hand(self, assignment: Assignment) -> None:
         await self._owner.own(self._discovery.clusters, assignment)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord, TargetState
 from mirrorflow_core.errors import MirrorFlowError, SettingError
@@ -210,16 +211,13 @@ class SingleNodeHerder:
 
         Raises SettingError where the topics are unfit.
         """
-        pause_s = BACKOFF_MIN_S
-        while True:
+        async for _ in Backoff(min_s=BACKOFF_MIN_S, max_s=BACKOFF_MAX_S):
             try:
                 await self._read()
             except SettingError:
                 raise
             except MirrorFlowError as error:
                 self._note(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
             else:
                 self._problem = None
                 return

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
@@ -123,17 +124,22 @@ class TaskProcess:
         ending.add_done_callback(self._ending.discard)
 
     async def _connect(self) -> None:
-        pause_s = RETRY_MIN_S
-        while True:
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
-                self._clusters = await self._both()
+                self._clusters = await connect_both(
+                    self._settings.source_consumer,
+                    self._settings.target_producer,
+                    resolve=self._resolver.resolve_client,
+                    timeout_s=CONNECT_TIMEOUT_S,
+                    note=self._sides.note,
+                )
             except MirrorFlowError as error:
                 self._note(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
-                continue
-            self._failure = None
-            return
+            else:
+                for cluster in self._clusters:
+                    self._sides.connected(cluster)
+                self._failure = None
+                return
 
     def _note(self, error: MirrorFlowError) -> None:
         """Keeps *error* for the report, but logs it only if its cause is new.
@@ -144,24 +150,11 @@ class TaskProcess:
             log.warning("%s", error)
         self._failure = error
 
-    async def _both(self) -> tuple[Cluster, Cluster]:
-        if self._clusters is not None:
-            return self._clusters
-        clusters = await connect_both(
-            self._settings.source_consumer,
-            self._settings.target_producer,
-            resolve=self._resolver.resolve_client,
-            timeout_s=CONNECT_TIMEOUT_S,
-            note=self._sides.note,
-        )
-        for cluster in clusters:
-            self._sides.connected(cluster)
-        return clusters
-
     async def _assign(self, message: Assign) -> None:
-        pause_s = RETRY_MIN_S
         ended = self._starts_ended
-        while ended == self._starts_ended:
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
+            if ended != self._starts_ended:
+                return
             try:
                 async with self._changing:
                     task = self._task or await self._begin_task(message)
@@ -169,8 +162,6 @@ class TaskProcess:
                 await task.assign(message.partitions, bytes_per_s=message.bytes_per_s)
             except MirrorFlowError as error:
                 self._note(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
             else:
                 self._failure = None
                 return

@@ -19,6 +19,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from mirrorflow_core.reports import known_number
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.settings import JobSettings
@@ -133,8 +134,8 @@ def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
         one.target_topic,
         one.from_offset,
         one.to_offset,
-        _known(one.target_from_offset),
-        _known(one.target_to_offset),
+        known_number(one.target_from_offset),
+        known_number(one.target_to_offset),
         one.source_count,
         one.target_count,
         one.source_sum,
@@ -145,23 +146,19 @@ def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
         one.ordered_equal,
         one.outcome.value,
         one.differing,
-        _known(one.key_class),
+        known_number(one.key_class),
         one.reason or None,
         [
             (
                 each.kind.value,
-                _known(each.source_offset),
-                _known(each.target_offset),
+                known_number(each.source_offset),
+                known_number(each.target_offset),
                 each.source_digest or None,
                 each.target_digest or None,
             )
             for each in one.differences
         ],
     )
-
-
-def _known(number: int) -> int | None:
-    return None if number < 0 else number
 
 
 # More cells cannot be distinguished on a screen: several windows then share one, with the worst outcome.

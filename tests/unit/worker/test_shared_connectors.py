@@ -1,6 +1,7 @@
 """One node's part of a source connector: what ends of itself there is not passed over in silence."""
 
 import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -27,7 +28,7 @@ CONNECTOR = (
 class Mistaken(SharedConnector):
     """Its discovery has a mistake of ours."""
 
-    async def _lead(self) -> None:
+    async def _discover_topics(self, *others: Coroutine[Any, Any, None]) -> None:
         raise ZeroDivisionError
 
 
