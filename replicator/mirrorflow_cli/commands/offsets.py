@@ -30,10 +30,9 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
-from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_operator.plan.plan import plan_of_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
-from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.progress import line
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
@@ -139,16 +138,6 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
 GROUPS_AT_ONCE = 16  # a coordinator answers so many requests in some hundredths of a second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyClusters:
-    """A client for each purpose, as in `connectors.known_offsets.Readers`."""
-
-    source: Cluster
-    target: Cluster
-    syncs: Cluster
-    reader: Cluster
-
-
 @dataclass(frozen=True, slots=True)
 class GroupSurvey:
     """Offsets, a note for each group that is not synchronised, a problem for each failed request."""
@@ -199,7 +188,7 @@ def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
     return f"Group {group.name} of {settings.source_alias} is not synchronised: {why}." if why else ""
 
 
-async def _known(settings: CheckpointSettings, clusters: SurveyClusters, problems: list[str]) -> KnownOffsets:
+async def _known(settings: CheckpointSettings, clusters: OffsetReaders, problems: list[str]) -> KnownOffsets:
     known = KnownOffsets(settings, clusters)
     read = False
     try:
@@ -219,12 +208,12 @@ async def _known(settings: CheckpointSettings, clusters: SurveyClusters, problem
 
 
 @contextlib.asynccontextmanager
-async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> AsyncIterator[SurveyClusters]:
+async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> AsyncIterator[OffsetReaders]:
     async with contextlib.AsyncExitStack() as stack:
         syncs = settings.source_consumer if settings.syncs_on_source else settings.target_consumer
         clients = (settings.source_admin, settings.target_admin, syncs, settings.target_consumer)
         found = [await stack.enter_async_context(reached(client, source)) for client in clients]
-        yield SurveyClusters(source=found[0], target=found[1], syncs=found[2], reader=found[3])
+        yield OffsetReaders(source=found[0], target=found[1], syncs=found[2], reader=found[3])
 
 
 class _GroupReader:
@@ -233,7 +222,7 @@ class _GroupReader:
     def __init__(
         self,
         settings: CheckpointSettings,
-        clusters: SurveyClusters,
+        clusters: OffsetReaders,
         known: KnownOffsets,
         there: dict[str, Group],
     ) -> None:

@@ -22,8 +22,9 @@ from mirrorflow_core.settings import CheckpointSettings, ClientSettings, Connect
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointClusters, CheckpointPasses
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
+from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 
 # The first pause is short: brokers restart in seconds, and the source connector creates the offset-syncs
 # topic within one.
@@ -78,15 +79,15 @@ class CheckpointConnector:
             self.target_cluster_id = target.cluster_id
             self._passes = CheckpointPasses(
                 settings,
-                CheckpointClusters(
+                OffsetReaders(
                     source=await self._cluster(settings.source_admin),
                     syncs=await self._cluster(
                         settings.source_consumer if settings.syncs_on_source else settings.target_consumer
                     ),
                     target=target,
                     reader=await self._cluster(settings.target_consumer),
-                    writer=await self._cluster(settings.target_producer),
                 ),
+                await self._cluster(settings.target_producer),
             )
         if not self._opened:
             await self._passes.open()

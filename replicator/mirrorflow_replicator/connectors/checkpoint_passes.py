@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from mirrorflow_core import checkpoints as decisions
 from mirrorflow_core.checkpoints import (
@@ -50,7 +50,7 @@ from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import mend_topics
-from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.samples import Window
 
 # Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
@@ -66,22 +66,13 @@ Subject = tuple[str, str, str]
 _WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError, IdentityError)
 
 
-class CheckpointClusters(NamedTuple):
-    """A client for each purpose; purposes with the same connection share one."""
-
-    source: Cluster  # groups
-    syncs: Cluster  # reads the offset-syncs topic, on either side
-    target: Cluster  # groups, creates the checkpoints topic
-    reader: Cluster  # reads the checkpoints topic
-    writer: Cluster  # writes it
-
-
 class CheckpointPasses:
     """The passes of one connector. `open` comes first; the others may follow in any order."""
 
-    def __init__(self, settings: CheckpointSettings, clusters: CheckpointClusters) -> None:
+    def __init__(self, settings: CheckpointSettings, clusters: OffsetReaders, writer: Cluster) -> None:
         self._settings = settings
         self._clusters = clusters
+        self._writer = writer  # of the checkpoints topic
         self._selection = make_group_selection(settings)
         self._selects_topic = make_topic_filter(settings)
         self._known = KnownOffsets(settings, clusters)
@@ -302,7 +293,7 @@ class CheckpointPasses:
                     continue
                 records.append(Record(0, now_ms, key, value, ()))
         if records:
-            await compacted_topic.append(self._clusters.writer, self.topic, records)
+            await compacted_topic.append(self._writer, self.topic, records)
         latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
         self._written += len(records)
         self._unwritten = {}

@@ -6,7 +6,7 @@ in `passed_over`; a map counts only while both topics are still the ones it is a
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple
 
 from mirrorflow_core.checkpoints import CheckpointStore, Point, Translator, renaming
 from mirrorflow_core.connect.mirror_records import (
@@ -28,26 +28,19 @@ from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 
 
-class Readers(Protocol):
-    """A client for each topic, and one for the topic metadata of each cluster."""
+class OffsetReaders(NamedTuple):
+    """A client for each purpose; purposes with the same connection share one."""
 
-    @property
-    def source(self) -> Cluster: ...
-
-    @property
-    def target(self) -> Cluster: ...
-
-    @property
-    def syncs(self) -> Cluster: ...
-
-    @property
-    def reader(self) -> Cluster: ...
+    source: Cluster  # groups
+    target: Cluster  # groups, creates the checkpoints topic
+    syncs: Cluster  # reads the offset-syncs topic, on either side
+    reader: Cluster  # reads the checkpoints topic
 
 
 class KnownOffsets:
     """The checkpoints, offset syncs and offset maps of one flow, as read so far."""
 
-    def __init__(self, settings: CheckpointSettings, clusters: Readers) -> None:
+    def __init__(self, settings: CheckpointSettings, clusters: OffsetReaders) -> None:
         policy = make_replication_policy(settings)
         other = settings.target_alias if settings.syncs_on_source else settings.source_alias
         self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)

@@ -23,7 +23,7 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
+from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.internal_topics import (
@@ -68,7 +68,6 @@ class SourceConnector:
         self._balancing = balancing  # None: tasks get equal numbers of partitions, whatever their load
         self._resolve = resolve
         self._selection = make_selection(settings)
-        self._rules = make_config_rules(settings)
         self._clusters: dict[str, Cluster] = {}
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._topics: TopicSync | None = None
@@ -174,20 +173,9 @@ class SourceConnector:
         if errors:
             raise errors[0]
         if self._topics is None:
-            self._topics = TopicSync(
-                self._clusters["source"],
-                self._clusters["target"],
-                selection=self._selection,
-                rules=self._rules,
-                replication_factor=self._settings.replication_factor,
-                report_only=self._settings.configs_report_only,
-            )
-            self._acls = AclSync(
-                self._clusters["source"],
-                self._clusters["target"],
-                settings=self._settings,
-                selection=self._selection,
-            )
+            source, target = self.clusters
+            self._topics = TopicSync(source, target, settings=self._settings, selection=self._selection)
+            self._acls = AclSync(source, target, settings=self._settings, selection=self._selection)
             self.connected.set()
 
     async def _reach(self, client: ClientSettings) -> Cluster:

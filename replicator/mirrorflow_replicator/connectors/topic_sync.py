@@ -26,10 +26,10 @@ from mirrorflow_core.retention_hold import (
     changed,
     restoring,
 )
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topic_configs import (
     ConfigChange,
     ConfigEntry,
-    ConfigRules,
     NewTopicPlan,
     TopologyPlan,
     changes_by_copy,
@@ -49,6 +49,7 @@ from mirrorflow_kafka.client.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_replicator.config.plugins import make_config_rules
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -78,21 +79,14 @@ class TopicSync:
     """The topics of one flow on both of its clusters."""
 
     def __init__(
-        self,
-        source: Cluster,
-        target: Cluster,
-        *,
-        selection: TopicSelection,
-        rules: ConfigRules,
-        replication_factor: int,
-        report_only: bool = False,
+        self, source: Cluster, target: Cluster, *, settings: SourceSettings, selection: TopicSelection
     ) -> None:
         self._source = source
         self._target = target
         self._selection = selection
-        self._rules = rules
-        self._replication_factor = replication_factor
-        self._report_only = report_only
+        self._rules = make_config_rules(settings)
+        self._replication_factor = settings.replication_factor
+        self._report_only = settings.configs_report_only
         self._copied: frozenset[str] = frozenset()  # source topics that had a target topic in the last pass
 
     async def arrange(self) -> Arrangement:

@@ -33,6 +33,11 @@ _TARGETS = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _OfConnector:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configure:
     """Creates or changes *name* with *properties*; *target* is for a new one, None leaves it unset."""
 
@@ -50,11 +55,8 @@ class Patch:
     changes: Mapping[str, str | None] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(_OfConnector):
     """Deletes connector *name*; its offsets stay."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +89,8 @@ class RestartTask:
     task: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsets:
+class ListOffsets(_OfConnector):
     """Reads the stored offsets of *name* (KIP-875)."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +101,8 @@ class AlterOffsets:
     offsets: tuple[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetOffsets:
+class ResetOffsets(_OfConnector):
     """Deletes all stored offsets of *name*."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,18 +114,12 @@ class SetLevel:
     everywhere: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutTasks:
+class PutTasks(_OfConnector):
     """Sent by the node that has connector *name* to the leader: the body holds its new task configs."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class Fence(_OfConnector):
     """Sent to the leader before a transactional task of *name* starts: fence its earlier tasks (KIP-618)."""
-
-    name: str
 
 
 Internal: TypeAlias = PutTasks | Fence

@@ -23,10 +23,6 @@ WORD_MAX = 64  # characters of a client's input that are repeated in an answer
 Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
 
-def _accept_all(*_: object) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One HTTP request. `path` is as sent (percent-encoded, no query), `query` is the part after the question mark."""
@@ -47,14 +43,6 @@ class Response:
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | Iterable[bytes] = b""
-
-
-def _unknown_usage() -> ResourceUsage | None:
-    return None
-
-
-def _root_alone() -> Mapping[str, LoggerLevel]:
-    return {"root": LoggerLevel("INFO")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +71,11 @@ class WorkerView:
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
     warnings: tuple[str, ...] = ()
     samples: Samples = field(default_factory=Samples)
-    validate: Validate = _accept_all
-    loggers: Callable[[], Mapping[str, LoggerLevel]] = _root_alone  # called only when needed
-    process: Callable[[], ResourceUsage | None] = _unknown_usage  # as above; None: this system has no /proc
+    validate: Validate = lambda *_: {}
+    loggers: Callable[[], Mapping[str, LoggerLevel]] = lambda: {
+        "root": LoggerLevel("INFO")
+    }  # called only when needed
+    process: Callable[[], ResourceUsage | None] = lambda: None  # as above; None: this system has no /proc
     is_rebalancing: bool = False  # the group is rebalancing
 
 

@@ -198,11 +198,9 @@ def _invalid(what: str, fields: Part, field: str, rule: str) -> str:
     return f"{what} has an invalid value {_java(fields[field])} for the '{field}' key{rule}"
 
 
-def _integer(value: object) -> int | None:
+def _integer(value: Any) -> int | None:
     """Returns a JSON integer as Java's long; None for anything else, also for text that looks like one."""
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
-        return None
-    return value
+    return value if is_integer(value) and abs(value) < 2**63 else None
 
 
 def _shown(fields: Part) -> str:

@@ -16,9 +16,8 @@ connector stores that it has one task; the node that has the task does the work.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mirrorflow_core.connect import worker_state
 from mirrorflow_core.connect.group_assignment import Unit, Units
@@ -38,9 +37,11 @@ from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 
 RETRY_MAX_S = 15.0  # while a cluster cannot be used; short at first: it may be this node's first connection
 
+Step = Callable[[], Awaitable[object]]
 Publish = Callable[[Assignment, bool], Awaitable[None]]
 
 
@@ -80,7 +81,8 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
 class SharedSource:
     """What runs here of a shared connector: it follows this node's share."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._setbacks = RetryState(name, pause_max_s=RETRY_MAX_S)
         self._share = TaskShare()
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
@@ -98,6 +100,23 @@ class SharedSource:
     async def settled(self) -> None:
         """Waits until nothing runs here that is not in this node's share."""
         await self._settled.wait()
+
+    async def _follow_share(self, let_go: Step, begin: Step, wait: Step) -> None:
+        """Ends what left the share, then begins what joined it; retries until the share changes."""
+        while True:
+            self._changed.clear()
+            await let_go()
+            self._settled.set()
+            try:
+                await begin()
+            except MirrorFlowError as error:
+                self._setbacks.note(error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._setbacks.pause_s):
+                        await wait()
+            else:
+                self._setbacks.over()
+                await wait()
 
     def _end_share(self) -> None:
         """Ends for good: later shares are ignored, and `settled` returns at once."""
@@ -120,13 +139,12 @@ class SharedConnector(SourceHost, SharedSource):
         claiming: TaskFencing,
     ) -> None:
         SourceHost.__init__(self, connector, settings, samples=samples, start=start, group=claiming.group_id)
-        SharedSource.__init__(self)
+        SharedSource.__init__(self, connector.name)
         self._publish = publish
         self._grace_s = grace_s
         self._claiming = claiming
         self._given: dict[int, Assign] = {}
         self._leading: asyncio.Task[None] | None = None
-        self._setbacks = RetryState(connector.name, pause_max_s=RETRY_MAX_S)  # of starting tasks
         self._discovery = self._discover()
         self._is_connected = False
 
@@ -144,22 +162,7 @@ class SharedConnector(SourceHost, SharedSource):
     async def run(self) -> None:
         watching = asyncio.create_task(self._watch())
         try:
-            while True:
-                self._changed.clear()
-                if self._leading is not None and self._leading.done():
-                    self._leading.result()  # ends only by cancellation; raises after a bug
-                await self._let_go()
-                self._settled.set()
-                try:
-                    await self._unless_changed(self._begin())
-                except MirrorFlowError as error:
-                    self._setbacks.note(error)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self._setbacks.pause_s):
-                            await self._changed.wait()
-                else:
-                    self._setbacks.over()
-                    await self._changed.wait()
+            await self._follow_share(self._let_go, self._begin_unless_changed, self._changed.wait)
         finally:
             watching.cancel()
             self._end_share()
@@ -173,9 +176,9 @@ class SharedConnector(SourceHost, SharedSource):
         await self._owner.leave()
         self._end_share()
 
-    async def _unless_changed(self, job: Coroutine[Any, Any, None]) -> None:
-        """Runs *job*, which may wait long for a cluster; cancels it when the share changes."""
-        doing, changed = asyncio.create_task(job), asyncio.create_task(self._changed.wait())
+    async def _begin_unless_changed(self) -> None:
+        """Begins, which may wait long for a cluster, unless the share changes meanwhile."""
+        doing, changed = asyncio.create_task(self._begin()), asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({doing, changed}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
@@ -186,6 +189,8 @@ class SharedConnector(SourceHost, SharedSource):
                 await cancel_and_wait(doing)
 
     async def _let_go(self) -> None:
+        if self._leading is not None and self._leading.done():
+            self._leading.result()  # ends only by cancellation; raises after a bug
         gone = [task for task in self._children if task not in self._share.tasks]
         await asyncio.gather(*(self._children[task].stop(self._grace_s) for task in gone))
         for task in gone:
@@ -276,79 +281,63 @@ class SharedTask(SharedSource):
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
-        super().__init__()
-        self._name = connector.name
-        self._absent = IdleConnector(
-            connector.name, connector.properties, state="PAUSED" if connector.is_paused else "RUNNING"
-        )
+        super().__init__(f"{connector.name}: its task cannot be written down")
+        state = "PAUSED" if connector.is_paused else "RUNNING"
+        self._absent = IdleConnector(connector.name, connector.properties, state=state)
         self._make = make
         self._publish = publish
-        self._grace_s = grace_s
-        self._inner: ConnectorHost | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._setbacks = RetryState(
-            f"{connector.name}: its task cannot be written down", pause_max_s=RETRY_MAX_S
+        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # work that ended by itself
+        self._slot = ConnectorSlot[bool](
+            connector.name, make=self._work, broken=self._broken.put_nowait, grace_s=grace_s
         )
 
     async def run(self) -> None:
         try:
-            while True:
-                self._changed.clear()
-                await self._follow()
-                self._settled.set()
-                try:
-                    if self._share.leads:
-                        await self._publish()
-                except MirrorFlowError as error:
-                    self._setbacks.note(error)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self._setbacks.pause_s):
-                            await self._wait()
-                else:
-                    self._setbacks.over()
-                    await self._wait()
+            await self._follow_share(self._let_go, self._begin, self._wait)
         finally:
-            await self._end()
+            self._slot.want(None)
+            await self._slot.settled()
             self._end_share()
 
     async def stop(self, grace_s: float) -> None:
         self._share, self._is_over = TaskShare(), True
-        if self._inner is not None:
-            await self._inner.stop(grace_s)
+        self._slot.want(None)
+        await self._slot.settled()
         self._end_share()
 
-    def report(self) -> ConnectorReport:
-        if self._inner is None:
-            return self._absent.report()
-        report = self._inner.report()
-        return replace(report, heard_of_all=self._inner.heard_of_all)
+    def _work(self, _name: str, _wanted: bool) -> ConnectorHost:  # noqa: FBT001 the slot's
+        hosted = self._make()
+        assert hosted is not None, "a connector that asks for nothing is not shared"
+        return hosted
 
-    @property
-    def target_cluster_id(self) -> str:
-        return "" if self._inner is None else self._inner.target_cluster_id
+    async def _let_go(self) -> None:
+        """Starts or ends the work: the one task is the whole share."""
+        self._slot.want(bool(self._share.tasks) or None)
+        await self._slot.settled()
+
+    async def _begin(self) -> None:
+        if self._share.leads:
+            await self._publish()
 
     async def _wait(self) -> None:
         """Waits until the share changes; raises if the work itself has ended, which is a bug."""
-        changed = asyncio.create_task(self._changed.wait())
-        waits = {changed} if self._running is None else {changed, self._running}
+        changed, broken = asyncio.create_task(self._changed.wait()), asyncio.create_task(self._broken.get())
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if self._running is not None and self._running.done():
-                self._running.result()
+            await asyncio.wait({changed, broken}, return_when=asyncio.FIRST_COMPLETED)
+            if broken.done():
+                broken.result().result()
         finally:
             changed.cancel()
+            broken.cancel()
 
-    async def _follow(self) -> None:
-        if self._share.tasks and self._inner is None:
-            self._inner = self._make()
-            assert self._inner is not None
-            self._running = asyncio.create_task(self._inner.run(), name=f"task-{self._name}")
-        if not self._share.tasks:
-            await self._end()
+    def report(self) -> ConnectorReport:
+        hosted = self._slot.hosted
+        return (
+            self._absent.report()
+            if hosted is None
+            else replace(hosted.report(), heard_of_all=hosted.heard_of_all)
+        )
 
-    async def _end(self) -> None:
-        inner, running = self._inner, self._running
-        self._inner = self._running = None
-        if inner is not None and running is not None:
-            await inner.stop(self._grace_s)
-            await cancel_and_wait(running)
+    @property
+    def target_cluster_id(self) -> str:
+        return "" if self._slot.hosted is None else self._slot.hosted.target_cluster_id

@@ -18,7 +18,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.config.connector import offset_syncs_topic
-from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
+from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
@@ -88,14 +88,8 @@ class SeedSurvey:
                 log.warning("%s", sentence)
 
     def _topics(self) -> TopicSync:
-        return TopicSync(
-            self.source,
-            self.target,
-            selection=make_selection(self.settings),
-            rules=make_config_rules(self.settings),
-            replication_factor=self.settings.replication_factor,
-            report_only=self.settings.configs_report_only,
-        )
+        selection = make_selection(self.settings)
+        return TopicSync(self.source, self.target, settings=self.settings, selection=selection)
 
     async def take_flow(self) -> bool:
         """Takes the flow, also from a running process; returns whether it begins with this job."""

@@ -10,7 +10,8 @@ from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointClusters, CheckpointPasses
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
+from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 
 CONNECTOR = """
 name=points
@@ -31,7 +32,8 @@ def passes() -> CheckpointPasses:
     cluster = create_autospec(Cluster, instance=True)
     return CheckpointPasses(
         settings.checkpoint,
-        CheckpointClusters(source=cluster, syncs=cluster, target=cluster, reader=cluster, writer=cluster),
+        OffsetReaders(source=cluster, syncs=cluster, target=cluster, reader=cluster),
+        cluster,
     )
 
 
