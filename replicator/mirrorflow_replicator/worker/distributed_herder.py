@@ -31,8 +31,6 @@ from mirrorflow_core.errors import FilesDifferError, NotAuthorizedError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import (
     ConnectorSettings,
-    DistributedSettings,
-    GroupSettings,
     SessionKeySettings,
     WorkerSettings,
 )
@@ -83,15 +81,15 @@ class DistributedHerder(SingleNodeHerder):
     def __init__(
         self,
         settings: WorkerSettings,
-        distributed: DistributedSettings,
-        group: GroupSettings,
         *,
         samples: Samples,
         worker_id: Callable[[], str],
         url: Callable[[], str],
         label: str = "",
     ) -> None:
-        super().__init__(settings, distributed, samples=samples, worker_id=worker_id, label=label)
+        super().__init__(settings, samples=samples, worker_id=worker_id, label=label)
+        group = self._distributed.group
+        assert group is not None, "a lone worker has a herder of another class"
         self._group = group
         self._url = url
         self._joined: _JoinedNode | None = None  # set when the topics were read

@@ -17,12 +17,13 @@ import asyncio
 import json
 import ssl
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import h11
 
-from mirrorflow_core.connect.session_keys import NO_SIGNATURE, ConnectError, SessionKey, Signature, sign
+from mirrorflow_core.connect.session_keys import NO_SIGNATURE, ConnectError, SessionKey, sign
 from mirrorflow_core.connect.worker_records import TaskCount
 from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableError
 from mirrorflow_core.settings import GroupSettings, WorkerSettings
@@ -81,17 +82,7 @@ class PeerClient:
             raise ConnectError(409, CONFLICT)
         query["forward"] = "true" if hop is None else "false"
         try:
-            return await call(
-                url,
-                request.method,
-                f"{request.path}?{urlencode(query)}",
-                body=request.body,
-                content_type=request.content_type,
-                signature=request.signature,
-                tls=self._tls(url),
-                server_name=self._group.server_name,
-                timeout_s=FORWARD_S,
-            )
+            return await self._call(url, replace(request, query=urlencode(query)), timeout_s=FORWARD_S)
         except UnreachableError as error:
             raise ConnectError(500, f"Error trying to forward REST request: {error}") from error
 
@@ -103,26 +94,18 @@ class PeerClient:
         Raises UnreachableError, or BrokerError if the leader refuses.
         """
         body = json.dumps(tasks, ensure_ascii=False, separators=(",", ":")).encode()
-        await self._ask(url, "POST", name, "tasks", body, key)
+        await self._ask(url, name, "tasks", key, body)
 
     async def ask_to_fence(self, url: str, name: str, key: SessionKey | None) -> None:
         """Makes the leader at *url* fence earlier tasks of connector *name*. Raises UnreachableError, BrokerError."""
-        await self._ask(url, "PUT", name, "fence", b"", key)
+        await self._ask(url, name, "fence", key)
 
-    async def _ask(
-        self, url: str, method: str, name: str, what: str, body: bytes, key: SessionKey | None
-    ) -> None:
+    async def _ask(self, url: str, name: str, what: str, key: SessionKey | None, body: bytes = b"") -> None:
+        method = "POST" if body else "PUT"
+        path = f"{self._prefix}/connectors/{quote(name, safe='')}/{what}"
         signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
-        answer = await call(
-            url,
-            method,
-            f"{self._prefix}/connectors/{quote(name, safe='')}/{what}",
-            body=body,
-            signature=signature,
-            tls=self._tls(url),
-            server_name=self._group.server_name,
-            timeout_s=ASK_S,
-        )
+        request = Request(method=method, path=path, body=body, content_type=JSON, signature=signature)
+        answer = await self._call(url, request, timeout_s=ASK_S)
         if answer.status // 100 != 2:
             raise BrokerError(
                 cluster=self._group.client.alias,
@@ -131,6 +114,11 @@ class PeerClient:
                 name=f"HTTP {answer.status}",
                 retriable=True,
             )
+
+    async def _call(self, url: str, request: Request, *, timeout_s: float) -> Response:
+        # TLS is built for each request: certificates are renewed, and requests are rare.
+        tls = build_context(self._resolved())[0] if url.lower().startswith("https:") else None
+        return await call(url, request, tls=tls, server_name=self._group.server_name, timeout_s=timeout_s)
 
     async def fence(self, name: str, cluster: Cluster, topic: ConfigTopic) -> None:
         """Fences earlier tasks of *name* by their transactional ids, and stores how many tasks there are now.
@@ -165,10 +153,6 @@ class PeerClient:
         """Returns *task*'s transactional id, the same on each node (Java's Worker.taskTransactionalId)."""
         return f"{self._group.group_id}-{name}-{task}"
 
-    def _tls(self, url: str) -> ssl.SSLContext | None:
-        """Built for each request: certificates are renewed, and requests are rare."""
-        return build_context(self._resolved())[0] if url.lower().startswith("https:") else None
-
 
 CONNECT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
 ANSWER_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
@@ -176,31 +160,25 @@ READ_BYTES = 64 * 1024
 
 
 async def call(
-    url: str,
-    method: str,
-    target: str,
-    *,
-    body: bytes = b"",
-    content_type: str = JSON,
-    signature: Signature = NO_SIGNATURE,
-    tls: ssl.SSLContext | None = None,
-    server_name: str = "",
-    timeout_s: float,
+    url: str, request: Request, *, tls: ssl.SSLContext | None = None, server_name: str = "", timeout_s: float
 ) -> Response:
-    """Returns the response of the node at *url*. *target* is path and query as they are sent.
+    """Returns the response of the node at *url*; its certificate must be for *server_name*, "" for the host of *url*.
 
-    *server_name* is the name that its certificate must be for, "" for the host of *url*. Raises UnreachableError.
+    Raises UnreachableError.
     """
     parts = urlsplit(url)
     secure = tls if parts.scheme == "https" else None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     headers = [("Host", parts.netloc), ("Accept", JSON), ("Connection", "close")]
-    if body:
-        headers.append(("Content-Type", content_type))
-    if method != "GET":
-        headers.append(("Content-Length", str(len(body))))
-    if signature.mac:
-        headers += [(SIGNATURE_HEADER, signature.mac), (ALGORITHM_HEADER, signature.algorithm)]
+    if request.body:
+        headers.append(("Content-Type", request.content_type))
+    if request.method != "GET":
+        headers.append(("Content-Length", str(len(request.body))))
+    if request.signature.mac:
+        headers.append((SIGNATURE_HEADER, request.signature.mac))
+        headers.append((ALGORITHM_HEADER, request.signature.algorithm))
+    target = f"{request.path}?{request.query}" if request.query else request.path
+    head = h11.Request(method=request.method, target=target, headers=headers)
     try:
         async with asyncio.timeout(CONNECT_S):
             name = certificate_name(server_name or parts.hostname) if secure else None
@@ -211,7 +189,7 @@ async def call(
         raise _unreachable(url, str(error) or "no answer") from error
     try:
         async with asyncio.timeout(timeout_s):
-            return await _exchange(reader, writer, method, target, headers, body)
+            return await _exchange(reader, writer, head, request.body)
     except (TimeoutError, OSError, h11.ProtocolError) as error:
         raise _unreachable(url, str(error) or f"no answer within {timeout_s:g} s") from error
     finally:
@@ -219,15 +197,10 @@ async def call(
 
 
 async def _exchange(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    method: str,
-    target: str,
-    headers: Sequence[tuple[str, str]],
-    body: bytes,
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: h11.Request, body: bytes
 ) -> Response:
     client = h11.Connection(h11.CLIENT)
-    writer.write(client.send(h11.Request(method=method, target=target, headers=list(headers))) or b"")
+    writer.write(client.send(head) or b"")
     if body:
         writer.write(client.send(h11.Data(data=body)) or b"")
     writer.write(client.send(h11.EndOfMessage()) or b"")

@@ -145,9 +145,7 @@ class Worker:
                 }
             )
         if first.distributed is not None:
-            return SingleNodeHerder(
-                first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
-            )
+            return SingleNodeHerder(first, samples=self._samples, worker_id=lambda: self._worker_id(""))
         self._check_that_any_runs()
         return FixedHerder(first.connectors, samples=self._samples, grace_s=self._grace_s)
 
@@ -164,12 +162,8 @@ class Worker:
         return max((worker.shutdown_s for worker in self._settings), default=5.0)
 
     def _grouped(self, worker: WorkerSettings, herder: str) -> DistributedHerder:
-        assert worker.distributed is not None
-        assert worker.distributed.group is not None
         return DistributedHerder(
             worker,
-            worker.distributed,
-            worker.distributed.group,
             samples=self._samples,
             worker_id=partial(self._worker_id, herder),
             # Others never call the listener for users and metrics of a process that serves no group.

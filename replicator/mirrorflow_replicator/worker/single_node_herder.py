@@ -23,7 +23,7 @@ from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord, TargetState
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_core.settings import ConnectorSettings, DistributedSettings, WorkerSettings
+from mirrorflow_core.settings import ConnectorSettings, WorkerSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import ensure_topic
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
@@ -78,14 +78,14 @@ class SingleNodeHerder:
     def __init__(
         self,
         settings: WorkerSettings,
-        distributed: DistributedSettings,
         *,
         samples: Samples,
         worker_id: Callable[[], str],
         label: str = "",
     ) -> None:
+        assert settings.distributed is not None, "other workers have a herder of another class"
         self._settings = settings
-        self._distributed = distributed
+        self._distributed = settings.distributed
         self._samples = samples
         self._worker_id = worker_id
         self._resolver = Resolver(settings.providers)
@@ -94,7 +94,11 @@ class SingleNodeHerder:
         self._configs: ConfigTopic | None = None  # set when both topics have been read
         self._statuses: WorkerStatuses | None = None
         self._running = LocalConnectors(
-            distributed.worker, host=self._host, tasks=self._tasks, grace_s=settings.shutdown_s, label=label
+            self._distributed.worker,
+            host=self._host,
+            tasks=self._tasks,
+            grace_s=settings.shutdown_s,
+            label=label,
         )
         self._problem: MirrorFlowError | None = None  # of the topics; None if there is none
         self._commanding = asyncio.Lock()

@@ -28,9 +28,9 @@ def answered(server_name: str) -> int:
         server = await HttpServer.start(["https://127.0.0.1:0"], view, tls=context)
         try:
             trusting = ssl.create_default_context(cadata=authority().pem)
-            answer = await call(
-                server.addresses[0], "GET", "/healthz", tls=trusting, server_name=server_name, timeout_s=10
-            )
+            request = Request(method="GET", path="/healthz")
+            url = server.addresses[0]
+            answer = await call(url, request, tls=trusting, server_name=server_name, timeout_s=10)
             return answer.status
         finally:
             await server.close()
