@@ -134,17 +134,14 @@ def converter_warnings(properties: Mapping[str, str], worker: Mapping[str, str])
     if not changing:
         return ()
     found = ", ".join(f"{key}={name}" for key, name in changing.items())
+    *most, last = changing
+    names = f"{', '.join(most)} and {last}" if most else last
     sentence = (
         f"{CONVERTER_NOT_USED}: the worker has {found}, which Java's worker would apply to every record of this connector. "
-        f"Records are copied byte for byte instead. To have the same with Java, and no warning, set {_joined(changing)} "
+        f"Records are copied byte for byte instead. To have the same with Java, and no warning, set {names} "
         f"to {BYTE_CONVERTER} in the connector."
     )
     return (sentence,)
-
-
-def _joined(keys: Mapping[str, str]) -> str:
-    *most, last = keys
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

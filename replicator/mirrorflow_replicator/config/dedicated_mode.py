@@ -394,7 +394,10 @@ def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list
             continue
         by_prefix.setdefault(prefix, {})[key.removeprefix(prefix)] = value
     for prefix, properties in by_prefix.items():
-        keys.check(properties, _scopes(prefix), warnings, prefix=prefix)
+        scopes = (
+            keys.CONNECTOR_SCOPES if "->" in prefix else keys.CLUSTER_SCOPES if prefix else keys.DRIVER_SCOPES
+        )
+        keys.check(properties, scopes, warnings, prefix=prefix)
     warnings.extend(
         f"{key}: it has no effect at the top level, as in MM2; write it for a flow (A->B.{key}) or a cluster (A.{key})."
         for key in by_prefix.get("", {})
@@ -414,9 +417,3 @@ def _reaches(key: str) -> bool:
         or keys.is_connector_key(key)
         or clients.is_shared(key)
     )
-
-
-def _scopes(prefix: str) -> tuple[Scope, ...]:
-    if not prefix:
-        return keys.DRIVER_SCOPES
-    return keys.CONNECTOR_SCOPES if "->" in prefix else keys.CLUSTER_SCOPES

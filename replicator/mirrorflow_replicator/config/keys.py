@@ -447,7 +447,11 @@ def find(name: str, scopes: tuple[Scope, ...]) -> Key | None:
 def is_connector_key(name: str) -> bool:
     """Whether MM2 passes *name* from the top level of an mm2.properties to its connectors."""
     key = find(name, (Scope.CONNECTOR,))
-    return (key is not None and key.top_level) or _is_security(name)
+    return (
+        (key is not None and key.top_level)
+        or name == "security.protocol"
+        or name.startswith(("ssl.", "sasl."))
+    )
 
 
 def canonical(
@@ -531,15 +535,12 @@ def document() -> str:
             "|---|---|---|---|",
         ]
         lines += [
-            f"| `{key.name}` | {key.outcome} | {_shown_default(key)} | {key.note} |"
+            f"| `{key.name}` | {key.outcome} | {f'`{default}`' if default else ''} | {key.note} |"
             for key in KEYS
             if key.scope is scope
+            for default in [key.default if key.verdict is Verdict.HONOURED else ""]
         ]
     return "\n".join(lines) + "\n"
-
-
-def _shown_default(key: Key) -> str:
-    return f"`{key.default}`" if key.default and key.verdict is Verdict.HONOURED else ""
 
 
 def _lacks_what_it_needs(key: Key, properties: Mapping[str, str], scopes: tuple[Scope, ...]) -> bool:
@@ -560,10 +561,6 @@ def _is_of_no_transform(name: str, properties: Mapping[str, str]) -> bool:
     if family not in {"transforms", "predicates"} or not rest:
         return False
     return rest.partition(".")[0] not in read_list(properties.get(family, ""))
-
-
-def _is_security(name: str) -> bool:
-    return name == "security.protocol" or name.startswith(("ssl.", "sasl."))
 
 
 def _suggestion(name: str, scopes: tuple[Scope, ...]) -> str:

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 from mirrorflow_core import checkpoints as decisions
 from mirrorflow_core.checkpoints import (
-    Group,
     GroupFacts,
     GroupOffset,
     Point,
@@ -329,7 +328,8 @@ class CheckpointPasses:
                 case Writable.ACTIVE:
                     active += 1
                 case Writable.OTHER_KIND:
-                    why = f"there it is a group of another kind ({_kind(group)})"
+                    kind = "" if group is None else (group.type or group.protocol_type).lower()
+                    why = f"there it is a group of another kind ({kind})"
                     raise GroupNotMovedError(cluster=target.alias, group=name, why=why)
                 case Writable.YES:
                     active += await self._move(name)
@@ -412,7 +412,3 @@ class CheckpointPasses:
             return None
         self._warnings.pop(subject, None)
         return answer
-
-
-def _kind(group: Group | None) -> str:
-    return "" if group is None else (group.type or group.protocol_type).lower()

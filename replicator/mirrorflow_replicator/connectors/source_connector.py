@@ -19,7 +19,7 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedE
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
-from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.decision_log import DecisionLog
@@ -160,7 +160,11 @@ class SourceConnector:
         wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
         missing = {side: client for side, client in wanted.items() if side not in self._clusters}
         results = await asyncio.gather(
-            *(self._reach(client) for client in missing.values()), return_exceptions=True
+            *(
+                Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+                for client in missing.values()
+            ),
+            return_exceptions=True,
         )
         errors = []
         for side, result in zip(missing, results, strict=True):
@@ -177,9 +181,6 @@ class SourceConnector:
             self._topics = TopicSync(source, target, settings=self._settings, selection=self._selection)
             self._acls = AclSync(source, target, settings=self._settings, selection=self._selection)
             self.connected.set()
-
-    async def _reach(self, client: ClientSettings) -> Cluster:
-        return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
 
     async def _follow(self, hand: Hand) -> None:
         """Runs passes until one fails as a whole."""

@@ -265,8 +265,13 @@ def _summary(
         "refusedWrites": sum(part.refused_writes for part in parts),
         "guarantee": {guarantee.value: total.guarantees[guarantee] for guarantee in Guarantee},
         "reasons": [
-            {"reason": reason[:WORD_MAX], "count": count, **_example(total.examples.get(reason, ""))}
+            {
+                "reason": reason[:WORD_MAX],
+                "count": count,
+                **({"example": _line(text, EXAMPLE_MAX)} if text else {}),
+            }
             for reason, count in total.reasons.most_common(reasons_max)
+            for text in [total.examples.get(reason, "")]
         ],
         "warnings": len(report.warnings),
         "firstWarnings": [
@@ -302,10 +307,6 @@ def _missing(missing: tuple[str, str] | None) -> dict[str, object]:
         return {}
     folder, name = missing
     return {"missing": {"path": _plain(folder[-PATH_MAX:], PATH_MAX), "key": _plain(name, NAME_MAX)}}
-
-
-def _example(text: str) -> dict[str, str]:
-    return {"example": _line(text, EXAMPLE_MAX)} if text else {}
 
 
 def _line(text: str, length_max: int) -> str:

@@ -190,7 +190,10 @@ class HttpServer:
         if request.method not in {"GET", "HEAD"}:
             return error_response(405, NOT_ALLOWED, headers=rest.ALLOW)
         if request.path == "/healthz":
-            return self._healthz()
+            silent_s = asyncio.get_running_loop().time() - self._ticked_s
+            if silent_s > STALLED_S:
+                return json_response({"status": "stalled", "silentSeconds": round(silent_s, 1)}, status=503)
+            return json_response({"status": "alive"})
         view = here(self._current())
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         match request.path:
@@ -217,12 +220,6 @@ class HttpServer:
         if view.ready == self._was_ready:
             return view
         return replace(view, ready=self._was_ready, serving=self._was_ready)
-
-    def _healthz(self) -> Response:
-        silent_s = asyncio.get_running_loop().time() - self._ticked_s
-        if silent_s > STALLED_S:
-            return json_response({"status": "stalled", "silentSeconds": round(silent_s, 1)}, status=503)
-        return json_response({"status": "alive"})
 
 
 _CLIENT_AUTH = {

@@ -436,7 +436,7 @@ class GroupLeader:
             key = secrets.token_bytes(self._rules.size_bytes)
             records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
         if not self._led:
-            files = [file for file in self._files if not self._is_replaced(file)]
+            files = [file for file in self._files if file["name"] not in self._in_force]
             records += command_decisions.seeds(files, topic.configs)
         if records:
             await topic.put(*records, now_ms=now_ms())
@@ -466,10 +466,6 @@ class GroupLeader:
         if names and (self.problem is None or self.problem.connectors != names):
             log.warning("%s: %s", FilesDifferError.reason, FilesDifferError(names))
         self.problem = FilesDifferError(names) if names else None
-
-    def _is_replaced(self, file: Mapping[str, str]) -> bool:
-        name = file["name"]
-        return name in self._in_force and self._topic.configs.connectors.get(name) != file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,7 +168,9 @@ class GroupMember:
     async def _meet(self) -> None:
         self._rejoin.clear()
         await self._read()
-        joined = await self._membership.join(self._metadata())
+        state = MemberState(url=self._url, config_offset=self._configs.offset, held=self._assignment)
+        metadata = {name: encode_state(state, PROTOCOLS[name]) for name in self._settings.protocols}
+        joined = await self._membership.join(metadata)
         shares = self._shares(joined) if joined.leads else {}
         assignment = self._read_assignment(await self._membership.sync(shares))
         self.generation, self.protocol, self.leads = joined.generation, joined.protocol, joined.leads
@@ -210,10 +212,6 @@ class GroupMember:
                 name=f"an assignment that cannot be read ({problem})",
                 subject=self._settings.group_id,
             ) from problem
-
-    def _metadata(self) -> dict[str, bytes]:
-        state = MemberState(url=self._url, config_offset=self._configs.offset, held=self._assignment)
-        return {name: encode_state(state, PROTOCOLS[name]) for name in self._settings.protocols}
 
     def _shares(self, joined: Joined) -> dict[str, bytes]:
         """Returns each member's encoded assignment, by member id."""

@@ -28,11 +28,10 @@ from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.keys import read_properties
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
-from mirrorflow_replicator.http.commands import Command, SetLevel
+from mirrorflow_replicator.http.commands import Command
 from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.worker_view import Request, Response
-from mirrorflow_replicator.logs import LOGGERS
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 
 log = logging.getLogger("mirrorflow.worker")
@@ -229,11 +228,5 @@ class FixedHerder:
         return next(filter(None, (one.target_cluster_id for one in hosted)), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
-        """Sets logger levels; connectors from files cannot be changed over REST.
-
-        A cluster of one worker has only that worker's loggers. Raises ConnectError (501) for any other command.
-        """
-        if isinstance(command, SetLevel):
-            LOGGERS.set(command.name, command.level)
-            return Response(status=204)
+        """Raises ConnectError: connectors from files cannot be changed over REST."""
         raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")

@@ -173,8 +173,10 @@ class Worker:
 
     async def _carry_out(self, command: Command, request: Request) -> Response:
         try:
-            if isinstance(command, SetLevel) and not command.everywhere:
-                return json_response(LOGGERS.set(command.name, command.level))
+            # A cluster of one worker has only that worker's loggers.
+            if isinstance(command, SetLevel) and not (command.everywhere and self._herd.takes_changes):
+                changed = LOGGERS.set(command.name, command.level)
+                return Response(status=204) if command.everywhere else json_response(changed)
             return await self._herd.carry_out(command, request)
         except ConnectError as error:
             return error_response(error.status, str(error))
@@ -336,9 +338,6 @@ class DedicatedHerders:
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out another node's call for one of the flows. Raises ConnectError, MirrorFlowError."""
-        if isinstance(command, SetLevel):
-            LOGGERS.set(command.name, command.level)
-            return Response(status=204)
         herd = self._herds.get(flow_of(request) or ("", ""))
         if herd is None:
             raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")
