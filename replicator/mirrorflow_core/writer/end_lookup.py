@@ -5,7 +5,7 @@ epoch and its last sequence then, and a plain stretch has no gaps on the source 
 offset follows by addition. Nothing of the source is read and no record is compared.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
@@ -72,9 +72,7 @@ def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
     return found, log_end
 
 
-def open_transactions(
-    partition: TopicPartition, log_end: LogEnd, producer_ids: Container[int]
-) -> Steps[dict[int, int]]:
+def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[int, int]]:
     """Return where transactions without a marker begin, by producer id.
 
     Once an id was initialized, its transactions are decided. A marker that is missing then will never come: the
@@ -87,7 +85,7 @@ def open_transactions(
     for batch in batches:
         if batch.marker is not None:
             found.pop(batch.producer_id, None)
-        elif batch.is_transactional and batch.producer_id in producer_ids:
+        elif batch.is_transactional:
             found.setdefault(batch.producer_id, batch.base_offset)
     return found
 

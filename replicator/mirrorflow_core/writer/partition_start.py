@@ -46,6 +46,9 @@ class PartitionStart:
     problem: PartitionProblem | None = None
     loss: SourceLoss | None = None
     open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
+    has_unknown: bool = (
+        False  # open transactions of other ids, which the target has not lost, but may have lost the end of
+    )
     lacks_marker: bool = False  # of its fence, or of a transaction that is decided: try again
 
 
@@ -75,21 +78,24 @@ def start_of_partition(
         return PartitionStart(None, lacks_marker=True)
     found, log_end, kept = looked_up
     by_id = {one.producer_id: one for one in producers.values()}
-    unmarked = yield from open_transactions(partition, log_end, by_id)
+    opened = yield from open_transactions(partition, log_end)
+    unmarked = {one: first for one, first in opened.items() if one in by_id}
     writer = producers.get(position.writer.transactional) if position.writer is not None else None
     if _is_replaced(position, writer) and log_end.stable < log_end.end:
         return PartitionStart(None, lacks_marker=True)
+    has_unknown = kept is not None and len(unmarked) < len(opened)
     if kept is None and writer is not None and UNKNOWN < position.target_epoch < log_end.leader_epoch:
         kept = yield from aborted_from(partition, position.target_end, writer, log_end)
     # The records of a transaction are committed if the position counts them: both are in the same transaction.
     decisions = {
-        by_id[one]: kept is None and by_id[one] == writer and first < position.target_end
-        for one, first in unmarked.items()
+        by_id[one]: by_id[one] == writer and first < position.target_end for one, first in unmarked.items()
     }
     if kept is not None:
-        mapped: int | None = yield from send(ReadOffsetMap(partition, min((kept, *unmarked.values()))))
+        aborted = [first for one, first in unmarked.items() if not decisions[by_id[one]]]
+        mapped: int | None = yield from send(ReadOffsetMap(partition, min((kept, *aborted))))
         if mapped is not None:
-            return PartitionStart(_point(mapped, position.source_epoch, log_end), open_transactions=decisions)
+            point = _point(mapped, position.source_epoch, log_end)
+            return PartitionStart(point, open_transactions=decisions, has_unknown=has_unknown)
     point = _point_behind(position, found, log_end)
     problem = _problem_of_target(position, found, log_end, kept)
     if found.last_sequence is None and remembered != UNKNOWN and kept is None:
@@ -104,7 +110,7 @@ def start_of_partition(
         start = yield from _apply_loss_policy(plan, partition, loss, position.source_epoch, log_end)
     else:
         start = yield from _start_in_source(plan, position, point, log_end)
-    return replace(start, open_transactions=decisions)
+    return replace(start, open_transactions=decisions, has_unknown=has_unknown)
 
 
 def _problem_of_target(

@@ -89,6 +89,15 @@ def take_partitions(
     )
     if any(start.lacks_marker for start in starts.values()):
         return Refused(UNKNOWN)
+    if any(start.has_unknown for start in starts.values()):
+        # They are not of the last owner of the partition, or the position would name them: take the ids of all tasks.
+        claims = yield from read_claims(lock)
+        names = {name for one in (*claims.committed, *claims.undecided) for name in one.writer_ids}
+        if missing := sorted(names - producers.keys()):
+            more = yield from take_ids(lock, missing)
+            if isinstance(more, Refused):
+                return more
+            return (yield from take_partitions(plan, lock, producers | more, wanted, acknowledged))
     refused = yield from _decide_open_transactions(starts)
     if refused is not None:
         return refused
@@ -234,7 +243,7 @@ def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Ste
     ids = {one.producer_id for one in producers}
     for _ in range(0, MARKER_WAIT_MS, RETRY_MS):
         log_end: LogEnd = yield from send(ReadEnd(partition))
-        if not (yield from open_transactions(partition, log_end, ids)):
+        if ids.isdisjoint((yield from open_transactions(partition, log_end))):
             return True
         yield from send(Pause(RETRY_MS))
     return False
