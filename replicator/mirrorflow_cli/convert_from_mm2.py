@@ -42,10 +42,6 @@ from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 _WORD = re.compile(r"mirrorflowReference(\d+)x")
 
 
-def _word(at: int) -> str:
-    return f"mirrorflowReference{at}x"
-
-
 _HEARTBEATS = "emit.heartbeats.enabled"
 _EMIT_TO = "mirrorflow.heartbeats.emit.to"
 _SECRET = re.compile(
@@ -80,7 +76,8 @@ def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
             findings.lose("", key, "it belongs to a process, which `mirrorflow run` or the operator starts")
         elif _is_dropped(key):
             findings.lose("", key, "it has no effect at the top level, as in MM2")
-    beating = [pair for pair in pairs if _emits(read, *pair)]
+    emits = read.flag(_HEARTBEATS, default=True)
+    beating = [pair for pair in pairs if read.flag(f"{pair[0]}->{pair[1]}.{_HEARTBEATS}", default=emits)]
     alone = [pair for pair in beating if pair not in enabled and pair[::-1] not in enabled]
     if alone:
         findings.lose(
@@ -108,10 +105,6 @@ def _is_dropped(key: str) -> bool:
     """Returns whether MM2 honours *key* for a flow only; at the top level the reader ignores it silently."""
     row = keys.find(key, (Scope.CONNECTOR,))
     return row is not None and row.verdict is Verdict.MAPPED and not row.top_level
-
-
-def _emits(read: PropertyReader, source: str, target: str) -> bool:
-    return read.flag(f"{source}->{target}.{_HEARTBEATS}", default=read.flag(_HEARTBEATS, default=True))
 
 
 def _flow(
@@ -321,7 +314,7 @@ class ConvertedSecurity:
         if not text:
             return LoginModule(class_name="", options={})
         for at, reference in enumerate(references(text)):
-            text = text.replace(reference.text, _word(at))
+            text = text.replace(reference.text, f"mirrorflowReference{at}x")
         try:
             return parse_jaas(text)
         except InvalidSettingError:

@@ -168,7 +168,9 @@ def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the MirrorFlow document that the flags stand for."""
     source, target = arguments.from_alias or "source", arguments.to_alias or "target"
     name = re.sub(r"[^a-z0-9]+", "-", f"{source}-to-{target}".lower()).strip("-")[:NAME_MAX].strip("-")
-    topics = _patterns(arguments.topics or [".*"])
+    topics: dict[str, Any] = {"include": _patterns(arguments.topics or [".*"])}
+    if arguments.naming:
+        topics["naming"] = {"policy": arguments.naming}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -176,16 +178,12 @@ def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "spec": {
             "source": {"alias": source, **_cluster(arguments.source, arguments.from_config, "--from-config")},
             "target": {"alias": target, **_cluster(arguments.target, arguments.to_config, "--to-config")},
-            "topics": {"include": topics, **_naming(arguments)},
+            "topics": topics,
             # By default flags copy records only: nothing is written to the source, no group is synchronised.
             "groups": {"include": _patterns(arguments.groups or [])},
             "heartbeats": {"emitTo": []},
         },
     }
-
-
-def _naming(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"naming": {"policy": arguments.naming}} if arguments.naming else {}
 
 
 def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, Any]:

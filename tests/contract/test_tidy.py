@@ -93,6 +93,25 @@ def test_no_leftovers():
     assert [] == found
 
 
+def test_only_an_object_writes_its_own_fields():
+    """No `self.other.field = value`: a method of the other object does that."""
+    packages = ("mirrorflow_operator", "mirrorflow_cli", "mirrorflow_seed")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[1] in packages
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Attribute)
+        and isinstance(target.value.value, ast.Name)
+        and target.value.value.id == "self"
+    ]
+
+    assert [] == found
+
+
 def test_standard_operator_is_not_shadowed():
     """The folder `operator` at the root is a place, not a package."""
     from operator import itemgetter

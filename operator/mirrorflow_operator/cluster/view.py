@@ -126,7 +126,9 @@ class View:
         if metadata["uid"] in self._gone:
             return NOTHING
         found = (kind.name, metadata["namespace"], metadata["name"])
-        version = _number(metadata["resourceVersion"])
+        # A number that grows: promised since Kubernetes 1.35, always so with etcd.
+        text = metadata["resourceVersion"]
+        version = int(text) if text.isdigit() else 0
         known = self._known.get(found)
         if known is not None and known[0] >= version:
             return NOTHING
@@ -230,11 +232,6 @@ class View:
         if not (of.pods or of.children or of.drivers):
             del self._of[key]
         return frozenset((key,))
-
-
-def _number(version: str) -> int:
-    """Returns a resourceVersion as a number; it grows (promised since Kubernetes 1.35, always with etcd)."""
-    return int(version) if version.isdigit() else 0
 
 
 def selector_of(kind: ObjectKind) -> str:

@@ -24,7 +24,6 @@ from mirrorflow_operator.api.workloads import (
     EnvironmentVariable,
     Resources,
     Template,
-    Toleration,
     TopologySpread,
     Volume,
 )
@@ -179,22 +178,17 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
     """
     parts: dict[str, Any] = {
         "nodeSelector": dict(template.node_selector),
-        "tolerations": [_toleration(one) for one in template.tolerations],
+        "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in template.tolerations],
         "affinity": dict(template.affinity),
-        "topologySpreadConstraints": [_spread(one, selector) for one in template.topology_spread],
+        "topologySpreadConstraints": [
+            {**one.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
+            for one in template.topology_spread
+        ],
         "priorityClassName": template.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
         "hostAliases": [{"ip": one.ip, "hostnames": list(one.hostnames)} for one in template.host_aliases],
     }
     return {name: part for name, part in parts.items() if part}
-
-
-def _toleration(toleration: Toleration) -> dict[str, Any]:
-    return {name: value for name, value in toleration.model_dump(by_alias=True).items() if value is not None}
-
-
-def _spread(spread: TopologySpread, selector: Mapping[str, str]) -> dict[str, Any]:
-    return {**spread.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
 
 
 DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"

@@ -67,7 +67,7 @@ def is_young(summary: Summary) -> bool:
 
 def reachable(observation: Observation, kind: ConditionType, alias: str) -> Finding:
     """Returns the reachability condition of that cluster: False if one connector does not reach it."""
-    sides = list(_sides(observation, kind))
+    sides = [side for seen in observation.connectors for side in _sides_of(observation, seen, kind)]
     lost = [
         side
         for side in sides
@@ -99,11 +99,6 @@ def topics_selected(observation: Observation) -> Finding:
     if any(summary.partitions for summary in found):
         return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
     return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")
-
-
-def _sides(observation: Observation, kind: ConditionType) -> Iterator[SideSummary]:
-    for seen in observation.connectors:
-        yield from _sides_of(observation, seen, kind)
 
 
 def _sides_of(observation: Observation, seen: ConnectorSeen, kind: ConditionType) -> Iterator[SideSummary]:

@@ -49,7 +49,13 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     by_pods = next(_by_pods(observation), None)
     changed = pod_progress.changed_cluster(observation)
     if by_pods is None and changed is not None:
-        return no(_ACCEPTED, Reason.CLUSTER_CHANGED, _cluster_changed(*changed))
+        side, before, now = changed
+        return no(
+            _ACCEPTED,
+            Reason.CLUSTER_CHANGED,
+            f"Cluster {before} was the {side} of this spec, and {now} now answers at its address; if this is intended, create a flow"
+            " with another alias, or set spec.restart.runId to continue with it.",
+        )
     return by_pods or (yes(_ACCEPTED, Reason.ACCEPTED, "The spec is valid and conflicts with no other flow."))
 
 
@@ -62,13 +68,6 @@ def _by_pods(observation: Observation) -> Iterator[Finding]:
                 reason, sentence = _REFUSALS[word]
                 where = workload_name(observation.resource.name, seen)
                 yield no(_ACCEPTED, reason, f"{word}: {sentence}. See kubectl logs {where}.")
-
-
-def _cluster_changed(side: str, before: str, now: str) -> str:
-    return (
-        f"Cluster {before} was the {side} of this spec, and {now} now answers at its address; if this is intended, create a flow"
-        " with another alias, or set spec.restart.runId to continue with it."
-    )
 
 
 def _reference_missing(missing: MissingReference) -> str:
@@ -110,8 +109,9 @@ def _against(
 ) -> Iterator[Finding]:
     accepted, replicating = found[ConditionType.ACCEPTED], found[ConditionType.REPLICATING]
     works = replicating.status is ConditionStatus.TRUE
+    keeps_version = accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
     if accepted.status is ConditionStatus.FALSE and not (
-        _keeps_version(accepted, observation) or (works and accepted.reason in _OF_PODS)
+        keeps_version or (works and accepted.reason in _OF_PODS)
     ):
         yield accepted
     if state is not State.RUNNING:
@@ -138,10 +138,6 @@ def _against(
         and checkpoints.reason is Reason.STALE
     ):
         yield no(ConditionType.READY, Reason.CHECKPOINTS_STALE, checkpoints.message)
-
-
-def _keeps_version(accepted: Finding, observation: Observation) -> bool:
-    return accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
 
 
 def _is_scaled_away(workload: Workload) -> bool:

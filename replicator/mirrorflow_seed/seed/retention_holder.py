@@ -13,7 +13,6 @@ from typing import Final
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
-from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
@@ -96,7 +95,10 @@ class RetentionHolder:
         entries = await admin.describe_topic_configs(
             self._survey.target, sorted(names[topic] for topic in left)
         )
-        limits = {topic: limit_of(_named(entries.get(names[topic], ()), "retention.ms")) for topic in left}
+        limits = {}
+        for topic in left:
+            named = {entry.name: entry for entry in entries.get(names[topic], ())}
+            limits[topic] = limit_of(named.get("retention.ms"))
         old = await self._topics_with_old_records({topic: left[topic] for topic in left}, limits)
         before = {
             names[topic]: would_delete(
@@ -129,7 +131,3 @@ class RetentionHolder:
                 and (answer.offset < 0 or answer.offset > asked[TopicPartition(*source)].start)
             }
         return frozenset(found)
-
-
-def _named(entries: Sequence[ConfigEntry], name: str) -> ConfigEntry | None:
-    return next((entry for entry in entries if entry.name == name), None)

@@ -5,7 +5,7 @@ a batch boundary and the two batches have the same bytes, their records are equa
 Otherwise it compares digests record by record until both sides are at a boundary again. Where digests differ,
 `find_resync` finds where both sides continue alike, so one lost record does not make all later ones different.
 
-A stretch begins and ends at matching records on both sides (see `boundaries`), and each record of either side
+A stretch begins and ends at matching records on both sides (`partition_planner`), and each record of either side
 within it is counted in exactly one window. So no record between two stretches is missed. `stretch_reader`
 fetches.
 """
@@ -78,8 +78,8 @@ class Comparison:
         self._target.batches.extend(target)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
-        self._source.is_ended |= source
-        self._target.is_ended |= target
+        for side, is_ended in ((self._source, source), (self._target, target)):
+            side.is_ended |= is_ended
 
     def advance(self) -> Needs:
         """Compares as far as both sides have batches. Raises CorruptRecordsError."""

@@ -1,6 +1,6 @@
 """Reads what the flow has stored about where its records lie: offsets, the offset map, offset syncs.
 
-These are only hints: `boundaries` checks that the records there are equal. Only a stored offset is trusted,
+These are only hints: `partition_planner` checks that the records there are equal. Only a stored offset is trusted,
 because it states what the target must have.
 """
 
