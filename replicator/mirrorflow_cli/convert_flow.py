@@ -11,6 +11,7 @@ table's reason; keys that the tables refuse are listed as refused.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -269,38 +270,66 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
     return out
 
 
+@dataclass(slots=True, kw_only=True)
+class _Config:
+    """The `config` of one connector, and what cannot be in it."""
+
+    flow: str
+    findings: ConversionFindings
+    values: dict[str, str] = field(default_factory=dict)
+
+    def add_client_key(self, kind: str, key: str, value: str) -> None:
+        row = keys.find(key, keys.CONNECTOR_SCOPES)
+        by_field = field_of(key)
+        if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
+            self.findings.lose(self.flow, key, row.note, refused=True)
+        elif by_field is not None:
+            why = f"one client cannot connect in another way than its cluster's; {by_field}"
+            self.findings.lose(self.flow, key, why)
+        elif kind != HEARTBEAT:
+            self.values[key] = value
+
+    def add_other(self, key: str, value: str, scopes: tuple[Scope, ...]) -> None:
+        """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
+        row = keys.find(key, scopes)
+        if row is None:
+            self.findings.lose(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
+        elif row.accepts(value):
+            return  # It asks for the behaviour that the flow has anyway.
+        elif row.verdict is Verdict.REFUSED:
+            self.findings.lose(self.flow, key, row.note, refused=True)
+        elif row.scope is Scope.CLIENT:
+            if not clients.is_shared(key):
+                why = "a client's key counts only behind consumer., producer. or admin."
+                self.findings.lose(self.flow, key, why)
+            # Addresses and security at the top level are already part of each cluster.
+        elif row.verdict is Verdict.HONOURED and not row.needs:
+            self.values[key] = value
+        elif row.warns:  # Other rows concern nodes of a Connect cluster; a flow's connector is one process.
+            self.findings.lose(self.flow, key, row.note)
+
+
 def _config(
     flow: JavaFlow, kind: str, own: Mapping[str, str], findings: ConversionFindings
 ) -> dict[str, str]:
-    config: dict[str, str] = {}
+    config = _Config(flow=flow.name, findings=findings)
     for key, value in own.items():
         if key in FIELDS or key.startswith(PROVIDERS_KEY):
             continue
         if is_client_key(key):
             if kind == SOURCE or not key.startswith(OVERRIDES):
-                _client_key(flow, kind, key, value, config, findings)
+                config.add_client_key(kind, key, value)
         elif readers(key):
             row = keys.find(key, keys.CONNECTOR_SCOPES)
+            # Kafka's default classes need no setting.
+            is_default = key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
             if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
                 findings.lose(flow.name, key, row.note, refused=True)
-            elif kind in readers(key) and not _is_default_class(key, value):
-                config[key] = value
+            elif kind in readers(key) and not is_default:
+                config.values[key] = value
         elif kind == SOURCE:
-            _other(flow, key, value, config, findings, keys.CONNECTOR_SCOPES)
-    return config
-
-
-def _client_key(
-    flow: JavaFlow, kind: str, key: str, value: str, config: dict[str, str], findings: ConversionFindings
-) -> None:
-    row = keys.find(key, keys.CONNECTOR_SCOPES)
-    field = field_of(key)
-    if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
-        findings.lose(flow.name, key, row.note, refused=True)
-    elif field is not None:
-        findings.lose(flow.name, key, f"one client cannot connect in another way than its cluster's; {field}")
-    elif kind != HEARTBEAT:
-        config[key] = value
+            config.add_other(key, value, keys.CONNECTOR_SCOPES)
+    return config.values
 
 
 def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> None:
@@ -309,37 +338,6 @@ def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: Conversi
         read_transforms(PropertyReader(own, Resolver({})))
     except (InvalidSettingError, RefusedSettingError) as error:
         findings.lose(flow.name, error.key, str(error).removeprefix(f"{error.key}: "), refused=True)
-
-
-def _is_default_class(key: str, value: str) -> bool:
-    """Returns whether *value* is Kafka's default class, which needs no setting."""
-    return key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
-
-
-def _other(
-    flow: JavaFlow,
-    key: str,
-    value: str,
-    config: dict[str, str],
-    findings: ConversionFindings,
-    scopes: tuple[Scope, ...],
-) -> None:
-    """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
-    row = keys.find(key, scopes)
-    if row is None:
-        findings.lose(flow.name, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
-    elif row.accepts(value):
-        return  # It asks for the behaviour that the flow has anyway.
-    elif row.verdict is Verdict.REFUSED:
-        findings.lose(flow.name, key, row.note, refused=True)
-    elif row.scope is Scope.CLIENT:
-        if not clients.is_shared(key):
-            findings.lose(flow.name, key, "a client's key counts only behind consumer., producer. or admin.")
-        # Addresses and security at the top level are already part of each cluster.
-    elif row.verdict is Verdict.HONOURED and not row.needs:
-        config[key] = value
-    elif row.warns:  # Other rows concern nodes of a Connect cluster; a flow's connector is one process.
-        findings.lose(flow.name, key, row.note)
 
 
 def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: int) -> dict[str, str]:
@@ -384,5 +382,5 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
         elif key == "group.id" or key in _WORKER_IN_SOURCE:
             config[key] = value
         elif not clients.is_shared(key) and not key.startswith("replication.policy."):
-            _other(flow, key, value, {}, findings, keys.WORKER_SCOPES)
+            _Config(flow=flow.name, findings=findings).add_other(key, value, keys.WORKER_SCOPES)
     return config
