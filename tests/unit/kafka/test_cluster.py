@@ -179,6 +179,31 @@ def test_the_error_of_an_abandoned_refresh_is_not_reported() -> None:
     assert _reported(main) == []
 
 
+def test_ten_refreshes_in_a_row_do_not_wait_and_later_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that stands still: Java waits retry.backoff.ms between any two."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float) -> None:
+        waits.append(round(delay_s, 3))
+        await sleep(0)
+
+    async def call(_: MetadataRequest) -> MetadataResponse:
+        return answer(leader=1, epoch=1)
+
+    async def main() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 1_000.0)
+        cluster = _cluster(9092)
+        monkeypatch.setattr(cluster, "call", call)
+        for _ in range(12):
+            await cluster.refresh(["orders"])
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    asyncio.run(main())
+
+    assert waits == [0.0] * 11 + [0.1]
+
+
 def _cluster(port: int, *, resolve: Resolve = dict) -> Cluster:
     properties = {"bootstrap.servers": f"127.0.0.1:{port}"}
     return Cluster(ClientSettings(alias="west", client_id="test", properties=properties), resolve=resolve)
