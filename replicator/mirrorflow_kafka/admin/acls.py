@@ -18,8 +18,7 @@ from kafka.protocol.admin import (
 
 from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
 from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
-from mirrorflow_kafka.admin.configs import describe_broker_configs
-from mirrorflow_kafka.admin.topics import topic_operations
+from mirrorflow_kafka.admin.topics import describe_broker_configs, topic_operations
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster, chunks
 from mirrorflow_kafka.client.error_codes import BrokerRefusal

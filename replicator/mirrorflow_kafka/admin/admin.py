@@ -5,12 +5,6 @@
 from mirrorflow_core.topic_acls import AclBinding
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
-from mirrorflow_kafka.admin.configs import (
-    alter_topic_configs,
-    describe_broker_configs,
-    describe_topic_configs,
-    describe_topic_setting,
-)
 from mirrorflow_kafka.admin.log_requests import (
     ActiveProducer,
     EpochEnd,
@@ -26,9 +20,13 @@ from mirrorflow_kafka.admin.log_requests import (
 )
 from mirrorflow_kafka.admin.topics import (
     NewTopic,
+    alter_topic_configs,
     create_partitions,
     create_topic_and_wait,
     create_topics,
+    describe_broker_configs,
+    describe_topic_configs,
+    describe_topic_setting,
     list_topics,
     topic_operations,
 )

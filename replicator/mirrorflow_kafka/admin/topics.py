@@ -1,20 +1,37 @@
-"""Lists and creates topics and adds partitions, in requests of bounded size; changes go to the controller."""
+"""Lists and creates topics, adds partitions, and reads and alters the settings of topics and brokers.
+
+Requests have a bounded size; changes go to the controller. A broker applies all settings of a topic or none. So settings that are
+refused together are validated one by one, which changes nothing, and those that are accepted are then applied together. Each
+refused one is named.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster, chunks
-from mirrorflow_kafka.client.error_codes import BrokerRefusal
+from mirrorflow_kafka.client.error_codes import (
+    INVALID_CONFIG,
+    INVALID_REQUEST,
+    POLICY_VIOLATION,
+    BrokerRefusal,
+)
 from mirrorflow_kafka.client.metadata import TopicMetadata, topic_from
 
 # The controller writes one record per partition and handles a request as a whole; the KIP-599 quota counts
-# them too.
+# them too. A topic has about 30 config entries (3 kB), so a response stays below 0.5 MB.
 TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
@@ -138,3 +155,229 @@ async def topic_operations(
             elif topic.authorized_operations is not None:
                 found[topic.name] = topic.authorized_operations
     return found
+
+
+_TOPIC: Final = 2  # ConfigResource.Type
+_BROKER: Final = 4
+_SET: Final = 0  # AlterConfigOp.OpType
+_DELETE: Final = 1
+_SOURCES: Final = frozenset(ConfigSource)
+
+
+async def describe_topic_configs(
+    cluster: Cluster, topics: Iterable[str]
+) -> dict[str, tuple[ConfigEntry, ...]]:
+    """Return all configs of each topic with their sources; topics that do not exist are absent.
+
+    Raises NotAuthorizedError (needs DESCRIBE_CONFIGS), ClusterError.
+    """
+    found: dict[str, tuple[ConfigEntry, ...]] = {}
+    for chunk in chunks(list(topics), TOPICS_MAX):
+        answer = await cluster.call(_describe(_TOPIC, chunk, None))
+        for one in answer.results:
+            if one.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            found[one.resource_name] = _entries(cluster, one)
+    return found
+
+
+async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:
+    """Return one setting of each topic, None without DESCRIBE_CONFIGS.
+
+    Topics that do not exist are absent. Raises ClusterError.
+    """
+    found: dict[str, str | None] = {}
+    for chunk in chunks(topics, TOPICS_MAX):
+        answer = await cluster.call(_describe(_TOPIC, chunk, [name]))
+        for one in answer.results:
+            if one.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+                found[one.resource_name] = None
+            elif one.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                found[one.resource_name] = next(entry.value or "" for entry in _entries(cluster, one))
+    return found
+
+
+async def describe_broker_configs(
+    cluster: Cluster, node_id: int, names: Sequence[str] | None = None
+) -> dict[str, ConfigEntry]:
+    """Return configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
+    answer = await cluster.call(_describe(_BROKER, [str(node_id)], names), node_id=node_id)
+    return {entry.name: entry for one in answer.results for entry in _entries(cluster, one)}
+
+
+def _describe(kind: int, resources: Sequence[str], names: Sequence[str] | None) -> Any:
+    keys = None if names is None else list(names)
+    return DescribeConfigsRequest(
+        resources=[DescribeConfigsRequest.DescribeConfigsResource(kind, name, keys) for name in resources],
+        include_synonyms=False,
+        include_documentation=False,
+        min_version=1,  # version 0 reports only whether a value is the default, not its source
+    )
+
+
+def _entries(cluster: Cluster, result: Any) -> tuple[ConfigEntry, ...]:
+    cluster.raise_for(
+        result.error_code, "DescribeConfigs", result.resource_name, message=result.error_message
+    )
+    return tuple(
+        ConfigEntry(
+            name=one.name,
+            value=one.value,
+            source=ConfigSource(one.config_source) if one.config_source in _SOURCES else ConfigSource.UNKNOWN,
+            read_only=bool(one.read_only),
+            sensitive=bool(one.is_sensitive),
+        )
+        for one in result.configs
+    )
+
+
+async def alter_topic_configs(
+    cluster: Cluster, changes: Mapping[str, Sequence[ConfigChange]], *, validate_only: bool = False
+) -> dict[str, BrokerRefusal | None]:
+    """Set or delete topic configs; return None for each changed topic, otherwise the broker's refusal.
+
+    The changes of one topic are applied together or not at all. With *validate_only* nothing is changed, and
+    None means that the changes would be accepted.
+
+    Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
+    """
+    resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
+    answers: dict[str, BrokerRefusal | None] = {}
+    config_class = resource_class.AlterableConfig
+    for chunk in chunks(list(changes.items()), TOPICS_MAX):
+        resources = [
+            resource_class(
+                _TOPIC,
+                topic,
+                [
+                    config_class(one.name, _DELETE if one.value is None else _SET, one.value)
+                    for one in of_topic
+                ],
+            )
+            for topic, of_topic in chunk
+        ]
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+        answer = await cluster.call(request, controller=True)
+        answers |= {
+            one.resource_name: BrokerRefusal.of(one.error_code, one.error_message) for one in answer.responses
+        }
+    return answers
+
+
+Changes = tuple[ConfigChange, ...]
+Refusals = Mapping[str, BrokerRefusal | None]
+Validate = Callable[[Mapping[str, Changes]], Awaitable[Refusals]]
+# Codes that may be about a single setting; POLICY_VIOLATION is that of create.topic.policy and
+# alter.config.policy.
+_OF_A_SETTING = frozenset({INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of topics and settings.
+
+    `refused`: topic -> the refusal of the topic itself; `settings`: a sentence for each refused setting.
+    """
+
+    refused: Mapping[str, BrokerRefusal]
+    settings: tuple[str, ...] = ()
+
+
+async def create_with_accepted_settings(
+    cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> Outcome:
+    """Create *topics*, each with the settings that the cluster accepts. Raises ClusterError."""
+    if not topics:
+        return Outcome(refused={})
+    refused = _refused(await create_topics(cluster, topics, validate_only=validate_only))
+    doubtful = {
+        topic.name: topic
+        for topic in topics
+        if topic.configs and topic.name in refused and refused[topic.name].code in _OF_A_SETTING
+    }
+
+    def with_settings(settings: Mapping[str, Changes]) -> list[NewTopic]:
+        return [
+            replace(doubtful[name], configs={one.name: one.value or "" for one in changes})
+            for name, changes in settings.items()
+        ]
+
+    async def validate(settings: Mapping[str, Changes]) -> Refusals:
+        return await create_topics(cluster, with_settings(settings), validate_only=True)
+
+    wanted = {
+        name: tuple(ConfigChange(name=key, value=value) for key, value in topic.configs.items())
+        for name, topic in doubtful.items()
+    }
+    accepted, sentences = await _sift(wanted, validate)
+    if accepted:
+        again = await create_topics(cluster, with_settings(accepted), validate_only=validate_only)
+        refused = {name: why for name, why in refused.items() if name not in accepted} | _refused(again)
+    return Outcome(
+        refused=refused,
+        settings=tuple(one for name, of in sentences.items() if name not in refused for one in of),
+    )
+
+
+async def alter_to_accepted_settings(
+    cluster: Cluster, changes: Mapping[str, Changes], *, validate_only: bool = False
+) -> tuple[dict[str, Changes], Outcome]:
+    """Apply those of *changes* that the cluster accepts; return them, and what was refused.
+
+    Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
+    """
+    if not changes:
+        return {}, Outcome(refused={})
+    refused = _refused(await alter_topic_configs(cluster, changes, validate_only=validate_only))
+    doubtful = {name: changes[name] for name, why in refused.items() if why.code in _OF_A_SETTING}
+
+    async def validate(settings: Mapping[str, Changes]) -> Refusals:
+        return await alter_topic_configs(cluster, settings, validate_only=True)
+
+    accepted, sentences = await _sift(doubtful, validate)
+    some = {name: of_topic for name, of_topic in accepted.items() if of_topic}
+    again = _refused(await alter_topic_configs(cluster, some, validate_only=validate_only)) if some else {}
+    applied = {name: of_topic for name, of_topic in changes.items() if name not in refused}
+    applied |= {name: of_topic for name, of_topic in some.items() if name not in again}
+    return applied, Outcome(
+        refused={name: why for name, why in refused.items() if name not in doubtful} | again,
+        settings=tuple(one for of in sentences.values() for one in of),
+    )
+
+
+async def _sift(
+    wanted: Mapping[str, Changes], validate: Validate
+) -> tuple[dict[str, Changes], dict[str, list[str]]]:
+    """Return the changes of each topic that are accepted together, and a sentence for each other one.
+
+    One request tries one setting of all topics. What is refused is tried again when others have been
+    accepted: `local.retention.ms` may need the `retention.ms` that comes with it.
+    """
+    accepted: dict[str, Changes] = dict.fromkeys(wanted, ())
+    left = {(name, one.name): one for name, changes in wanted.items() for one in changes}
+    why: dict[tuple[str, str], BrokerRefusal] = {}
+    found = True
+    while left and found:
+        found = False
+        for setting in sorted({setting for _, setting in left}):
+            tried = {
+                name: (*accepted[name], left[name, setting]) for name in wanted if (name, setting) in left
+            }
+            for name, refusal in (await validate(tried)).items():
+                if refusal is not None:
+                    why[name, setting] = refusal
+                    continue
+                accepted[name] = tried[name]
+                del left[name, setting]
+                found = True
+    sentences: dict[str, list[str]] = {}
+    for (name, setting), change in sorted(left.items()):
+        wish = (
+            f"does not get {setting}={change.value}" if change.value is not None else f"keeps its {setting}"
+        )
+        sentences.setdefault(name, []).append(f"Target topic {name} {wish}: {why[name, setting]}.")
+    return accepted, sentences
+
+
+def _refused(answers: Refusals) -> dict[str, BrokerRefusal]:
+    return {name: refusal for name, refusal in answers.items() if refusal is not None}

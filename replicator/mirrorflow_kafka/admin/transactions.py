@@ -11,7 +11,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_kafka.admin.configs import describe_broker_configs
+from mirrorflow_kafka.admin.topics import describe_broker_configs
 from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,

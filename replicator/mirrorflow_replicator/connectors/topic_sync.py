@@ -40,7 +40,7 @@ from mirrorflow_core.topic_configs import (
 )
 from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
+from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,

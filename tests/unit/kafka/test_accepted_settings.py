@@ -7,9 +7,13 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.topic_configs import ConfigChange
-from mirrorflow_kafka.admin import configs
-from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
-from mirrorflow_kafka.admin.topics import NewTopic
+from mirrorflow_kafka.admin import topics as topic_requests
+from mirrorflow_kafka.admin.topics import (
+    NewTopic,
+    Outcome,
+    alter_to_accepted_settings,
+    create_with_accepted_settings,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     INVALID_CONFIG,
@@ -67,18 +71,16 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     stub = Target()
-    monkeypatch.setattr(configs, "create_topics", stub.create)
-    monkeypatch.setattr(configs, "alter_topic_configs", stub.alter)
+    monkeypatch.setattr(topic_requests, "create_topics", stub.create)
+    monkeypatch.setattr(topic_requests, "alter_topic_configs", stub.alter)
     return stub
 
 
-def create(*topics: NewTopic, **flags: Any) -> configs.Outcome:
+def create(*topics: NewTopic, **flags: Any) -> Outcome:
     return asyncio.run(create_with_accepted_settings(cast("Cluster", None), topics, **flags))
 
 
-def alter(
-    changes: Mapping[str, Mapping[str, str]], **flags: Any
-) -> tuple[Mapping[str, object], configs.Outcome]:
+def alter(changes: Mapping[str, Mapping[str, str]], **flags: Any) -> tuple[Mapping[str, object], Outcome]:
     wanted = {
         topic: tuple(ConfigChange(name=name, value=value) for name, value in of_topic.items())
         for topic, of_topic in changes.items()
@@ -102,7 +104,7 @@ def test_validation_alone_creates_nothing(target: Target) -> None:
     )
 
     assert target.topics == {}
-    assert outcome == configs.Outcome(
+    assert outcome == Outcome(
         refused={}, settings=(f"Target topic A.t does not get segment.bytes=102400: {SAID}",)
     )
 
