@@ -21,7 +21,6 @@ No I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` coll
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.offset_map import MappedOffset, OffsetMap
@@ -76,16 +75,12 @@ class Translator:
 Rename = Callable[[TopicPartition], TopicPartition]
 
 
-class Offset(Protocol):
-    """A committed offset; `admin.groups.Committed` is one."""
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The offset and metadata that a group has committed for a partition."""
 
-    @property
-    def offset(self) -> int:
-        """The offset of the next record to read."""
-
-    @property
-    def metadata(self) -> str:
-        """The metadata that the consumer committed."""
+    offset: int  # of the next record to read
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +129,7 @@ def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
 
 
 def standings(
-    offsets: Mapping[TopicPartition, Offset],
+    offsets: Mapping[TopicPartition, Committed],
     *,
     selects: Callable[[str], bool],
     rename: Rename,
@@ -193,7 +188,7 @@ def at_beginning(
     }
 
 
-def to_give(known: Points, now: Standings, target: Mapping[TopicPartition, Offset]) -> Points:
+def to_give(known: Points, now: Standings, target: Mapping[TopicPartition, Committed]) -> Points:
     """Return the checkpoints to commit for the target's group, whose current offsets are *target*."""
     return {
         partition: point
@@ -333,7 +328,7 @@ class GroupFacts:
     standings: Standings
     points: Points
     written_ms: Callable[[str, TopicPartition], int]
-    target: Mapping[TopicPartition, Offset] | None = None
+    target: Mapping[TopicPartition, Committed] | None = None
     ends: Mapping[TopicPartition, int] | None = None  # end offsets of the copies
     writable: Writable = Writable.YES
     is_synchronised: bool = False  # whether the flow moves the target's group at all
@@ -408,7 +403,7 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
         )
 
 
-def _ahead(own: Offset | None, place: int | None) -> str:
+def _ahead(own: Committed | None, place: int | None) -> str:
     if own is None or place is None or own.offset == place:
         return ""
     return f"the target's group is ahead, at {own.offset}, and never goes back"

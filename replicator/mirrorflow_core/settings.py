@@ -185,7 +185,7 @@ class SourceSettings:
     policy: PolicySettings
     takes_over: tuple[str, ...] = ()  # ids of flows that this one continues, once they have stopped
     topics: tuple[str, ...] = (".*",)
-    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
     topic_filter: str = ""  # python:package.module:Class
     heartbeats_replication: bool = True
     transforms: tuple[TransformSettings, ...] = ()
@@ -249,11 +249,11 @@ class CheckpointSettings:
     target_alias: str
     policy: PolicySettings
     topics: tuple[str, ...] = (".*",)
-    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
     topic_filter: str = ""  # python:package.module:Class
     transforms: tuple[TransformSettings, ...] = ()  # the source connector's, for the names of copies
     groups: tuple[str, ...] = (".*",)
-    groups_exclude: tuple[str, ...] = ("console-consumer-.*", "connect-.*", "__.*")
+    groups_exclude: tuple[str, ...] = GROUPS_EXCLUDE
     group_filter: str = ""  # python:package.module:Class
     refresh_groups_s: float | None = 600.0  # None: never
     emit_s: float | None = 60.0  # None: no checkpoint is written

@@ -6,13 +6,12 @@ one group; callers continue with the others. `mirrorflow_core.checkpoints` decid
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
-from mirrorflow_core.checkpoints import Group
+from mirrorflow_core.checkpoints import Committed, Group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED
@@ -33,14 +32,6 @@ COMMIT_TIMEOUT_S = 5.0
 # Timeout of one request about one group. A moved coordinator is found within a few seconds; a group without a
 # coordinator must not block the other groups for Java's default of one minute.
 ASK_TIMEOUT_S = 15.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """The offset and metadata that a group has committed for a partition."""
-
-    offset: int
-    metadata: str = ""
 
 
 async def list_groups(cluster: Cluster) -> dict[str, Group]:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from mirrorflow_core import checkpoints as decisions
 from mirrorflow_core.checkpoints import (
+    Committed,
     GroupFacts,
     GroupOffset,
     Point,
@@ -42,7 +43,6 @@ from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin, groups
-from mirrorflow_kafka.admin.groups import Committed
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import name_of

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.checkpoints import (
     CheckpointStore,
+    Committed,
     Point,
     Standing,
     Translator,
@@ -27,12 +28,6 @@ from mirrorflow_core.transforms import TopicTransforms
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)
 RENAME = renaming(TopicTransforms(DefaultPolicy(), "A"), target_alias="B")
-
-
-@dataclass(frozen=True)
-class Committed:
-    offset: int
-    metadata: str = ""
 
 
 def store(*syncs: Sync, partition: TopicPartition = FOO) -> OffsetSyncStore:

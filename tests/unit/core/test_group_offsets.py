@@ -10,6 +10,7 @@ from mirrorflow_core.checkpoints import (
     NOT_KNOWN,
     OTHER_KIND,
     SET_BACK,
+    Committed,
     Group,
     GroupFacts,
     GroupSelection,
@@ -21,7 +22,6 @@ from mirrorflow_core.checkpoints import (
 )
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_kafka.admin.groups import Committed
 
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 
