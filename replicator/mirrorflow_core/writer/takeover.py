@@ -67,15 +67,7 @@ def take_partitions(
         return stored
     positions = {one: stored[one] for one in partitions if one in stored}
     owners = _owners(plan, partitions, stored)
-    newest = positions | (
-        yield from side_by_side(
-            {
-                one.topic_partition: _newer_position(positions[one.topic_partition], one)
-                for one in acknowledged
-                if one.topic_partition in positions
-            }
-        )
-    )
+    newest = positions | (yield from _newer_positions(positions, acknowledged))
     remembered = yield from _remembered_sequences(newest.values())
     refused = yield from _fence(plan, producers, positions.values())
     if refused is not None:
@@ -101,10 +93,6 @@ def take_partitions(
     refused = yield from _decide_open_transactions(starts)
     if refused is not None:
         return refused
-    decided = {one: start.open_transactions for one, start in starts.items() if start.open_transactions}
-    are_decided = yield from side_by_side({one: _is_decided(one, found) for one, found in decided.items()})
-    if not all(are_decided.values()):
-        return Refused(UNKNOWN)
     now_ms: int = yield from send(Pause(0))
     found: list[TaskStart] = []
     for ids, assigned in wanted.items():
@@ -203,6 +191,13 @@ def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[Top
     return {one.topic_partition: answer for one, answer in zip(trimmed, answers, strict=True)}
 
 
+def _newer_positions(
+    stored: Mapping[TopicPartition, WriterPosition], acknowledged: Iterable[WriterPosition]
+) -> Steps[dict[TopicPartition, WriterPosition]]:
+    known = {one.topic_partition: one for one in acknowledged if one.topic_partition in stored}
+    return (yield from side_by_side({key: _newer_position(stored[key], one) for key, one in known.items()}))
+
+
 def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Steps[WriterPosition]:
     """Return *acknowledged* if it is of the same writer, newer than *stored*, and the target still has it.
 
@@ -222,7 +217,7 @@ def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Ste
 
 
 def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -> Steps[Refused | None]:
-    """Write the markers that are missing (KAFKA-20734)."""
+    """Write the markers that are missing (KAFKA-20734), and wait for them."""
     missing: dict[tuple[Producer, bool], list[TopicPartition]] = {}
     for partition, start in starts.items():
         for producer, commit in start.open_transactions.items():
@@ -232,7 +227,9 @@ def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -
         answer = yield from send(Transaction(producer, commit=commit, partitions=tuple(partitions)))
         if isinstance(answer, Refused):
             return answer
-    return None
+    decided = {one: start.open_transactions for one, start in starts.items() if start.open_transactions}
+    are_decided = yield from side_by_side({one: _is_decided(one, found) for one, found in decided.items()})
+    return None if all(are_decided.values()) else Refused(UNKNOWN)
 
 
 def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Steps[bool]:
