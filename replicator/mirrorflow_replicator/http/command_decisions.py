@@ -40,6 +40,7 @@ from mirrorflow_replicator.http.commands import (
     SetTarget,
     invalid_configuration,
 )
+from mirrorflow_replicator.version import connect_version
 
 Problems = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
@@ -177,9 +178,9 @@ def new_tasks(
 
 
 def statuses(
-    reports: Sequence[ConnectorReport], *, generation: int, version: str
+    reports: Iterable[ConnectorReport], *, worker_id: str, generation: int
 ) -> dict[bytes, WorkerStatus]:
-    """Returns the statuses of connectors and tasks, by record key."""
+    """Returns the statuses that a worker writes of connectors and tasks, by record key."""
     found: dict[bytes, WorkerStatus] = {}
     for report in reports:
         said = [(None, report.state, report.trace), *((t.task, t.state, t.trace) for t in report.tasks)]
@@ -188,10 +189,10 @@ def statuses(
                 connector=report.name,
                 task=task,
                 state=WorkerState(state) if state in _STATES else WorkerState.UNASSIGNED,
-                worker_id=report.worker_id,
+                worker_id=worker_id,
                 generation=generation,
                 trace=trace or None if state == WorkerState.FAILED.value else None,
-                version=version,
+                version=connect_version(),
             )
             found[status.key] = status
     return found

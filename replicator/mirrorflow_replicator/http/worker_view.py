@@ -90,13 +90,8 @@ def here(view: WorkerView) -> WorkerView:
             numbers = {task.task for task in tasks}
             properties = tuple(one for number, one in enumerate(report.task_properties) if number in numbers)
             connectors.append(replace(report, tasks=tasks, task_properties=properties))
-    return replace(view, connectors=tuple(connectors), elsewhere=_elsewhere(view, connectors))
-
-
-def _elsewhere(view: WorkerView, mine: Iterable[ConnectorReport]) -> tuple[ConnectorReport, ...]:
-    """Connectors of which this node has no part."""
-    names = {report.name for report in mine}
-    return tuple(
+    mine = {report.name for report in connectors}
+    elsewhere = tuple(
         replace(
             report,
             state="UNASSIGNED",
@@ -108,8 +103,9 @@ def _elsewhere(view: WorkerView, mine: Iterable[ConnectorReport]) -> tuple[Conne
             nothing_selected="",
         )
         for report in view.connectors
-        if report.name not in names
+        if report.name not in mine
     )
+    return replace(view, connectors=tuple(connectors), elsewhere=elsewhere)
 
 
 def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:

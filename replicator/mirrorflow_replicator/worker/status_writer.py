@@ -10,7 +10,7 @@ what no node has any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mirrorflow_core.connect.group_assignment import CONNECTOR, Unit, Units
@@ -20,7 +20,6 @@ from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.process import now_ms
-from mirrorflow_replicator.version import connect_version
 
 GOODBYE_S = 3.0  # for the last statuses; a later worker writes its own
 
@@ -59,14 +58,11 @@ class StatusWriter:
         """Unreadable records of the status topic."""
         return self._topic.warnings
 
-    def _of(self, reports: Sequence[ConnectorReport], generation: int) -> dict[bytes, WorkerStatus]:
-        """Returns the statuses in *reports*, by record key, with this worker's id."""
-        worker_id = self._worker_id()
-        return command_decisions.statuses(
-            [replace(report, worker_id=worker_id) for report in reports],
-            generation=generation,
-            version=connect_version(),
-        )
+    async def _put(self, gone: Iterable[WorkerStatus], changed: Iterable[WorkerStatus]) -> None:
+        """Writes *changed*, and tombstones for what is *gone*. Raises ClusterError."""
+        tombstones = (replace(status, state=WorkerState.DESTROYED, trace=None) for status in gone)
+        if records := (*tombstones, *changed):
+            await self._topic.put(*records, now_ms=now_ms())
 
     def _known(self) -> list[WorkerStatus]:
         """Returns the last status of everything, from any worker."""
@@ -106,16 +102,12 @@ class WorkerStatuses(StatusWriter):
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())
-            now = self._of(reports, self._generation)
-            gone = [
-                replace(status, state=WorkerState.DESTROYED, trace=None)
-                for key, status in self._written.items()
-                if key not in now
-            ]
-            changed = [status for key, status in now.items() if self._written.get(key) != status]
-            if gone or changed:
-                await self._topic.put(*gone, *changed, now_ms=now_ms())
-                self._written = now
+            now = command_decisions.statuses(
+                reports, worker_id=self._worker_id(), generation=self._generation
+            )
+            gone = [status for key, status in self._written.items() if key not in now]
+            await self._put(gone, [status for key, status in now.items() if self._written.get(key) != status])
+            self._written = now
 
 
 def is_settled(report: ConnectorReport) -> bool:
@@ -146,24 +138,15 @@ class SharedStatuses(StatusWriter):
             if self._ended:
                 return
             await self._topic.read_new()
-            said = self._of(reports, generation)
+            said = command_decisions.statuses(reports, worker_id=self._worker_id(), generation=generation)
             now = {key: status for key, status in said.items() if _unit(status) in held}
             changed = [
                 status
                 for key, status in now.items()
                 if _differs(self._written.get(key), status) or self._is_lost(status)
             ]
-            gone = (
-                []
-                if wanted is None
-                else [
-                    replace(status, state=WorkerState.DESTROYED, trace=None)
-                    for status in self._known()
-                    if _unit(status) not in wanted
-                ]
-            )
-            if gone or changed:
-                await self._topic.put(*gone, *changed, now_ms=now_ms())
+            known = () if wanted is None else self._known()
+            await self._put((status for status in known if _unit(status) not in (wanted or ())), changed)
             self._written = now
 
     def whole(

@@ -36,6 +36,7 @@ from mirrorflow_replicator.http.commands import (
     RestartTask,
     SetTarget,
 )
+from mirrorflow_replicator.version import connect_version
 from tests.unit.http.reports import connector, task
 
 NOT_STOPPED = (
@@ -185,7 +186,7 @@ def test_statuses_tell_why_only_of_what_failed():
     report = replace(
         connector(task(), task(number=1, state="FAILED", trace="It broke.")), name="a", trace="A warning."
     )
-    found = statuses([report], generation=3, version="1")
+    found = statuses([report], worker_id="host:8083", generation=3)
 
     assert [
         WorkerStatus(
@@ -194,10 +195,15 @@ def test_statuses_tell_why_only_of_what_failed():
             state=WorkerState.RUNNING,
             worker_id="host:8083",
             generation=3,
-            version="1",
+            version=connect_version(),
         ),
         WorkerStatus(
-            connector="a", task=0, state=WorkerState.RUNNING, worker_id="host:8083", generation=3, version="1"
+            connector="a",
+            task=0,
+            state=WorkerState.RUNNING,
+            worker_id="host:8083",
+            generation=3,
+            version=connect_version(),
         ),
         WorkerStatus(
             connector="a",
@@ -206,7 +212,7 @@ def test_statuses_tell_why_only_of_what_failed():
             worker_id="host:8083",
             generation=3,
             trace="It broke.",
-            version="1",
+            version=connect_version(),
         ),
     ] == list(found.values())
     assert list(found) == [status.key for status in found.values()]
