@@ -82,6 +82,7 @@ def is_abort_marker(batch: Batch) -> bool:
 
 API_KEY = 1
 VERSIONS = (11, 12, 13)
+_MIN_BYTES = 1  # the broker answers as soon as there is anything
 _HEAD = struct.Struct(">iiiibii")
 _PARTITION_V11 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty tagged-field section
@@ -138,24 +139,36 @@ class Fetched:
     partitions: tuple[FetchedPartition, ...]
 
 
+FULL = 0  # epoch of a request that opens a session
+NO_SESSION = -1  # epoch of a request outside of any session
+_EPOCH_MAX = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The session fields and partitions of the next fetch request."""
+
+    session_id: int
+    session_epoch: int
+    partitions: tuple[tuple[FetchKey, FetchFrom], ...]
+    forgotten: tuple[FetchKey, ...] = ()
+
+
 def fetch_request(
     version: int,
+    request: SessionRequest,
     *,
-    session_id: int,
-    session_epoch: int,
-    partitions: Iterable[tuple[FetchKey, FetchFrom]],
-    forgotten: Iterable[FetchKey] = (),
     read_committed: bool = False,
     max_wait_ms: int,
-    min_bytes: int = 1,
     max_bytes: int,
     rack: str = "",
 ) -> bytes:
     """Return the body of a fetch request."""
     flexible = version >= 12
-    out = [_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, read_committed, session_id, session_epoch)]
+    session = (request.session_id, request.session_epoch)
+    out = [_HEAD.pack(-1, max_wait_ms, _MIN_BYTES, max_bytes, read_committed, *session)]
     grouped: dict[bytes, list[bytes]] = {}
-    for key, at in partitions:
+    for key, at in request.partitions:
         if flexible:
             packed = _PARTITION_V12.pack(
                 key.partition, at.leader_epoch, at.offset, at.last_epoch, -1, at.max_bytes, 0
@@ -165,7 +178,7 @@ def fetch_request(
         grouped.setdefault(key.topic, []).append(packed)
     _topics(out, version, grouped)
     dropped: dict[bytes, list[bytes]] = {}
-    for key in forgotten:
+    for key in request.forgotten:
         dropped.setdefault(key.topic, []).append(struct.pack(">i", key.partition))
     _topics(out, version, dropped)
     encoded = rack.encode()
@@ -233,20 +246,6 @@ def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
         diverging,
         leader,
     )
-
-
-FULL = 0  # epoch of a request that opens a session
-_EPOCH_MAX = 0x7FFFFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
-    """The session fields and partitions of the next fetch request."""
-
-    session_id: int
-    session_epoch: int
-    partitions: tuple[tuple[FetchKey, FetchFrom], ...]
-    forgotten: tuple[FetchKey, ...]
 
 
 class FetchSession:

@@ -21,7 +21,14 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.batch import Batch, split
-from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
+from mirrorflow_core.wire.fetch import (
+    NO_SESSION,
+    Fetched,
+    FetchedPartition,
+    FetchFrom,
+    FetchKey,
+    SessionRequest,
+)
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
@@ -80,9 +87,7 @@ async def read_once(
         key = FetchKey(partition.topic.encode(), partition.partition)
         body = fetch.fetch_request(
             version,
-            session_id=0,
-            session_epoch=-1,
-            partitions=[(key, FetchFrom(offset, max_bytes=max_bytes))],
+            SessionRequest(0, NO_SESSION, ((key, FetchFrom(offset, max_bytes=max_bytes)),)),
             read_committed=read_committed,
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,

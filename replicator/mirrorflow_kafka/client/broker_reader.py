@@ -252,10 +252,7 @@ class BrokerReader:
             self._asked[key] = at.offset
         body = fetch.fetch_request(
             self._version,
-            session_id=request.session_id,
-            session_epoch=request.session_epoch,
-            partitions=request.partitions,
-            forgotten=request.forgotten,
+            request,
             read_committed=self._read_committed,
             max_wait_ms=MAX_WAIT_CROWDED_MS if self._coming else MAX_WAIT_MS,
             max_bytes=self.answer_bytes,

@@ -18,6 +18,7 @@ from mirrorflow_core.wire.fetch import (
     FetchFrom,
     FetchKey,
     FetchSession,
+    SessionRequest,
     fetch_request,
     is_abort_marker,
     read_fetched,
@@ -71,12 +72,16 @@ def test_a_request_says_what_was_asked(data, version, session, read_committed, w
 
     body = fetch_request(
         version,
-        session_id=session[0],
-        session_epoch=session[1],
-        partitions=[
-            (FetchKey(topic, number), at) for topic, parts in wanted.items() for number, at in parts.items()
-        ],
-        forgotten=[FetchKey(topic, number) for topic, parts in dropped.items() for number in parts],
+        SessionRequest(
+            session[0],
+            session[1],
+            tuple(
+                (FetchKey(topic, number), at)
+                for topic, parts in wanted.items()
+                for number, at in parts.items()
+            ),
+            tuple(FetchKey(topic, number) for topic, parts in dropped.items() for number in parts),
+        ),
         read_committed=read_committed,
         max_wait_ms=wait_ms,
         max_bytes=max_bytes,
