@@ -61,14 +61,17 @@ def span_of(
 
 
 class EpochRun(NamedTuple):
-    """The leader epoch of the last delivered source records, the first of them, and the epoch of the record before it."""
+    """The leader epoch of the last delivered source records, the offset behind the record before them, and its epoch.
+
+    That offset, not the first of the epoch that was delivered: compaction may have removed the records between.
+    """
 
     epoch: int = UNKNOWN
     first_offset: int = UNKNOWN
     previous_epoch: int = UNKNOWN
 
     def followed_by(self, epoch: int, first_offset: int) -> "EpochRun":
-        """Return the run after records of *epoch* from *first_offset* on."""
+        """Return the run after records of *epoch*, which begin at *first_offset* or later."""
         return self if epoch == self.epoch else EpochRun(epoch, first_offset, self.epoch)
 
 
@@ -141,9 +144,9 @@ class Stream:
         end = base_offset + count
         is_next = expected == base_offset or not self.has_refusals
         if is_next and not self.is_suspect:
-            self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
             if epoch != self.epoch_run.epoch:
-                self.epoch_run = self.epoch_run.followed_by(epoch, span.base_offset)
+                self.epoch_run = self.epoch_run.followed_by(epoch, self.delivered.source_offset + 1)
+            self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
         self.expected_target = end
         return span, continues
 

@@ -386,7 +386,7 @@ class TaskTransaction:
                 point,
                 next_source_offset=change.next_source_offset,
                 source_epoch=change.source_epoch,
-                epoch_run=point.epoch_run.followed_by(change.source_epoch, change.next_source_offset),
+                epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
             )
         return position_at(
             lane.source,

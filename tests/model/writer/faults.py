@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.broker_requests import NO_ANSWER
+from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Transaction
 from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
+from tests.model.batches import COMMIT
+from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
 from tests.model.writer.process import Process
 from tests.model.writer.world import CLAIMS, POSITIONS, Until, World
@@ -308,6 +310,37 @@ def truncate_source(world: World) -> None:
     source.elect(world.random.randint(max(0, source.end - 12), source.end))
     source.append(world.random.randint(1, 20), world.now_ms - 1000)
     _note(world)
+
+
+def elect_earlier_source(world: World) -> None:
+    """An unclean election at the source: a former leader returns, with records of its epoch that were never replicated."""
+    source = world.sources[world.random.choice(world.data)]
+    source.elect_earlier(world.random.randint(1, 8), world.now_ms - 1000)
+    source.append(world.random.randint(1, 10), world.now_ms - 1000)
+    _note(world)
+
+
+def lose_marker(world: World) -> None:
+    """The next commit marker finds no leader in one partition, while another one of the transaction stays behind."""
+    stay_behind(world)
+
+    def go_offline_before(partition: TopicPartition, marker: Marker) -> None:
+        leader = world.leaders[partition]
+        if partition in world.data and marker.kind == COMMIT and leader.is_writable:
+            world.before_marker, leader.is_online = None, False
+            world.spawn(f"broker of {partition}", _return(world, partition, 20))
+
+    world.before_marker = go_offline_before
+
+
+def go_offline_while_healing(world: World, request: Request) -> None:
+    """A partition has no leader again when the marker is written that it lacks."""
+    if isinstance(request, Transaction) and request.commit and request.partitions and world.faults_left > 0:
+        world.faults_left -= 1
+        partition = world.random.choice(request.partitions)
+        if world.leaders[partition].is_online:
+            world.leaders[partition].is_online = False
+            world.spawn(f"broker of {partition}", _return(world, partition, 20))
 
 
 def elect_source(world: World) -> None:

@@ -593,7 +593,6 @@ MUTANTS = (
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
         scenarios=("offline",),
-        seeds=5200,
         is_quick=False,
     ),
     Mutant(
@@ -601,8 +600,6 @@ MUTANTS = (
         rule="A source without the epoch of the last copied record is compared by the epoch before it.",
         replaced=_earlier_epochs_are_not_compared,
         scenarios=("source",),
-        seeds=3000,
-        is_quick=False,
     ),
     Mutant(
         name="no epoch behind a loss",
@@ -617,7 +614,6 @@ MUTANTS = (
         rule="A loss is reported before the position behind it is stored.",
         replaced=_losses_are_reported_when_the_task_starts,
         scenarios=("retention",),
-        seeds=1000,
         is_quick=False,
     ),
     Mutant(
@@ -640,8 +636,7 @@ MUTANTS = (
         name="open transactions of busy ids are passed",
         rule="Nothing is written behind an open transaction of an id that a spare replaces.",
         replaced=_open_transactions_of_busy_ids_are_passed,
-        scenarios=("long_offline", "long_offline_on_3"),
-        seeds=1000,
+        scenarios=("long_offline",),
         is_quick=False,
     ),
     Mutant(

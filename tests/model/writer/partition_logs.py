@@ -201,6 +201,7 @@ class SourceLog:
     end: int = 0
     numbers: int = 0
     truncations: int = 0
+    lost_end: bool = False
 
     def append(self, count: int, timestamp: int) -> None:
         """Append one batch."""
@@ -218,6 +219,7 @@ class SourceLog:
     def elect(self, end: int) -> None:
         """Another leader, whose log ends at *end*."""
         self.truncations += end < self.end
+        self.lost_end = end < self.end  # of the epoch before
         self.records = [
             one._replace(batch=(one.batch[0], min(one.batch[1], end)))
             for one in self.records
@@ -231,6 +233,18 @@ class SourceLog:
         self.end = min(self.end, end)
         self.epoch += 1
         self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
+
+    def elect_earlier(self, count: int, timestamp: int) -> None:
+        """A leader of the epoch before returns, and has *count* records of it that no other replica has."""
+        if len(self.epochs) < 2 or self.lost_end:
+            return  # its records there would be those that were lost
+        newest = self.epoch
+        self.elect(self.epochs[-1][1])
+        self.epochs.pop()
+        self.epoch = self.epochs[-1][0]
+        self.append(count, timestamp)
+        self.epoch = newest + 1
+        self.epochs.append((self.epoch, self.end))
 
     def compact(self, rng: random.Random) -> None:
         """Remove some records, not the last."""

@@ -483,8 +483,9 @@ class Task:
 
     def _is_truncated(self, lane: Lane) -> bool:
         """A fetch names the leader epoch of the record before: the source answers with a diverging epoch (KIP-595)."""
-        source = self.world.sources[lane.partition]
-        return lane.read_epoch >= 0 and source.end_of_epoch(lane.read_epoch) < lane.stream.next_offset
+        found = self.world.sources[lane.partition].epoch_end(lane.read_epoch)
+        is_other = found.epoch < lane.read_epoch or found.end < lane.stream.next_offset
+        return lane.read_epoch >= 0 and is_other
 
     def _send_next(self, lane: Lane) -> bool:
         """Fetch and send one batch, if it may be sent now."""
@@ -756,7 +757,7 @@ class Task:
                 point,
                 next_source_offset=change.next_source_offset,
                 source_epoch=change.source_epoch,
-                epoch_run=point.epoch_run.followed_by(change.source_epoch, change.next_source_offset),
+                epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
             )
         return position_at(
             lane.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=is_left

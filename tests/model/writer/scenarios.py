@@ -103,7 +103,7 @@ SCENARIOS = {
         Scenario(
             name="offline",
             faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
-            options=Options(old_share=0.5),
+            options=Options(old_share=0.5, disturb=f.go_offline_while_healing),
         ),
         Scenario(
             name="offline_on_3",
@@ -123,7 +123,7 @@ SCENARIOS = {
         ),
         Scenario(
             name="long_offline",
-            faults=(f.stay_behind, f.stay_behind, f.go_offline, f.go_offline, f.newcomer, f.append_to_source),
+            faults=(f.stay_behind, f.lose_marker, f.go_offline, f.go_offline, f.newcomer, f.append_to_source),
             options=Options(partitions=3, old_share=0.7),
         ),
         Scenario(
@@ -132,7 +132,14 @@ SCENARIOS = {
         ),
         Scenario(
             name="source",
-            faults=(f.truncate_source, f.elect_source, f.compact_source, f.newcomer, f.kill),
+            faults=(
+                f.truncate_source,
+                f.elect_source,
+                f.elect_earlier_source,
+                f.compact_source,
+                f.newcomer,
+                f.kill,
+            ),
             options=Options(old_share=0.2),
         ),
         Scenario(

@@ -123,6 +123,7 @@ class Options:
     producer_expiration_ms: int = 86_400_000
     steps_max: int = 30_000
     loses_answers: bool = True
+    disturb: Callable[["World", requests.Request], None] | None = None  # called before each request
     sleeps_before: Callable[[requests.Request], bool] | None = None  # of those that recover a task
 
 
@@ -161,6 +162,7 @@ class World:
         # Which plain and transactional epochs may write to a partition: those of its newest owner.
         self.owners: dict[TopicPartition, tuple[tuple[int, int], frozenset[tuple[int, int]]]] = {}
         self.foreign: set[tuple[int, int]] = set()
+        self.before_marker: Callable[[TopicPartition, Marker], None] | None = None
         self.given = 0
         self.names: set[str] = set()
         self.slow_markers_until = 0
@@ -326,6 +328,8 @@ class World:
 
     def _marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> Coroutine:
         leader = self.leaders[partition]
+        if self.before_marker is not None:
+            self.before_marker(partition, marker)
         if self.options.is_kafka_3:
             yield Until(lambda: leader.is_online)
         # 4.x drops the markers of a partition that has no leader at that moment (KAFKA-20734).
@@ -455,6 +459,8 @@ class World:
             answers = tuple(found)
 
     def _answer(self, process: Any, request: requests.Request) -> Coroutine:
+        if self.options.disturb is not None:
+            self.options.disturb(self, request)
         match request:
             case requests.InitProducerId(name):
                 return (yield Call(partial(self.init_producer_id, name)))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import OffsetPair
-from mirrorflow_core.writer.stream import Span, Stream
+from mirrorflow_core.writer.stream import EpochRun, Span, Stream
 
 
 def pair(source_offset, ordinal, target_offset):
@@ -61,6 +61,14 @@ def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_ac
             stream.align(pair(delivered[1], delivered[0], end - 1))
         assert delivered == [stream.delivered.ordinal, stream.delivered.source_offset]
         assert len(flying) == len(stream.in_flight)
+
+
+def test_an_epoch_may_begin_before_its_first_record_that_compaction_has_left():
+    stream = Stream(pair(39, 39, 39), EpochRun(0, 0))
+    stream.take(span(40, 1, 41)._replace(source_epoch=1))
+    stream.acknowledge(40)
+
+    assert stream.epoch_run == EpochRun(epoch=1, first_offset=40, previous_epoch=0)
 
 
 def test_nothing_behind_a_suspect_answer_is_delivered():
