@@ -176,6 +176,10 @@ class PartitionMap:
         found.leader_epoch = kept.leader_epoch
         return found
 
+    def note_leader_epoch(self, epoch: int) -> None:
+        """Note the leader epoch of the target partition; -1: unknown."""
+        self.leader_epoch = max(FIRST_EPOCH, epoch)
+
     def _begin(self, upstream: int, downstream: int, ordinal: int) -> None:
         self._runs: list[Run] = [Run(upstream, downstream, upstream, downstream, 0)]
         self._open(upstream, downstream, ordinal)

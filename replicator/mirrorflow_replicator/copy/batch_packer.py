@@ -110,6 +110,40 @@ class Packer:
     def __bool__(self) -> bool:
         return bool(self._queue or self._outbox or self._end)
 
+    def inherit(self, earlier: "Packer") -> None:
+        """Continue the counts of *earlier*, and what it has learned of the target."""
+        self.limit, self.codecs_allowed = earlier.limit, earlier.codecs_allowed
+        self.raw, self.coalesced, self.reencoded = earlier.raw, earlier.coalesced, earlier.reencoded
+
+    def number_by(self, producer: Producer, first_ordinal: int, *, keeps_stretches: bool) -> None:
+        """Write as *producer*, with sequence number 0 for *first_ordinal*."""
+        self.producer, self.first_ordinal = producer, first_ordinal
+        self.keeps_stretches, self.merges_across_gaps = keeps_stretches, not keeps_stretches
+
+    def write_inside(self, *, is_inside: bool) -> None:
+        """Make batches for the open transaction, or for none."""
+        self.transactional = is_inside
+
+    def hold_back_before(self, timestamp_ms: int) -> None:
+        """Hold back batches with older records, unless they are for a transaction."""
+        self.old_before_ms = timestamp_ms
+
+    def limit_to(self, limit: BatchLimit) -> None:
+        """Make batches of at most that size from now on."""
+        self.limit = limit
+
+    def cut_before(self, source_offset: int) -> None:
+        """Put records from both sides of *source_offset* into different batches."""
+        self.cut_at = source_offset
+
+    def allow_codecs(self, codecs: frozenset[int]) -> None:
+        """Encode batches of other codecs anew."""
+        self.codecs_allowed = codecs
+
+    def verify(self) -> None:
+        """Verify the checksums of unchanged batches from now on."""
+        self.verifies = True
+
     @property
     def front(self) -> Batch | None:
         """The fetched batch that is sent next; None if there is none, or it is partly sent."""

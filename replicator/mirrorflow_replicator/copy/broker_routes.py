@@ -148,7 +148,7 @@ class BrokerRoutes:
                 lane.doubt()
             epoch = found.partitions[lane.partition].leader_epoch
             is_same = lane.reader is self.readers.get(reading) and lane.cursor.leader_epoch == epoch
-            lane.cursor.leader_epoch = epoch
+            lane.cursor.note_leader_epoch(epoch)
             if not is_same or lane.reader is None or _is_another(found, lane):
                 self.read_at(lane, reading)
         if writing is not None:
@@ -176,7 +176,7 @@ class BrokerRoutes:
         topic_id = self._source.metadata.topics[lane.topic].topic_id.bytes
         if lane.reader is not None and lane.reader is not reader:
             lane.reader.remove(lane.topic, lane.partition)
-        lane.reader = reader
+        lane.read_by(reader)
         reader.add(lane.topic, lane.partition, topic_id, lane)
 
     def _write_at(self, lane: PartitionCopier, node_id: int) -> None:
@@ -191,8 +191,7 @@ class BrokerRoutes:
             return
         if lane.pipe is not None:
             lane.pipe.remove(lane)
-        lane.pipe = pipe
-        lane.doubt()
+        lane.write_through(pipe)
         pipe.add(lane)
 
 

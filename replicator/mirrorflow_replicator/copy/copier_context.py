@@ -81,6 +81,14 @@ class CopierContext:
         """
         return lane.form is not None and lane.form.is_plain and lane.target_topic not in self.stamped
 
+    def count_buffered(self, bytes_more: int) -> None:
+        """Count what was fetched and not yet sent, over all partitions."""
+        self.buffered_bytes += bytes_more
+
+    def limit_plain_age(self, age_ms: int) -> None:
+        """Write older records in transactions; 0: all."""
+        self.plain_age_limit_ms = age_ms
+
     def look_at_clock(self) -> None:
         """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
         self.now_ms = self._clock_ms()

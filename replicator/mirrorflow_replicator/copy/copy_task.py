@@ -49,7 +49,7 @@ async def note_ends(source: Cluster, lanes: Collection[PartitionCopier], *, read
         source, [lane.source for lane in lanes], LATEST, read_committed=read_committed
     )
     for lane in lanes:
-        lane.start_end = lane.cursor.end_offset = ends[lane.source].offset
+        lane.note_start_end(ends[lane.source].offset)
 
 
 async def note_stamped_topics(target: Cluster, lanes: Collection[PartitionCopier]) -> None:
@@ -85,8 +85,9 @@ async def read_expiries(target: Cluster) -> tuple[int, float]:
 
 async def apply_expiries(target: Cluster, around: CopierContext, writer: TaskWriter) -> None:
     """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
-    forgotten_ms, writer.expires_s = await read_expiries(target)
-    around.plain_age_limit_ms = plain_age_limit_ms(forgotten_ms)
+    forgotten_ms, ids_s = await read_expiries(target)
+    writer.keep_ids(ids_s)
+    around.limit_plain_age(plain_age_limit_ms(forgotten_ms))
 
 
 async def follow_expiries(
@@ -219,7 +220,7 @@ class CopyTask:
 
     async def assign(self, partitions: Iterable[TopicPartition], *, bytes_per_s: int | None = None) -> None:
         """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""
-        self.pace.bytes_per_s = bytes_per_s
+        self.pace.limit(bytes_per_s)
         wanted = set(partitions)
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []

@@ -48,9 +48,7 @@ class TransactionMember:
         """Sends everything inside the transaction from now on."""
         lane = self._lane
         self.is_held = False
-        lane.packer.transactional = True
-        producer = lane.packer.producer
-        lane.transactional_id = None if producer is None else producer.transactional_id
+        lane.enter_transaction()
         if lane.pipe is not None:
             lane.pipe.ready(lane)
 
@@ -80,8 +78,7 @@ class TransactionMember:
 
     def doubted(self) -> None:
         """Forgets whether the partition is in a transaction."""
-        self._lane.packer.transactional = False
-        self._lane.transactional_id = None
+        self._lane.leave_transaction()
 
     def found(self, *, is_open: bool) -> None:
         """Notes whether the task's open transaction has the partition: then it sends inside it only."""
@@ -192,6 +189,10 @@ class FormTracker:
         """Continue at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
         self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
         self.change = None
+
+    def want(self, change: ChangeForm) -> None:
+        """Wait for *change*, whose position is to be committed."""
+        self.change = change
 
     def apply(self, change: ChangeForm, ordinal: int, now_ms: int) -> None:
         """Continue as *change* says, with the record of *ordinal*; its position is committed."""

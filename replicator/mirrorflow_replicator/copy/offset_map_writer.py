@@ -66,7 +66,7 @@ class OffsetMaps:
         self.written = 0
         # Called where the target lost records that an earlier process had mapped, with the last pair that is
         # left.
-        self.on_lost: Callable[[PartitionCopier, Sync], None] | None = None
+        self._on_lost: Callable[[PartitionCopier, Sync], None] | None = None
         self._log = log
         self._errors = errors
         self._now_ms = now_ms
@@ -103,11 +103,15 @@ class OffsetMaps:
             # Readers that know of records the target lost must forget them.
             self._due[lane] = None
             self._wake.set()
-        known.leader_epoch = max(FIRST_EPOCH, lane.target_epoch)
+        known.note_leader_epoch(lane.target_epoch)
         return known
 
+    def report_losses_to(self, on_lost: Callable[["PartitionCopier", Sync], None]) -> None:
+        """Calls *on_lost* with the last sync that still holds, where the target has lost records."""
+        self._on_lost = on_lost
+
     def syncs_written(self, lane: "PartitionCopier") -> None:
-        """Notes that offset-sync readers know of the loss that `on_lost` reported."""
+        """Notes that offset-sync readers know of the loss that was reported."""
         if self._epochs.pop(lane, None) is not None:
             self._told.pop(lane, None)
             self._due[lane] = None
@@ -175,9 +179,9 @@ class OffsetMaps:
                 written = found.get(lane.source)
                 if written is not None and written.stream[1:] == known.stream[1:]:
                     kept = written.before(end)
-                    if kept is not written and kept is not None and self.on_lost is not None:
+                    if kept is not written and kept is not None and self._on_lost is not None:
                         last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
-                        self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
+                        self._on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
                     if kept is not None:
                         known.follow(kept)
                 if written is None:

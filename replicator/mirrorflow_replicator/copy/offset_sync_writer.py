@@ -99,7 +99,7 @@ class OffsetSyncWriter:
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         if maps is not None:
-            maps.on_lost = self._lost
+            maps.report_losses_to(self._lost)
 
     @property
     def warnings(self) -> tuple[str, ...]:

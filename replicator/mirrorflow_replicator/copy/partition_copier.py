@@ -98,10 +98,19 @@ class PartitionCopier:
         self.lost_records, self.losses = earlier.lost_records, earlier.losses
         self.refused_writes = earlier.refused_writes
         self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
-        self.packer.limit, self.packer.codecs_allowed = earlier.packer.limit, earlier.packer.codecs_allowed
-        self.packer.raw, self.packer.coalesced = earlier.packer.raw, earlier.packer.coalesced
-        self.packer.reencoded = earlier.packer.reencoded
+        self.packer.inherit(earlier.packer)
         self.form = earlier.form
+
+    # -- leaders, by the broker routes
+
+    def read_by(self, reader: "BrokerReader") -> None:
+        """Fetches through *reader* from now on."""
+        self.reader = reader
+
+    def write_through(self, pipe: "Pipe") -> None:
+        """Writes through *pipe* from now on; the target is asked first."""
+        self.pipe = pipe
+        self.doubt()
 
     # -- reading: client.broker_reader.Partition
 
@@ -163,7 +172,7 @@ class PartitionCopier:
             )
         if stream.in_flight and self.alone:
             return None
-        packer.old_before_ms = self.pin.old_before_ms
+        packer.hold_back_before(self.pin.old_before_ms)
         if not self._is_in_right_form(self.form, stream):
             return None
         try:
@@ -212,7 +221,7 @@ class PartitionCopier:
     def _want_change(self, form: FormTracker, stream: Stream, change: ChangeForm) -> None:
         """Asks for another form, once everything in flight is acknowledged."""
         if not stream.in_flight:
-            form.change = change
+            form.want(change)
             self.pin.hold()
             self.pin.want()
 
@@ -232,10 +241,8 @@ class PartitionCopier:
                 self.reader.changed(self.topic, self.partition)
 
     def _number_by(self, form: FormTracker) -> None:
-        packer = self.packer
-        packer.producer, packer.first_ordinal = form.producer, form.first_ordinal
-        packer.keeps_stretches = form.is_plain and self.around.is_fenced
-        packer.merges_across_gaps = not packer.keeps_stretches
+        keeps_stretches = form.is_plain and self.around.is_fenced
+        self.packer.number_by(form.producer, form.first_ordinal, keeps_stretches=keeps_stretches)
 
     def _may_be_forgotten(self, form: FormTracker, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
@@ -293,7 +300,7 @@ class PartitionCopier:
         assert self.stream is not None
         self.refused_records = records
         refused = Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message)
-        self.obstacle = refused.after(self.obstacle)
+        self.note_obstacle(refused)
         is_committed = code == INVALID_TXN_STATE
         is_first = not self.stream.has_refusals
         span = self.stream.refuse(is_absent=is_committed)
@@ -304,7 +311,8 @@ class PartitionCopier:
             self.doubt()
             return
         self.refused_writes += 1
-        self.packer.verifies |= code == CORRUPT_MESSAGE
+        if code == CORRUPT_MESSAGE:
+            self.packer.verify()
         self.around.refused(self, code, message, span)
         if self.state is CopierState.COPYING:
             self.refusals += 1
@@ -317,7 +325,28 @@ class PartitionCopier:
         self.stream.refuse()
         self.doubt()
 
+    # -- obstacles
+
+    def note_obstacle(self, obstacle: Obstacle | None) -> None:
+        """Notes what it has met since the last progress; None: it has made progress."""
+        self.obstacle = None if obstacle is None else obstacle.after(self.obstacle)
+
+    def note_stall(self, stalled: "Stalled | None") -> None:
+        """Notes why it makes no progress; None: it does."""
+        self.stalled = stalled
+
     # -- called by the task's writer
+
+    def enter_transaction(self) -> None:
+        """Sends everything inside the task's transaction from now on."""
+        producer = self.packer.producer
+        self.transactional_id = None if producer is None else producer.transactional_id
+        self.packer.write_inside(is_inside=True)
+
+    def leave_transaction(self) -> None:
+        """Forgets whether it is in a transaction."""
+        self.transactional_id = None
+        self.packer.write_inside(is_inside=False)
 
     def committed(self, next_source_offset: int) -> None:
         """Notes that the position *next_source_offset* is committed, with all records before it."""
@@ -356,6 +385,51 @@ class PartitionCopier:
     def is_drained(self) -> bool:
         """Returns whether everything sent is answered or lost: only then can the target be asked."""
         return self.stream is None or not self.stream.in_flight
+
+    def note_start_end(self, end_offset: int) -> None:
+        """Notes where the source ended when the task began."""
+        self.start_end = end_offset
+        self.cursor.note_end(end_offset)
+
+    def note_target_epoch(self, epoch: int) -> None:
+        """Notes a leader epoch of the target partition of which the task has asked."""
+        self.target_epoch = max(self.target_epoch, epoch)
+
+    def begin(self, form: FormTracker, map_stream: MapStream) -> None:
+        """Begins in this start of the task."""
+        self.form, self.map_stream = form, map_stream
+
+    def ask_again(self) -> None:
+        """Asks the target, although it was stopped."""
+        if self.state is CopierState.STOPPED:
+            self.state = CopierState.ASKING
+
+    def note_foreign_repeat(self) -> None:
+        """Notes that the batch that was there already is another producer's."""
+        assert self.repeat is not None
+        self.repeat = self.repeat._replace(is_foreign=True)
+
+    def delay(self) -> None:
+        """Counts as one more refusal in a row, by which the next attempt is delayed."""
+        self.refusals += 1
+
+    def note_progress(self) -> None:
+        """The next attempt is not delayed."""
+        self.refusals = 0
+
+    def leave_out(self, records: RefusedRecords) -> None:
+        """Leaves *records* out once it is known what the target has."""
+        self.skip = records
+
+    def take_loss(self) -> DetectedLoss | None:
+        """Returns the loss that is to be handled, once."""
+        loss, self.loss = self.loss, None
+        return loss
+
+    def take_skip(self) -> RefusedRecords | None:
+        """Returns the records that are to be left out, once."""
+        skip, self.skip = self.skip, None
+        return skip
 
     def resume(
         self,
@@ -417,10 +491,11 @@ class PartitionCopier:
         """Stops reading until everything that was read is written."""
         self._writes_first = True
 
-    def go_on_after(self, error: PartitionError) -> None:
+    def go_on_after(self, error: PartitionError, *, lost_records: int = 0) -> None:
         """Counts and reports a loss, or a possible one, after which the loss policy continues copying."""
         self.alert, self.alerted_ms = error, self.around.now_ms
         self.losses += 1
+        self.lost_records += lost_records
         self.around.stopped(self, error)
         self.around.changed(self)
 
@@ -451,5 +526,5 @@ class PartitionCopier:
         self._count_buffered()
 
     def _count_buffered(self) -> None:
-        self.around.buffered_bytes += self.packer.queued_bytes - self._counted_bytes
+        self.around.count_buffered(self.packer.queued_bytes - self._counted_bytes)
         self._counted_bytes = self.packer.queued_bytes

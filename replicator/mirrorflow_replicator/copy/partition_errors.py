@@ -67,7 +67,7 @@ async def follow_stopped_ends(
             found = ends[lane.source]
             end = UNKNOWN if found.error else found.offset
             if lane.state is CopierState.STOPPED and lane.cursor.end_offset != end:
-                lane.cursor.end_offset = end
+                lane.cursor.note_end(end)
                 on_change(lane)
 
 
@@ -91,7 +91,7 @@ class BatchLimits:
         if lane.state is not CopierState.COPYING:
             return  # It was in flight behind a refused batch, and packed by the same limit.
         if span.count > 1:
-            lane.packer.limit = lane.packer.limit.after_refusal()
+            lane.packer.limit_to(lane.packer.limit.after_refusal())
         before = self._by_settings.setdefault(lane, None)
         self._spawn(self._learn(lane, span, before))
         if not self._is_watching:
@@ -106,7 +106,7 @@ class BatchLimits:
         if limit is None or limit == self._by_settings.get(lane):
             return
         self._by_settings[lane] = limit
-        lane.packer.limit = limit
+        lane.packer.limit_to(limit)
         if lane.state is CopierState.COPYING:
             lane.doubt()  # What is packed already was packed by another limit.
 
@@ -277,7 +277,7 @@ class PartitionErrors:
         elif action is Action.SHRINK:
             self._limits.refused(lane, span)
         elif action is Action.RECODE:
-            lane.packer.codecs_allowed = BEFORE_ZSTD
+            lane.packer.allow_codecs(BEFORE_ZSTD)
         elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             lane.stop(
                 NotAuthorizedError(
@@ -297,7 +297,7 @@ class PartitionErrors:
         # Without the indexes the first refused record is found by halving.
         first = refused[0] if refused else span.count // 2
         if first > 0:
-            lane.packer.cut_at = span.source_offset(span.first + first)
+            lane.packer.cut_before(span.source_offset(span.first + first))
             return
         if not self._skips_refused:
             lane.stop(_refused(lane, code, message, span))
@@ -306,20 +306,20 @@ class PartitionErrors:
         is_whole = skips == span.count
         next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
         error = _refused(lane, code, message, span, skips=skips)
-        lane.skip = RefusedRecords(span.first, next_offset, error)
+        lane.leave_out(RefusedRecords(span.first, next_offset, error))
 
     def of_source(self, lane: PartitionCopier, code: int, answer: FetchedPartition) -> None:
         """Handles a fetch of *lane* that was refused, or answered with something other than records."""
         if code:
             self._errors[name_of(code)] += 1
-            lane.obstacle = Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)).after(lane.obstacle)
+            lane.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
             lane.around.changed(lane)
         if not code and answer.diverging is None:
             self._wiring.read_at(lane, answer.preferred_replica)
             return
         if answer.diverging is not None:
             lane.cursor.note_ends(answer)
-            lane.obstacle = Obstacle(kind=ObstacleKind.DIVERGED).after(lane.obstacle)
+            lane.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
             lane.around.changed(lane)
         action = Action.LOST if answer.diverging is not None else of_fetch(code)
         if action is Action.LOST and lane.packer:
@@ -328,7 +328,7 @@ class PartitionErrors:
         elif answer.diverging is not None:
             # The resumer compares the source with the target and finds what was lost. If it finds nothing,
             # the backoff for consecutive refusals delays the next attempt.
-            lane.refusals += 1
+            lane.delay()
             lane.doubt()
         elif action is Action.LOST:
             if lane not in self._looking:

@@ -34,9 +34,13 @@ class RateLimiter:
     """A limit in bytes per second that can be changed at any time; None: no limit."""
 
     def __init__(self, bytes_per_s: int | None) -> None:
-        self.bytes_per_s = bytes_per_s
+        self._bytes_per_s = bytes_per_s
         self._held_until_s: dict[int, float] = {}
         self._paid_until_s = 0.0
+
+    def limit(self, bytes_per_s: int | None) -> None:
+        """Changes the limit."""
+        self._bytes_per_s = bytes_per_s
 
     def held_until_s(self, reader: int) -> float:
         """Returns when the newest wait of *reader* ends or has ended (monotonic clock)."""
@@ -44,10 +48,10 @@ class RateLimiter:
 
     async def spend(self, size_bytes: int, *, reader: int = 0) -> None:
         """Waits until *reader* may read *size_bytes* more."""
-        if not self.bytes_per_s:
+        if not self._bytes_per_s:
             return
         now_s = time.monotonic()
-        self._paid_until_s = max(self._paid_until_s, now_s - BURST_S) + size_bytes / self.bytes_per_s
+        self._paid_until_s = max(self._paid_until_s, now_s - BURST_S) + size_bytes / self._bytes_per_s
         if self._paid_until_s > now_s:
             self._held_until_s[reader] = self._paid_until_s
             await asyncio.sleep(self._paid_until_s - now_s)

@@ -46,6 +46,14 @@ class ReadCursor:
         """Continues at *offset*, behind a record of leader epoch *last_epoch* (-1: unknown)."""
         self.offset, self.last_epoch = offset, last_epoch
 
+    def note_end(self, end_offset: int) -> None:
+        """Notes where the source's log ends; -1: unknown."""
+        self.end_offset = end_offset
+
+    def note_leader_epoch(self, epoch: int) -> None:
+        """Notes the leader epoch of the source, by metadata."""
+        self.leader_epoch = epoch
+
     def note_ends(self, answer: FetchedPartition) -> None:
         """Notes where the source's log begins and ends now, by an *answer* without an error."""
         self.end_offset = answer.last_stable_offset if self._read_committed else answer.high_watermark

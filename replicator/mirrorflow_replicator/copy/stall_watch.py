@@ -115,7 +115,7 @@ class StallWatch:
             self._seen[lane] = _seen(lane, self._awake_s, doubts=doubts)
         error = lane.error
         if error is not None:
-            lane.obstacle = _failed(error, lane.obstacle)
+            lane.note_obstacle(_failed(error))
 
     def paused(self) -> None:
         """Discounts one doubt of every partition.
@@ -132,7 +132,7 @@ class StallWatch:
         """Drops *lane*, which belongs to another task now."""
         self._seen.pop(lane, None)
         self._idle_doubts.pop(lane, None)
-        lane.stalled = None
+        lane.note_stall(None)
 
     async def run(self) -> None:
         """Checks until cancelled."""
@@ -166,7 +166,8 @@ class StallWatch:
         """Notes that *lane* delivered records or skipped some that are not copied."""
         if lane.stalled is not None:
             self._recovered(lane)
-        lane.obstacle = seen.obstacle = None
+        lane.note_obstacle(None)
+        seen.obstacle = None
         seen.records, seen.source_offset = lane.records, _source_offset(lane)
         seen.progress_s, seen.doubts = self._awake_s, lane.doubts
         seen.reader, seen.answers = lane.reader, _answers(lane)
@@ -176,7 +177,7 @@ class StallWatch:
 
     def _drop(self, lane: PartitionCopier) -> None:
         self._recovered(lane)
-        lane.obstacle = None
+        lane.note_obstacle(None)
         del self._seen[lane]
         self._idle_doubts[lane] = lane.doubts
 
@@ -184,7 +185,7 @@ class StallWatch:
         if lane.stalled is not None:
             if not lane.is_halted:
                 log.info("%s is copied again.", lane.source)
-            lane.stalled = None
+            lane.note_stall(None)
             self._on_change(lane)
 
     def _note_obstacle(self, lane: PartitionCopier, seen: _Seen) -> None:
@@ -227,7 +228,7 @@ class StallWatch:
             self._recovered(lane)
         elif known is None or not stall.is_same(known.stall):
             since_ms = now_ms() - round(1000 * (self._awake_s - seen.progress_s))
-            lane.stalled = Stalled(stall, since_ms if known is None else known.since_ms)
+            lane.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
             self._on_change(lane)
             if stall.reason not in seen.logged:
                 seen.logged |= {stall.reason}
@@ -235,7 +236,7 @@ class StallWatch:
 
     def _facts(self, lane: PartitionCopier, seen: _Seen) -> CopyFacts:
         error, producer = lane.error, lane.packer.producer
-        obstacle = seen.obstacle if error is None else _failed(error, seen.obstacle)
+        obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
         reader, pipe = lane.reader, lane.pipe
         return CopyFacts(
@@ -291,8 +292,8 @@ def _answers(lane: PartitionCopier) -> int:
     return 0 if lane.reader is None else lane.reader.answers
 
 
-def _failed(error: MirrorFlowError, before: Obstacle | None) -> Obstacle:
-    return Obstacle(kind=ObstacleKind.FAILED, name=error.reason, message=str(error)).after(before)
+def _failed(error: MirrorFlowError) -> Obstacle:
+    return Obstacle(kind=ObstacleKind.FAILED, name=error.reason, message=str(error))
 
 
 def _log_some(found: Sequence[Stall]) -> None:

@@ -64,7 +64,7 @@ class TaskTransaction:
         pump: Callable[[], None],
         end_task: Callable[[str], None],
     ) -> None:
-        self.expires_s = 0.0  # transactional.id.expiration.ms, in seconds
+        self._expires_s = 0.0  # transactional.id.expiration.ms, in seconds; 0: unknown
         self._target = target
         self._transactions = transactions
         self._producers = start.producers
@@ -85,6 +85,10 @@ class TaskTransaction:
         self._commit_s = 0.0  # duration of the last commit
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)  # durations of the newest commits
         self._working = asyncio.Lock()
+
+    def keep_ids(self, expires_s: float) -> None:
+        """Use both ids often enough for a coordinator that forgets them after *expires_s*."""
+        self._expires_s = expires_s
 
     # -- called by the partition copiers
 
@@ -212,7 +216,7 @@ class TaskTransaction:
 
     @property
     def _touch_due_s(self) -> float:
-        interval_s = touch_interval_ms(round(self.expires_s * 1000)) / 1000 if self.expires_s else math.inf
+        interval_s = touch_interval_ms(round(self._expires_s * 1000)) / 1000 if self._expires_s else math.inf
         return self._touched_s + interval_s
 
     async def _step(self) -> None:

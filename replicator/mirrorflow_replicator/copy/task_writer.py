@@ -35,8 +35,10 @@ FINAL_CODES = {
 class TaskWriter(Protocol):
     """What partition copiers and their task ask of the way in which positions are stored."""
 
-    expires_s: float  # transactional.id.expiration.ms, in seconds
     took_ms: deque[float]  # durations of the newest writes of positions
+
+    def keep_ids(self, expires_s: float) -> None:
+        """Use the ids often enough for a coordinator that forgets them after *expires_s*."""
 
     def want(self, lane: PartitionCopier) -> None:
         """Take *lane* into the transaction, because it has records to write, or let it change its form."""
@@ -73,11 +75,13 @@ class UnfencedWriter:
     """Stores positions of records that are acknowledged: what follows them is written again after a kill."""
 
     def __init__(self, store: PositionStore, *, end_task: Callable[[str], None]) -> None:
-        self.expires_s = 0.0
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)
         self._store = store
         self._end_task = end_task
         self._stored: dict[PartitionCopier, int] = {}  # source offsets
+
+    def keep_ids(self, expires_s: float) -> None:
+        """It has no transactional ids."""
 
     def want(self, lane: PartitionCopier) -> None:
         """There is no transaction, and no form but plain batches."""

@@ -132,7 +132,7 @@ class WriterResumer:
         held = {lane for lane in lanes if lane.target not in writable}
         for lane in held:
             if self._target.leader(*lane.target) is not None:
-                lane.obstacle = out_of_sync(str(lane.target)).after(lane.obstacle)
+                lane.note_obstacle(out_of_sync(str(lane.target)))
                 lane.around.changed(lane)
             self._later(lane, BACK_OFF_S[1])
         return held
@@ -154,8 +154,7 @@ class WriterResumer:
         foreign = [lane for lane, was_stamped in zip(lanes, examined, strict=True) if not was_stamped]
         self._stamped.update(lane.target_topic for lane in lanes if lane not in foreign)
         for lane in foreign:
-            assert lane.repeat is not None
-            lane.repeat = lane.repeat._replace(is_foreign=True)
+            lane.note_foreign_repeat()
             log.warning(
                 "Another producer writes to %s with the producer id %d of this flow. Its records stay; ours follow them.",
                 lane.target,
@@ -170,8 +169,7 @@ class WriterResumer:
         return any([batch.is_log_append_time async for batch, _ in batches])
 
     def _serve(self, lane: PartitionCopier) -> None:
-        if lane.state is CopierState.STOPPED:
-            lane.state = CopierState.ASKING
+        lane.ask_again()
         if lane.state is not CopierState.ASKING or not lane.is_drained:
             return  # the last answer to what is in flight brings it here again
         if (problem := self._start.problems.get(lane.source)) is not None:
@@ -190,7 +188,7 @@ class WriterResumer:
         point = self._start.points.get(lane.source)
         if point is None:
             return f"{lane.target} can be written again"
-        lane.target_epoch = max(lane.target_epoch, point.target_epoch)
+        lane.note_target_epoch(point.target_epoch)
         ids = self._start.topic_ids.get(lane.topic, TopicIds())
         if _is_another(ids.source, self._source.metadata.topic_id(lane.topic)):
             return f"topic {lane.topic} was created again"
@@ -207,13 +205,14 @@ class WriterResumer:
         )
 
     def _begin(self, lane: PartitionCopier, point: WritePoint) -> None:
-        lane.map_stream = MapStream(
+        map_stream = MapStream(
             point.counting,
             self._source.metadata.topic_id(lane.topic),
             self._target.metadata.topic_id(lane.target_topic),
         )
         is_fenced = not self._start.unfenced_why
-        lane.form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=lane.form)
+        form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=lane.form)
+        lane.begin(form, map_stream)
         if (loss := self._start.losses.get(lane.source)) is not None:
             lane.go_on_after(self._lost(lane, loss))
         pair = OffsetPair(
@@ -224,23 +223,17 @@ class WriterResumer:
             lane.stream.pass_markers(point.target_end - point.records_end)
 
     def _continue(self, lane: PartitionCopier, pair: OffsetPair, point: WritePoint | None = None) -> None:
-        if lane.loss is not None:
-            error = self._source_lost(lane, *lane.loss)
+        if (loss := lane.take_loss()) is not None:
+            error = self._source_lost(lane, *loss)
             if self._on_loss is LossPolicy.FAIL:
-                lane.loss = None
                 lane.stop(error)
                 return
-            lane.go_on_after(error)
-            lane.lost_records += max(0, lane.loss.found - lane.loss.wanted)
-            pair = _jump(pair, lane.loss.found)
-            lane.loss = None
-        elif lane.skip is not None:
-            skip, lane.skip = lane.skip, None
-            if pair.ordinal + 1 == skip.ordinal:
-                lane.go_on_after(skip.error)
-                lane.refusals = 0  # this is progress: no backoff
-                lane.lost_records += skip.next_offset - pair.source_offset - 1
-                pair = _jump(pair, skip.next_offset)
+            lane.go_on_after(error, lost_records=max(0, loss.found - loss.wanted))
+            pair = _jump(pair, loss.found)
+        elif (skip := lane.take_skip()) is not None and pair.ordinal + 1 == skip.ordinal:
+            lane.go_on_after(skip.error, lost_records=skip.next_offset - pair.source_offset - 1)
+            lane.note_progress()
+            pair = _jump(pair, skip.next_offset)
         lane.resume(
             pair,
             is_open=self._writer.includes(lane),

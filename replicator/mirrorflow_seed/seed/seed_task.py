@@ -245,7 +245,7 @@ class SeedTaskRunner:
                 await task.assign([share.source for share in self._open.values()], bytes_per_s=limit)
                 assigned = wanted
                 self._copiers |= {index: task.lanes[share.source] for index, share in self._open.items()}
-            task.pace.bytes_per_s = limit
+            task.pace.limit(limit)
             await asyncio.sleep(POLL_S)
             self._count()
             if not self._has_copied and any(copier.records for copier in self._copiers.values()):

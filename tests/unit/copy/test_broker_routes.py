@@ -12,6 +12,7 @@ from mirrorflow_kafka.client.metadata import EMPTY, PartitionMetadata, TopicMeta
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import NOT_ASKED
+from mirrorflow_replicator.copy.read_cursor import ReadCursor
 
 SOON_S = 60.0  # without a request it would take five minutes
 
@@ -63,6 +64,13 @@ class Served(SimpleNamespace):
     def __hash__(self) -> int:  # type: ignore[override]  # a lane is one, whatever it holds
         return id(self)
 
+    def read_by(self, reader: Any) -> None:
+        self.reader = reader
+
+    def write_through(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self.doubt()
+
 
 def lane(doubts: list[int] | None = None) -> Any:
     return Served(
@@ -74,7 +82,7 @@ def lane(doubts: list[int] | None = None) -> Any:
         map_stream=None,
         reader=None,
         pipe=None,
-        cursor=SimpleNamespace(leader_epoch=-1),
+        cursor=ReadCursor(TopicPartition("t", 0), read_committed=False),
         target_epoch=NOT_ASKED,
         state=CopierState.ASKING,
         doubt=lambda: None if doubts is None else doubts.append(1),

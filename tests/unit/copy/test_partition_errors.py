@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
 from mirrorflow_core.writer.stream import Span
@@ -19,7 +18,7 @@ from mirrorflow_replicator.copy.partition_errors import (
     of_fetch,
     of_produce,
 )
-from mirrorflow_replicator.copy.read_cursor import ReadCursor
+from tests.unit.copy.stubs import begun_copier, context_at
 
 CODES = range(-1, 120)
 
@@ -137,17 +136,8 @@ def test_a_refused_batch_names_its_offset_the_broker_s_words_and_the_ways_past(c
 
 def refused_lane(*, records: tuple[int, ...]) -> Any:
     """A lane with a batch whose *records* its target refuses."""
-    lane = SimpleNamespace(
-        topic="orders",
-        partition=2,
-        target_topic="east.orders",
-        state=CopierState.COPYING,
-        refused_records=records,
-        packer=SimpleNamespace(cut_at=-1),
-        skip=None,
-        error=None,
-    )
-    lane.stop = lambda error: setattr(lane, "error", error)
+    lane = begun_copier(context_at(0))
+    lane.refused_records = records
     return lane
 
 
@@ -212,8 +202,8 @@ def test_a_batch_in_flight_behind_a_refused_one_is_no_new_refusal():
 def test_a_refused_fetch_is_an_obstacle_of_its_lane():
     """Leaders are looked up and asked again; without a trace of it a partition that is refused for ever would look idle."""
     changed: list[Any] = []
-    around = SimpleNamespace(changed=changed.append)
-    lane: Any = SimpleNamespace(obstacle=None, around=around)
+    lane = begun_copier(context_at(0, changed=changed.append))
+    changed.clear()
     answer: Any = SimpleNamespace(diverging=None)
 
     for _ in range(2):
@@ -225,16 +215,11 @@ def test_a_refused_fetch_is_an_obstacle_of_its_lane():
 
 def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
     """So that the loop is seen although the partition believed itself to be at the end, and becomes slower."""
-    doubts: list[Any] = []
-    around = SimpleNamespace(changed=lambda _: None)
-    cursor = ReadCursor(TopicPartition("orders", 2), read_committed=False)
-    lane: Any = SimpleNamespace(obstacle=None, around=around, cursor=cursor, packer=(), refusals=0)
-    lane.doubt = lambda: doubts.append(lane)
+    lane = begun_copier(context_at(0))
     answer = FetchedPartition(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
 
     for _ in range(2):
         trouble().of_source(lane, 0, answer)
 
     assert lane.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
-    assert (cursor.end_offset, cursor.log_start, lane.refusals) == (70, 5, 2)
-    assert doubts == [lane, lane]
+    assert (lane.cursor.end_offset, lane.cursor.log_start, lane.refusals, lane.doubts) == (70, 5, 2, 2)

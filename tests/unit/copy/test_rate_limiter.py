@@ -91,7 +91,7 @@ def test_a_limit_changes_while_it_runs(clock):
     """From the next answer on."""
     limit = RateLimiter(1_000)
     spend(limit, 1_000)
-    limit.bytes_per_s = 1_000_000
+    limit.limit(1_000_000)
     began_s = clock.now_s
 
     spend(limit, 1_000_000)

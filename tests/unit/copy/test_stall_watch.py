@@ -97,7 +97,7 @@ class Reader:
 
 async def hold(pace, *, reader):
     """Let *reader* begin to wait for a rate that allows nothing."""
-    pace.bytes_per_s = 1
+    pace.limit(1)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
             await pace.spend(1 << 30, reader=reader)
