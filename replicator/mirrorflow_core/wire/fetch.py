@@ -221,9 +221,9 @@ def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
     )
     aborted: list[tuple[int, int]] = []
     if cursor.flexible and count in _NOTHING:
-        cursor.at += _PLAIN_ANSWER.size
+        cursor.skip(_PLAIN_ANSWER.size)
     else:
-        cursor.at += _ANSWER.size
+        cursor.skip(_ANSWER.size)
         for _ in range(cursor.count()):
             aborted.append(_ABORTED.unpack(cursor.raw(16)))
             cursor.tags()

@@ -92,10 +92,13 @@ class Cursor:
 
     __slots__ = ("at", "data", "flexible")
 
-    def __init__(self, data: memoryview, *, flexible: bool) -> None:
+    def __init__(self, data: memoryview, *, flexible: bool, at: int = 0) -> None:
         self.data = data
-        self.at = 0
+        self.at = at
         self.flexible = flexible
+
+    def skip(self, size: int) -> None:
+        self.at += size
 
     def int16(self) -> int:
         self.at += 2
@@ -113,26 +116,28 @@ class Cursor:
         return value
 
     def uvarint(self) -> int:
-        value = shift = 0
-        while True:
+        byte = self.data[self.at]
+        self.at += 1
+        value, shift = byte & 0x7F, 7
+        while byte >= 0x80:
             byte = self.data[self.at]
             self.at += 1
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
             shift += 7
+        return value
 
     def count(self) -> int:
         """Read the length of an array; not positive for a null array."""
         return self.uvarint() - 1 if self.flexible else self.int32()
 
     def raw(self, size: int) -> memoryview:
-        self.at += size
-        if self.at > len(self.data):
+        begin = self.at
+        self.at = end = begin + size
+        if end > len(self.data):
             # A slice past the end would be shortened silently, and a truncated field would pass for a
             # complete one.
             raise IndexError("the message ends too early")
-        return self.data[self.at - size : self.at]
+        return self.data[begin:end]
 
     def records(self) -> memoryview:
         """Read nullable bytes without copying them; null becomes empty."""

@@ -184,8 +184,7 @@ def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], in
                 at += _ANSWER.size
                 continue
             # Rare case: record errors or an error message.
-            cursor = Cursor(body, flexible=False)
-            cursor.at = at + _ANSWER.size - 2
+            cursor = Cursor(body, flexible=False, at=at + _ANSWER.size - 2)
             said, refused = [], []
             for _ in range(problems):
                 refused.append(cursor.int32())

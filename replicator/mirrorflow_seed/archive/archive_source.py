@@ -338,8 +338,7 @@ def _metadata(manifest: Manifest) -> Metadata:
 def _wanted(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
     """Decodes a fetch request: maximum wait (ms), and (topic, partition, offset, maximum bytes) of each."""
     wait_ms = _REQUEST_HEAD.unpack_from(body)[1]
-    cursor = Cursor(body, flexible=True)
-    cursor.at = _REQUEST_HEAD.size
+    cursor = Cursor(body, flexible=True, at=_REQUEST_HEAD.size)
     wanted = []
     for _ in range(cursor.count()):
         topic = cursor.string()

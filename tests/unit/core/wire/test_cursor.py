@@ -34,6 +34,14 @@ def test_a_length_is_written_as_another_implementation_does(value):
     assert bytes(foreign) == uvarint(2 * value)
 
 
+def test_reading_begins_at_the_given_index_and_after_what_is_skipped():
+    at = Cursor(memoryview(b"head\x07skipped\x09"), flexible=True, at=4)
+
+    assert at.uvarint() == 7
+    at.skip(7)
+    assert at.uvarint() == 9
+
+
 @given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_integers_are_big_endian_and_signed(small, middle, large):
     """Two, four and eight bytes, one after the other."""
