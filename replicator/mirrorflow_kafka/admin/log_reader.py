@@ -94,7 +94,7 @@ async def read_once(
         )
         answer = await connection.send(fetch.API_KEY, version, (body,), flexible=version >= 12)
         fetched = _understood(connection, version, answer)
-        cluster.throttle_ms += fetched.throttle_ms
+        cluster.add_throttle_ms(fetched.throttle_ms)
         connection.throttled(fetched.throttle_ms)
         code = fetched.error or (fetched.partitions[0].error if fetched.partitions else error_codes.NONE)
         if code:

@@ -138,6 +138,10 @@ class Cluster:
         """Raise the error of a response's *code*; do nothing for 0. *subject* is the topic, group, ... concerned."""
         error_codes.raise_for(code, cluster=self.alias, request=request, subject=subject, message=message)
 
+    def add_throttle_ms(self, throttle_ms: int) -> None:
+        """Add the throttle time of one fetch."""
+        self.throttle_ms += throttle_ms
+
     async def close(self) -> None:
         """Close every connection; unanswered requests fail."""
         refreshing = self._next_refresh.task if self._next_refresh else None

@@ -43,8 +43,7 @@ def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
 
 def _after_tags(frame: memoryview, at: int) -> int:
     """Return the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
-    cursor = Cursor(frame, flexible=True)
-    cursor.at = at
+    cursor = Cursor(frame, flexible=True, at=at)
     cursor.tags()
     return cursor.at
 
@@ -151,6 +150,7 @@ class Connection:
         address: str,
         node_id: int,
         client_id: str,
+        opened_by: object = None,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         self.cluster = cluster
@@ -158,7 +158,7 @@ class Connection:
         self.node_id = node_id
         self.generation = next(_generations)
         self.versions: Versions = {}
-        self.opened_by: object = None  # the security it was opened with
+        self.opened_by = opened_by  # the security it was opened with
         self.is_retired = False
         self.client_id = client_id
         self._client_id = client_id.encode()

@@ -77,8 +77,9 @@ async def open_connection(
     AuthenticationFailedError (TLS or SASL, with the cause), UnsupportedBrokerError.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    connection = Connection(cluster=cluster, address=address, node_id=node_id, client_id=client_id)
-    connection.opened_by = security
+    connection = Connection(
+        cluster=cluster, address=address, node_id=node_id, client_id=client_id, opened_by=security
+    )
     try:
         async with asyncio.timeout(timeout_s):
             await _connect(connection, host, port, security)

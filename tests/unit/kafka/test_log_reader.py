@@ -62,6 +62,9 @@ class FakeCluster:
     async def connection(self, node_id: int, *, purpose: str) -> "FakeCluster":
         return self
 
+    def add_throttle_ms(self, throttle_ms: int) -> None:
+        self.throttle_ms += throttle_ms
+
     def throttled(self, throttle_ms: int) -> None:
         self.muted_ms += throttle_ms
 
