@@ -33,24 +33,28 @@ class Translator:
     """Translates group offsets; see the module for the rules.
 
     *maps* is by source partition, only for topics that on both clusters are still those of the map.
-    `has_history`: earlier checkpoints are known.
+    *has_history*: earlier checkpoints are known.
     """
 
     def __init__(
-        self, syncs: OffsetSyncStore, maps: Mapping[TopicPartition, OffsetMap] | None = None
+        self,
+        syncs: OffsetSyncStore,
+        maps: Mapping[TopicPartition, OffsetMap] | None = None,
+        *,
+        has_history: bool = True,
     ) -> None:
-        self.syncs = syncs
-        self.has_history = True
-        self.maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
+        self._syncs = syncs
+        self._has_history = has_history
+        self._maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
 
     def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
         """Return the target offsets for a group that reads *upstream_offset* next; None: unknown."""
-        known = self.maps.get(partition)
+        known = self._maps.get(partition)
         mapped = None if known is None else known.place(upstream_offset)
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)
-        if not self.has_history:
+        if not self._has_history:
             return synced
         if mapped is None or synced is None:
             return mapped or synced
@@ -61,11 +65,11 @@ class Translator:
         return MappedOffset(at_least, min(ends, default=None))
 
     def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
-        at_least = self.syncs.translate_downstream(partition, upstream_offset)
+        at_least = self._syncs.translate_downstream(partition, upstream_offset)
         if at_least is None or at_least == TOO_OLD:
             return None
         at_most = None
-        for upstream, downstream in self.syncs.partitions[partition]:
+        for upstream, downstream in self._syncs.partitions[partition]:
             if upstream < upstream_offset:
                 break
             at_most = downstream

@@ -163,7 +163,7 @@ class OffsetSyncStore:
     """
 
     def __init__(self, *, must_read_to_end: bool) -> None:
-        self.is_read_to_end = False  # set when all syncs that were there at the start have been added
+        self.is_read_to_end = False  # all syncs that were there at the start have been added
         self._must_read_to_end = must_read_to_end
         self._slots: dict[TopicPartition, Slots] = {}
 
@@ -179,6 +179,10 @@ class OffsetSyncStore:
             self._slots[partition] = (sync,) * SLOTS
         else:
             self._slots[partition] = _updated(slots, sync)
+
+    def mark_read_to_end(self) -> None:
+        """Note that all syncs that were there at the start have been added."""
+        self.is_read_to_end = True
 
     def translate_downstream(self, partition: TopicPartition, upstream_offset: int) -> int | None:
         """Return the downstream offset for a group at *upstream_offset*; never past its first unread record.

@@ -48,13 +48,20 @@ class KnownOffsets:
         self.map_topic = offset_map_topic(settings.source_alias)
         self.rename = renaming(make_naming(settings), target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
-        self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
         # A message for each topic with records that cannot be decoded.
         self.passed_over: dict[str, str] = {}
         self._clusters = clusters
+        self._syncs = OffsetSyncStore(must_read_to_end=True)
+        self._has_history = True
         self._syncs_log = MirrorLog(clusters.syncs, self.syncs_topic)
         self._map_log = MirrorLog(clusters.reader, self.map_topic)
         self._maps: dict[TopicPartition, OffsetMap] = {}
+        self._valid_maps: Mapping[TopicPartition, OffsetMap] = {}
+
+    @property
+    def translator(self) -> Translator:
+        """A translator of group offsets by what is known now."""
+        return Translator(self._syncs, self._valid_maps, has_history=self._has_history)
 
     async def read_checkpoints(self) -> bool:
         """Reads all checkpoints; returns True. Raises ClusterError."""
@@ -78,11 +85,11 @@ class KnownOffsets:
 
     async def open_syncs(self, *, must_read_to_end: bool) -> None:
         """Reads all offset syncs from the beginning. Raises ClusterError."""
-        self.translator.syncs = OffsetSyncStore(must_read_to_end=must_read_to_end)
-        self.translator.has_history = not must_read_to_end
+        self._syncs = OffsetSyncStore(must_read_to_end=must_read_to_end)
+        self._has_history = not must_read_to_end
         self._syncs_log = MirrorLog(self._clusters.syncs, self.syncs_topic)
         await self.read_syncs()
-        self.translator.syncs.is_read_to_end = True
+        self._syncs.mark_read_to_end()
 
     async def read_syncs(self) -> bool:
         """Reads the new offset syncs; returns True. Raises ClusterError."""
@@ -95,7 +102,7 @@ class KnownOffsets:
                     wrong += 1
                     continue
                 sync = Sync(found.upstream_offset, found.downstream_offset)
-                self.translator.syncs.add(TopicPartition(found.topic, found.partition), sync)
+                self._syncs.add(TopicPartition(found.topic, found.partition), sync)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -147,7 +154,7 @@ class KnownOffsets:
             return all(not one or not other or one == other for one, other in ids)
 
         known = {at: one for at, one in self._maps.items() if still(at, one)}
-        self.translator.maps = await self._not_lost(known)
+        self._valid_maps = await self._not_lost(known)
 
     async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
         """Returns *maps* without what the target has lost since.

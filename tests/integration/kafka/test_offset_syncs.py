@@ -77,7 +77,7 @@ def wait_for_newest(
 def translated(syncs: list[Sync], offset: int) -> int | None:
     """What a store that has read *syncs* says."""
     store, partition = OffsetSyncStore(must_read_to_end=False), TopicPartition("any", 0)
-    store.is_read_to_end = True
+    store.mark_read_to_end()
     for sync in syncs:
         store.add(partition, sync)
     return store.translate_downstream(partition, offset)

@@ -235,7 +235,7 @@ def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a
     offsets = iter(range(100, source.end))
     lies = {next(offsets): record.offset for record in leader.ours()}
     store = OffsetSyncStore(must_read_to_end=False)
-    store.is_read_to_end = True
+    store.mark_read_to_end()
     for upstream, downstream in topic.syncs:
         assert lies[upstream] == downstream
         store.add(TopicPartition("orders", 2), Sync(upstream, downstream))

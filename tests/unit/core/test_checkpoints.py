@@ -34,7 +34,7 @@ def store(*syncs: Sync, partition: TopicPartition = FOO) -> OffsetSyncStore:
     found = OffsetSyncStore(must_read_to_end=False)
     for sync in syncs:
         found.add(partition, sync)
-    found.is_read_to_end = True
+    found.mark_read_to_end()
     return found
 
 
@@ -232,7 +232,7 @@ class World:
             self.store.add(FOO, sync)
 
     def look(self) -> None:
-        self.store.is_read_to_end = True
+        self.store.mark_read_to_end()
         before = self.checkpoints.of("g").get(COPY)
         now = standings(
             {FOO: Committed(self.source)},

@@ -21,7 +21,7 @@ ORDERS = TopicPartition("orders", 0)
 
 def store_of(syncs, *, must_read_to_end=False):
     store = OffsetSyncStore(must_read_to_end=must_read_to_end)
-    store.is_read_to_end = True
+    store.mark_read_to_end()
     for sync in syncs:
         store.add(ORDERS, Sync(*sync))
     return store
@@ -206,9 +206,10 @@ def test_a_target_that_lost_its_tail_makes_readers_forget_at_once():
 def test_store_keeps_and_returns_what_javas_does(case):
     store = OffsetSyncStore(must_read_to_end=case["must_read_to_end"])
     for number, sync in enumerate(case["syncs"]):
-        store.is_read_to_end = number >= case["before"]
+        if number >= case["before"]:
+            store.mark_read_to_end()
         store.add(ORDERS, Sync(*sync))
-    store.is_read_to_end = True
+    store.mark_read_to_end()
 
     assert case["slots"] == distinct(store)
     for upstream, downstream in case["translations"]:
@@ -233,7 +234,7 @@ def test_nothing_is_translated_before_all_is_read():
     assert store.translate_downstream(ORDERS, 0) is None
     store.add(ORDERS, Sync(100, 200))
     assert store.translate_downstream(ORDERS, 100) is None
-    store.is_read_to_end = True
+    store.mark_read_to_end()
 
     assert [store.translate_downstream(ORDERS, at) for at in (0, 100, 200)] == [TOO_OLD, 200, 201]
 
@@ -247,7 +248,7 @@ def test_of_the_past_only_the_newest_counts_unless_the_checkpoints_of_that_life_
     reading = OffsetSyncStore(must_read_to_end=True)
     for sync in past:
         reading.add(ORDERS, Sync(*sync))
-    reading.is_read_to_end = True
+    reading.mark_read_to_end()
 
     told = [reading.translate_downstream(ORDERS, at) for at in (250, 300, 301)]
     assert told == [TOO_OLD, 307, 308]

@@ -23,7 +23,7 @@ def mapped(begin, end, *, shift=0):
 
 def store(*syncs):
     found = OffsetSyncStore(must_read_to_end=False)
-    found.is_read_to_end = True
+    found.mark_read_to_end()
     for one in syncs:
         found.add(ORDERS, Sync(*one))
     return found
@@ -69,12 +69,14 @@ def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
     at = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
     at.delivered(0, 0, 100, 0)
     at.aligned(MapStream(1, "", ""), OffsetPair(209, 199, 199))
-    translator = Translator(store((150, 145)), {ORDERS: at.kept(OffsetPair(209, 199, 199))})
-    both = [translator.place(ORDERS, group) for group in (50, 160)]
-    translator.has_history = False
+    syncs, maps = store((150, 145)), {ORDERS: at.kept(OffsetPair(209, 199, 199))}
+    with_history, without = Translator(syncs, maps), Translator(syncs, maps, has_history=False)
 
-    assert both == [MappedOffset(50, 50), MappedOffset(150, 160)]
-    assert [translator.place(ORDERS, group) for group in (50, 160)] == [
+    assert [with_history.place(ORDERS, group) for group in (50, 160)] == [
+        MappedOffset(50, 50),
+        MappedOffset(150, 160),
+    ]
+    assert [without.place(ORDERS, group) for group in (50, 160)] == [
         MappedOffset(50, 50),
         MappedOffset(146, None),
     ]
