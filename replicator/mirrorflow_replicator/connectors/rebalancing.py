@@ -68,6 +68,10 @@ class Rebalancing:
         _log_moves(assignment, better, self.loads)
         return better
 
+    def failed(self, error: MirrorFlowError) -> None:
+        """Notes that a measurement failed: the tasks keep their assignment."""
+        self.warning = f"Tasks are not balanced by load: {error}"
+
     async def _positions(self, target: Cluster) -> PositionStore:
         if self._store is None:
             store = position_store(self._settings, target)

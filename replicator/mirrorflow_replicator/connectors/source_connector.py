@@ -82,7 +82,7 @@ class SourceConnector:
         self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
         self._first_listing_at: float | None = None
         self.connected = asyncio.Event()  # to both clusters, for the first time
-        self.held: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
+        self._earlier_assignment: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
         self.assignment: Assignment | None = None
         self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
 
@@ -286,6 +286,10 @@ class SourceConnector:
             every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
         )
 
+    def take_over(self, held: Assignment) -> None:
+        """Continues from *held*, the assignment of an earlier leader."""
+        self._earlier_assignment = held
+
     async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
         before = self.names
         self._gone.extend(
@@ -294,7 +298,7 @@ class SourceConnector:
             for topic in sorted(before.keys() - arrangement.names)
         )
         self._arrangement = arrangement
-        held = self.held if self.assignment is None else self.assignment
+        held = self._earlier_assignment if self.assignment is None else self.assignment
         copied = _copied(arrangement, held)
         if self._balancing is None:
             assignment = assign(copied, self._settings.tasks_max, held)
@@ -312,7 +316,7 @@ class SourceConnector:
             assignment = await self._balancing.look(*self.clusters, self.assignment)
         except MirrorFlowError as error:
             # Copying continues unchanged; if a cluster is unreachable, the next refresh reports it.
-            self._balancing.warning = f"Tasks are not balanced by load: {error}"
+            self._balancing.failed(error)
             return
         if assignment != self.assignment:
             await hand(assignment)

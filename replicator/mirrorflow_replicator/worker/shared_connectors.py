@@ -213,7 +213,7 @@ class SharedConnector(SourceHost, SharedSource):
 
     async def _begin(self) -> None:
         if self._share.leads and self._leading is None:
-            self._discovery.held = self._share.known
+            self._discovery.take_over(self._share.known)
             self._leading = asyncio.create_task(
                 self._discover_topics(), name=f"leading-{self._connector.name}"
             )
