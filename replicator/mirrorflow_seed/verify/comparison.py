@@ -109,7 +109,7 @@ class Comparison:
         size, split = self._split.window_offsets, self._split
         if reason:
             for index in range(self._cursor // size, -(-split.source_to // size)):
-                self._tally(index * size).reason = reason
+                self._tally(index * size).leave_undecided(reason)
         return [
             tally.result(
                 split,
@@ -214,7 +214,7 @@ class Comparison:
             elif at_end and self._split.settled_before is None:
                 self._cursor = record.offset
                 self._tally(record.offset).source(record)
-                self._tally(record.offset).reason = UNSETTLED
+                self._tally(record.offset).leave_undecided(UNSETTLED)
             else:
                 self._differ(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:

@@ -81,7 +81,8 @@ class NewestPerKeyComparison:
             settled = max(both, default=-1) + 1
         for here, there in pairs:
             self._judge(tally, here, there, settled)
-        tally.reason = reason or tally.reason
+        if reason:
+            tally.leave_undecided(reason)
         return [tally.result(split, split.source_from, split.source_to, key_class=split.key_class)]
 
     def _take(self, side: str, batch: Batch) -> None:
@@ -116,10 +117,10 @@ class NewestPerKeyComparison:
             if target is not None:
                 tally.target(target)
             if source is not None and source.offset >= settled:
-                tally.reason = UNSETTLED
+                tally.leave_undecided(UNSETTLED)
                 return
             if (source is None or target is None) and self._split.can_expire:
-                tally.reason = EXPIRED
+                tally.leave_undecided(EXPIRED)
                 return
             kind = (
                 DifferenceKind.MISSING

@@ -37,9 +37,9 @@ async def plan(
     source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings
 ) -> VerifyPlan:
     """Returns the plan. Raises ClusterError, SettingError."""
-    found = VerifyPlan()
-    partitions = await _partitions(source, target, settings, plan_settings, found)
-    found.partitions = len(partitions)
+    notes: list[str] = []
+    partitions = await _partitions(source, target, settings, plan_settings, notes)
+    found = VerifyPlan(notes=notes, partitions=len(partitions))
     gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
     async def plan_partition(one: PartitionLayout) -> None:
@@ -74,12 +74,12 @@ def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list
 
 
 async def _partitions(
-    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings, found: VerifyPlan
+    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings, notes: list[str]
 ) -> list[PartitionLayout]:
     topics = await admin.list_topics(source)
     await target.refresh(None)
     copied = compared_topics(
-        [name for name, topic in sorted(topics.items()) if not topic.error], settings, found.notes
+        [name for name, topic in sorted(topics.items()) if not topic.error], settings, notes
     )
     there = target.metadata.topics
     ours = [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
@@ -90,11 +90,11 @@ async def _partitions(
     ]
     target_begins = await admin.offsets_at(target, theirs, EARLIEST)
     known = await read_known(source, target, settings)
-    found.notes += known.problems
+    notes += known.problems
     target_ends, unstable = await _stable_ends(target, theirs)
     source_ends = await admin.offsets_at(source, ours, LATEST, read_committed=settings.read_committed)
     source_begins = await admin.offsets_at(source, ours, EARLIEST)
-    compacted, expiring, stamping = await _policies(source, target, copied, found)
+    compacted, expiring, stamping = await _policies(source, target, copied, notes)
     result = []
     for at in ours:
         place = TopicPartition(copied[at.topic], at.partition)
@@ -152,16 +152,14 @@ async def _stable_ends(
 
 
 async def _policies(
-    source: Cluster, target: Cluster, copied: dict[str, str], found: VerifyPlan
+    source: Cluster, target: Cluster, copied: dict[str, str], notes: list[str]
 ) -> tuple[set[str], set[str], set[str]]:
     """Source topics compacted on either side; deleted by retention on either; stamped by the target."""
     try:
         here = await admin.describe_topic_configs(source, copied)
         there = await admin.describe_topic_configs(target, copied.values())
     except NotAuthorizedError as error:
-        found.notes.append(
-            f"Topics are compared as not compacted, because their settings cannot be read: {error}"
-        )
+        notes.append(f"Topics are compared as not compacted, because their settings cannot be read: {error}")
         return set(), set(), set()
     compacted, expiring, stamping = set(), set(), set()
     for name, copy in copied.items():
@@ -174,7 +172,7 @@ async def _policies(
             expiring.add(name)
         if of_target.get("message.timestamp.type") == "LogAppendTime":
             stamping.add(name)
-            found.notes.append(
+            notes.append(
                 f"Timestamps of {name} are not compared: the target sets its own (message.timestamp.type=LogAppendTime)."
             )
     return compacted, expiring, stamping

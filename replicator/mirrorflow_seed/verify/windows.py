@@ -228,6 +228,10 @@ class WindowTally:
                 )
             )
 
+    def leave_undecided(self, reason: str) -> None:
+        """Notes why the window cannot be decided."""
+        self.reason = reason
+
     @property
     def outcome(self) -> WindowOutcome:
         """The outcome, from reason, counts, sums and order."""
