@@ -98,7 +98,9 @@ def aborted_from(
     Only a partition that had no leader can be without its marker (KAFKA-20734). If the transaction that was to write the
     marker is interrupted, the coordinator aborts that one, and its marker ends both.
     """
-    before: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, max(0, target_end - 1), target_end))
+    if target_end <= log_end.start:
+        return None  # its records are deleted
+    before: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, target_end - 1, target_end))
     if not any(_is_of(one, writer) and one.marker is None for one in before):
         return None
     lower, stride, marker = target_end, _FIRST_STRIDE, None

@@ -88,6 +88,7 @@ class Brokers:
             case ReadEnd():
                 return LogEnd(self.target_start, TARGET_END, TARGET_END, 3)
             case ReadBatches(_, start, end):
+                assert start >= self.target_start, "a fetch there is refused"
                 return tuple(
                     one for one in self.batches if one.last_offset >= start and one.base_offset < end
                 )
