@@ -25,7 +25,7 @@ _VERDICTS = {
     "ssl.provider": _JCA,
     "ssl.cipher.suites": "mapped: IANA names become OpenSSL's; TLS 1.3 suites can only be chosen all or none",
     "ssl.enabled.protocols": "mapped: TLSv1.2 and TLSv1.3; older ones are left out, alone they are refused",
-    "ssl.keystore.type": "mapped: JKS, PKCS12, PEM; JKS and PKCS12 are told apart by content, as in Java 9 and later",
+    "ssl.keystore.type": "mapped: JKS, PKCS12, PEM; its content decides between JKS and PKCS12, as in Java 9 and later",
     "ssl.keystore.location": _HONOURED,
     "ssl.keystore.password": _HONOURED,
     "ssl.keystore.key": _HONOURED,
