@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position, TopicPartition
@@ -232,6 +232,14 @@ class ConnectorHost(Protocol):
     @property
     def target_cluster_id(self) -> str:
         """The target's cluster id; "" before it was reached."""
+
+
+@runtime_checkable
+class RestartsTasks(Protocol):
+    """A connector whose tasks have processes of their own."""
+
+    def restart_task(self, task: int) -> None:
+        """Stops the process of one task gracefully; a new one continues where it was."""
 
 
 def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost | None:

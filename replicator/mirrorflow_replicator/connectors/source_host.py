@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mirrorflow_core.partition_assignment import Assignment
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
@@ -17,6 +18,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import report_of
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
+from mirrorflow_replicator.connectors.rebalancing import Rebalancing
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
@@ -29,8 +31,15 @@ TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partition
 log = logging.getLogger("mirrorflow.worker")
 
 
-class SourceHost:
-    """One source connector in this process: call `run` until cancelled, then `stop`."""
+Claim = Callable[[int, Assign], Awaitable[Assign]]
+
+
+class SourceParts:
+    """The parts of a source connector in this process, for its host: discovery, ownership and tasks.
+
+    *claim* returns a task's message with its start, and raises MirrorFlowError while the task must not begin; without it
+    the owner of the flow answers. *group*: the Connect group whose processes share the connector; "": this process alone.
+    """
 
     def __init__(
         self,
@@ -38,109 +47,102 @@ class SourceHost:
         settings: SourceSettings,
         *,
         samples: Samples,
-        start: Spawn = spawn,
+        start: Spawn,
         group: str = "",
+        claim: Claim | None = None,
     ) -> None:
-        """*group*: the Connect group whose processes share the connector; "": this process alone."""
+        self.owner = FlowOwner(settings, on_lost=self._finish_tasks, group=group)
+        self.tasks: dict[int, TaskSupervisor] = {}
         self._start = start
         self._connector = connector
         self._settings = settings
         self._samples = samples
         self._started_at_s = time.time()
-        self._initial = True
-        self._children: dict[int, TaskSupervisor] = {}
-        self._told = ""  # the reason of the problem that was logged last
-        self._owner = FlowOwner(settings, on_lost=self._finish_tasks, group=group)
-        resolve = Resolver(settings.providers).resolve_client
-        self._discovery = SourceConnector(settings, resolve=resolve)
+        self._claim = claim or self.owner.start_of
+        self._logged = ""  # the reason of the problem that was logged last
+        self._balances = bool(group) and settings.balance_tasks_s is not None
+        self._resolve = Resolver(settings.providers).resolve_client
+        self.discovery = self._new_discovery()
         route = make_naming(settings).route
         self._target_topic: Callable[[str], str] = lambda topic: route(topic).name
         self._pulse = HeartbeatMonitor(connector.name, make_replication_policy(settings).is_heartbeats_topic)
         self._syncs_topic = (
             None
             if settings.syncs is None
-            else SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
+            else SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=self._resolve)
         )
 
-    async def run(self) -> None:
-        # Started before anything is known, so that its imports and connections run in parallel.
-        self._child(0)
-        await self._discover_topics(self._watch(), self._prepare())
+    def _new_discovery(self) -> SourceConnector:
+        balancing = Rebalancing(self._settings) if self._balances else None
+        return SourceConnector(self._settings, resolve=self._resolve, balancing=balancing)
 
-    async def _discover_topics(self, *others: Coroutine[Any, Any, None]) -> None:
-        """Discovers topics and assigns partitions until cancelled; runs *others* beside."""
-        jobs = [self._pulse.run(self._discovery), *others]
+    def renew_discovery(self) -> None:
+        """Replaces the discovery, which has ended and closed its connections."""
+        self.discovery = self._new_discovery()
+
+    async def discover_topics(
+        self, hand: Callable[[Assignment], Awaitable[None]], *others: Coroutine[Any, Any, None]
+    ) -> None:
+        """Discovers topics and gives each assignment to *hand* until cancelled; runs *others* beside."""
+        jobs = [self._pulse.run(self.discovery), *others]
         if self._syncs_topic is not None:
             jobs.append(self._syncs_topic.run())
         beside = [asyncio.create_task(job) for job in jobs]
         try:
-            await self._discovery.run(self._hand)
+            await self.discovery.run(hand)
         finally:
             for job in beside:
                 job.cancel()
 
-    async def _prepare(self) -> None:
-        """Creates the flow's own topics while the topics to copy are found and created."""
-        await self._discovery.connected.wait()
-        await self._owner.prepare(self._discovery.clusters)
-
     async def stop(self, grace_s: float) -> None:
-        await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
-        await self._owner.leave()
+        await asyncio.gather(*(task.stop(grace_s) for task in self.tasks.values()))
+        await self.owner.leave()
 
-    def restart_task(self, task: int) -> None:
-        """Stops the process of one task gracefully; a new one continues where it was."""
-        if task in self._children:
-            self._children[task].restart()
+    async def end_tasks(self, numbers: Collection[int], grace_s: float) -> None:
+        """Stops these tasks gracefully and removes them."""
+        await asyncio.gather(*(self.tasks[number].stop(grace_s) for number in numbers))
+        for number in numbers:
+            del self.tasks[number]
 
-    async def _hand(self, assignment: Assignment) -> None:
-        await self._owner.own(self._discovery.clusters, assignment)
-        share = self._bytes_per_s(len(assignment))
-        for task, partitions in enumerate(assignment):
-            self._child(task).assign(Assign(partitions=partitions, initial=self._initial, bytes_per_s=share))
-        for child in [*self._children.values()][len(assignment) :]:
-            child.assign(Assign(partitions=(), initial=self._initial))
-        # Topics that appear later are read from their beginning, wherever the first ones started.
-        self._initial = False
-
-    def _bytes_per_s(self, tasks: int) -> int | None:
+    def bytes_per_s(self, tasks: int) -> int | None:
         """Returns the share of one of so many tasks in the flow's limit."""
         limit = self._settings.bytes_per_second
         return None if limit is None else max(1, limit // max(1, tasks))
 
-    def _child(self, task: int) -> TaskSupervisor:
-        if task not in self._children:
-            self._children[task] = TaskSupervisor(
+    def task(self, number: int) -> TaskSupervisor:
+        """Returns the task with that number, whose process is started when it is new."""
+        if number not in self.tasks:
+            self.tasks[number] = TaskSupervisor(
                 self._settings,
-                task,
+                number,
                 on_report=self._observe,
                 start=self._start,
                 claim=self._claim,
             )
-        return self._children[task]
+        return self.tasks[number]
 
-    async def _claim(self, task: int, message: Assign) -> Assign:
-        """Returns *message* with the start of *task*. Raises MirrorFlowError while it must not begin."""
-        return await self._owner.start_of(task, message)
+    def restart_task(self, task: int) -> None:
+        if task in self.tasks:
+            self.tasks[task].restart()
 
     def _finish_tasks(self) -> None:
         """Ends what all tasks do: another process owns the flow."""
-        for child in self._children.values():
-            child.finish()
+        for task in self.tasks.values():
+            task.finish()
 
     def _observe(self, report: TaskReport) -> None:
         self._samples.observe(self._connector.name, report, time.time())
 
-    async def _watch(self) -> None:
+    async def log_problems(self) -> None:
         """Logs a problem of the discovery once until it is over, and each warning likewise."""
         warned: frozenset[str] = frozenset()
         while True:
-            problem = self._discovery.problem
+            problem = self.discovery.problem
             if problem is None:
-                self._told = ""
-            elif problem.reason != self._told:
+                self._logged = ""
+            elif problem.reason != self._logged:
                 # Compared by reason: the message of a lost connection changes with each attempt.
-                self._told = problem.reason
+                self._logged = problem.reason
                 log.warning("%s: %s", self._connector.name, problem)
             warnings = self._warnings
             for warning in warnings:
@@ -151,81 +153,127 @@ class SourceHost:
             await asyncio.sleep(1)
 
     @property
-    def heard_of_all(self) -> bool:
-        assigned = self._discovery.assignment
-        given = {partition for task in assigned or () for partition in task}
-        heard = {partition for child in self._children.values() for partition in child.partitions}
-        return self._waits or (assigned is not None and given <= heard)
+    def heard_partitions(self) -> set[TopicPartition]:
+        """The partitions that tasks have reported."""
+        return {partition for task in self.tasks.values() for partition in task.partitions}
 
     @property
-    def _waits(self) -> bool:
+    def is_standby(self) -> bool:
         """Whether another process owns the flow. This one is ready to take it over."""
-        return self._owner.is_waiting
+        return self.owner.is_waiting
 
-    @property
-    def target_cluster_id(self) -> str:
-        return self._owner.target_cluster_id
-
-    def report(self) -> ConnectorReport:
-        tasks = tuple(
+    def report(self, *, state: str, tasks: Sequence[TaskSupervisor]) -> ConnectorReport:
+        """Reports the connector in *state*, with these *tasks* of it."""
+        reports = tuple(
             replace(
-                child.newest,
-                state=child.state,
-                trace=child.trace or _standing_still_in(parts),
-                partitions=parts,
+                task.newest,
+                state=task.state,
+                trace=task.trace or _standing_still_in(partitions),
+                partitions=partitions,
             )
-            for child in self._told_children()
-            for parts in [child.partition_reports(self._target_topic)]
+            for task in tasks
+            for partitions in [task.partition_reports(self._target_topic)]
         )
-        source, target = self._discovery.sides
+        source, target = self.discovery.sides
         report = report_of(
             self._connector,
             self._settings,
-            state=self._state,
-            problem=self._discovery.problem,
+            state=state,
+            problem=self.discovery.problem,
             started_at_s=self._started_at_s,
         )
         return replace(
             report,
-            tasks=tasks,
-            task_properties=tuple(self._task_properties(child) for child in self._told_children()),
+            tasks=reports,
+            task_properties=tuple(self._task_properties(task) for task in tasks),
             topics=tuple(
-                sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
+                sorted({one.target_topic for task in reports for one in task.partitions if one.records})
             ),
             warnings=(*self._warnings, *self._pulse.warnings),
             heartbeats=self._pulse.report(self._settings.target_alias),
-            is_standby=self._waits,
-            uncopied=self._discovery.uncopied,
-            nothing_selected=self._discovery.nothing_selected,
-            source=worst_side((source, *(child.newest.source for child in self._children.values()))),
-            target=worst_side((target, *(child.newest.target for child in self._children.values()))),
+            is_standby=self.is_standby,
+            uncopied=self.discovery.uncopied,
+            nothing_selected=self.discovery.nothing_selected,
+            source=worst_side((source, *(task.newest.source for task in self.tasks.values()))),
+            target=worst_side((target, *(task.newest.target for task in self.tasks.values()))),
         )
-
-    @property
-    def _state(self) -> str:
-        return "RUNNING" if self._waits else self._discovery.state
-
-    def _told_children(self) -> Iterable[TaskSupervisor]:
-        is_assigned = self._discovery.assignment is not None and not self._waits
-        return self._children.values() if is_assigned else ()
 
     @property
     def _warnings(self) -> tuple[str, ...]:
         """Warnings of the discovery, the offset-syncs topic and the tasks; equal ones of tasks once."""
         topic = () if self._syncs_topic is None else self._syncs_topic.warnings
-        tasks = dict.fromkeys(
-            warning for child in self._children.values() for warning in child.newest.warnings
-        )
-        waits = (WAITS,) if self._waits else ()
-        return (*self._discovery.warnings, *topic, *tasks, *waits, *self._owner.warnings)
+        tasks = dict.fromkeys(warning for task in self.tasks.values() for warning in task.newest.warnings)
+        waits = (WAITS,) if self.is_standby else ()
+        return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
 
-    def _task_properties(self, child: TaskSupervisor) -> dict[str, str]:
-        assigned = ",".join(str(partition) for partition in sorted(child.partitions))
+    def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:
+        assigned = ",".join(str(partition) for partition in sorted(task.partitions))
         return {
             **self._connector.properties,
-            "task.index": str(child.task),
+            "task.index": str(task.task),
             "task.assigned.partitions": assigned,
         }
+
+
+class SourceHost:
+    """One source connector in this process: call `run` until cancelled, then `stop`."""
+
+    def __init__(
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        start: Spawn = spawn,
+    ) -> None:
+        self._parts = SourceParts(connector, settings, samples=samples, start=start)
+        self._initial = True
+
+    async def run(self) -> None:
+        # Started before anything is known, so that its imports and connections run in parallel.
+        self._parts.task(0)
+        await self._parts.discover_topics(self._hand, self._parts.log_problems(), self._prepare())
+
+    async def _prepare(self) -> None:
+        """Creates the flow's own topics while the topics to copy are found and created."""
+        discovery = self._parts.discovery
+        await discovery.connected.wait()
+        await self._parts.owner.prepare(discovery.clusters)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._parts.stop(grace_s)
+
+    def restart_task(self, task: int) -> None:
+        self._parts.restart_task(task)
+
+    async def _hand(self, assignment: Assignment) -> None:
+        parts = self._parts
+        await parts.owner.own(parts.discovery.clusters, assignment)
+        share = parts.bytes_per_s(len(assignment))
+        for number, partitions in enumerate(assignment):
+            message = Assign(partitions=partitions, initial=self._initial, bytes_per_s=share)
+            parts.task(number).assign(message)
+        for task in [*parts.tasks.values()][len(assignment) :]:
+            task.assign(Assign(partitions=(), initial=self._initial))
+        # Topics that appear later are read from their beginning, wherever the first ones started.
+        self._initial = False
+
+    @property
+    def heard_of_all(self) -> bool:
+        assigned = self._parts.discovery.assignment
+        given = {partition for task in assigned or () for partition in task}
+        return self._parts.is_standby or (assigned is not None and given <= self._parts.heard_partitions)
+
+    @property
+    def target_cluster_id(self) -> str:
+        return self._parts.owner.target_cluster_id
+
+    def report(self) -> ConnectorReport:
+        parts = self._parts
+        if parts.is_standby:
+            return parts.report(state="RUNNING", tasks=())
+        tasks = [*parts.tasks.values()] if parts.discovery.assignment is not None else []
+        return parts.report(state=parts.discovery.state, tasks=tasks)
 
 
 def _standing_still_in(parts: Sequence[PartitionReport]) -> str:

@@ -1,476 +1,202 @@
-"""Runs one node's part of the connectors that a group of distributed workers shares.
+"""Runs the connectors of a distributed worker: kept in Connect's config topic, changed over REST.
 
-    config topic <── leader: connectors, task configs, session key            every node: read each second ──> its part
-         ^── a follower's tasks, signed, over HTTP; a client's writing call, forwarded ──┘
+    read config topic ──> run what it defines ──> write changes to the status topic, each second ────────┐
+                              ^  command: write, read back, run             ^────────────────────────────┘
 
-The leader assigns the parts. The guarantees of `worker.single_node_herder` hold whichever node receives the
-call. The config topic keeps config provider references as the user wrote them, because each node resolves
-them itself. A node's part follows the newest properties within about a second. A call that arrives during a
-rebalance is answered with 409 and can be retried. `worker.group_member` is the node's membership of the
-group.
+What runs on this node, and who carries out a command, is up to its `WorkerNode`: the only node of the worker, or one of a group.
+
+Guarantees: when a command succeeds, its result is in the topics, replicated, so that the next process that
+starts with them (ours after kill -9, or Java's worker) continues with the same connectors, states and
+offsets. Commands run one at a time. A topic that cannot be written is reported and retried, and delays no
+copying.
 """
 
 import asyncio
 import contextlib
 import logging
-import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mirrorflow_core.connect.group_assignment import Unit
-from mirrorflow_core.connect.session_keys import ConnectError, SessionKey, check, is_due
-from mirrorflow_core.connect.worker_records import (
-    ConfigRecord,
-    RestartRequest,
-    TargetState,
-    WorkerState,
-)
-from mirrorflow_core.errors import FilesDifferError, NotAuthorizedError
+from mirrorflow_core.backoff import Backoff
+from mirrorflow_core.connect.session_keys import ConnectError
+from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_core.settings import (
-    ConnectorSettings,
-    SessionKeySettings,
-    WorkerSettings,
-)
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.group_membership import Membership
+from mirrorflow_kafka.stores.position_store import ensure_topic
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
-from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
-from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
-from mirrorflow_replicator.http import command_decisions
-from mirrorflow_replicator.http.commands import (
-    Command,
-    Fence,
-    ListOffsets,
-    PutTasks,
-    Restart,
-    RestartTask,
-)
-from mirrorflow_replicator.http.commands import task_configs as sent_tasks
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.source_host import together
+from mirrorflow_replicator.http.commands import Command, ListOffsets, Restart, RestartTask
+from mirrorflow_replicator.http.rest import STARTING
 from mirrorflow_replicator.http.worker_view import Request, Response
-from mirrorflow_replicator.process import now_ms
-from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
-from mirrorflow_replicator.worker.group_tasks import GroupNode, TaskConfigWriter, TaskFencing
-from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
-from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
-from mirrorflow_replicator.worker.shared_connectors import (
-    SharedConnector,
-    SharedSource,
-    SharedTask,
-    TaskShare,
-    share_of,
-)
-from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
-from mirrorflow_replicator.worker.status_writer import SharedStatuses
+from mirrorflow_replicator.worker.command_executor import CommandExecutor
+from mirrorflow_replicator.worker.herder import States
+from mirrorflow_replicator.worker.worker_node import Begin, NodeContext, WorkerNode, WorkerTopics
 
-WARM_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
-BUSY = (
-    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
-)
+# A restart that takes longer is answered before it is done; stopping takes `shutdown_s`, 5 s by default.
+RESTART_MAX_S = 30.0
+CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; attempts continue
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 15.0  # while the topics cannot be used
+PUBLISH_S = 1.0  # interval of reading the config topic and writing changed statuses
 
-log = logging.getLogger("mirrorflow.group")
-
-
-class DistributedHerder(SingleNodeHerder):
-    """The herder of one node of a group. *url* returns the URL at which the other nodes reach this one."""
-
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        *,
-        samples: Samples,
-        worker_id: Callable[[], str],
-        url: Callable[[], str],
-        label: str = "",
-    ) -> None:
-        super().__init__(settings, samples=samples, worker_id=worker_id, label=label)
-        group = self._distributed.group
-        assert group is not None, "a lone worker has a herder of another class"
-        self._group = group
-        self._url = url
-        self._joined: _JoinedNode | None = None  # set when the topics were read
-        self._running_node: asyncio.Task[None] | None = None
-        self._others = PeerClient(settings, group)
-        self._spare = WarmProcess()
-
-    async def stop(self, grace_s: float) -> None:
-        """Stops this node's part gracefully, writes its last statuses and leaves the group.
-
-        Other nodes can then take over at once.
-        """
-        self._stopping = True
-        await asyncio.gather(self._running.stop(), self._spare.close())
-        if self._joined is not None:
-            await self._joined.statuses.write_final()
-        if self._running_node is not None:
-            self._running_node.cancel()
-            await asyncio.wait({self._running_node})
-            await self._here.member.leave()
-
-    def set_states(self, states: States) -> None:
-        """Changes the states in our files, which the leader writes to the config topic."""
-        files = tuple(with_state(file, states.get(file["name"], RUNNING)) for file in self._distributed.seeds)
-        self._distributed = replace(self._distributed, seeds=files)
-        if self._joined is not None:
-            self._joined.leader.renew(files)
-
-    @property
-    def _here(self) -> "_JoinedNode":
-        assert self._joined is not None, "the topics were read before anything runs"
-        return self._joined
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Unreadable records of the topics, an error of the membership, and files that are not in force."""
-        joined = self._joined
-        if joined is None:
-            return super().warnings
-        errors = [str(error) for error in (joined.member.problem, joined.leader.problem) if error is not None]
-        return (*super().warnings, *joined.statuses.warnings, *errors)
-
-    @property
-    def is_rebalancing(self) -> bool:
-        return self._joined is not None and self._joined.member.meeting
-
-    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
-        """Whether this node's part has started; a node without a part is ready."""
-        node = None if self._joined is None else self._joined.member
-        if node is None or not node.leader_url or node.problem is not None:
-            return False
-        mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
-        tasks = [task for report in mine for task in report.tasks if task.is_here]
-        begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
-        return begun and all(report.heard_of_all for report in mine)
-
-    async def carry_out(self, command: Command, request: Request) -> Response:
-        """Carries out a REST call, here or on the node it belongs to. Raises ConnectError, MirrorFlowError."""
-        if isinstance(command, ListOffsets):
-            return await super().carry_out(command, request)
-        if self._joined is None or self._stopping:
-            return await super().carry_out(command, request)  # which answers with the reason
-        node, topic = self._joined.member, self._joined.configs
-        if not await node.met():  # first: whether the group signs is known only after the rebalance
-            raise ConnectError(409, BUSY)
-        if isinstance(command, PutTasks | Fence) and node.signs:
-            if topic.configs.session_key is None:
-                await self._read_new()
-            check(request.body, request.signature, topic.configs.session_key, self._group.keys)
-        if isinstance(command, RestartTask):
-            url = self._owner(command)
-            if url:
-                return await self._forward(url, request)
-        elif not node.leads:
-            return await self._forward(node.leader_url, request)
-        match command:
-            case PutTasks(name=name):
-                self._must_exist(name)
-                await self._writer.write(name, sent_tasks(request))
-                return Response(status=204)
-            case Fence(name=name):
-                self._must_exist(name)
-                try:
-                    await self._others.fence(name, self._joined.cluster, topic)
-                except TasksChangedError as error:
-                    raise ConnectError(409, str(error)) from error
-                return Response(status=204)
-            case Restart(name=name) if name in topic.configs.connectors:
-                await topic.put(
-                    RestartRequest(
-                        connector=name,
-                        include_tasks=command.include_tasks,
-                        only_failed=command.only_failed,
-                    ),
-                    now_ms=now_ms(),
-                )
-        return await super().carry_out(command, request)
-
-    async def _forward(self, url: str, request: Request) -> Response:
-        answer = await self._others.forward(url, request)
-        # A client that calls the same node again must see what it has just changed.
-        await self._read_on()
-        return answer
-
-    # -- the topics
-
-    async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
-        member = GroupMember(
-            Membership(cluster, self._group),
-            self._group,
-            url=self._url(),
-            configs=configs,
-            read=self._read_on,
-            follow=self._follow,
-        )
-        self._joined = _JoinedNode(
-            cluster=cluster,
-            configs=configs,
-            member=member,
-            others=self._others,
-            read=self._read_on,
-            statuses=SharedStatuses(statuses, worker_id=self._worker_id),
-            leader=GroupLeader(configs, self._group.keys, self._distributed.seeds),
-        )
-
-    def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return (*super()._jobs(), self._be_a_node())
-
-    async def _be_a_node(self) -> None:
-        await self._warm()
-        self._running_node = asyncio.create_task(self._here.member.run(), name="node")
-        await asyncio.wait({self._running_node})
-        if not self._running_node.cancelled():
-            self._running_node.result()
-        await asyncio.Event().wait()  # it was cancelled, in order to leave
-
-    async def _warm(self) -> None:
-        """Gets ready before the group assigns to this node what another node copies at this moment."""
-        self._arrange()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WARM_S):
-                await self._spare.ready()
-        for _ in range(round(WARM_S / LOOK_S)):
-            hosted = self._running.hosted.values()
-            if all(
-                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
-            ):
-                return
-            await asyncio.sleep(LOOK_S)
-
-    async def _read_new(self) -> Sequence[ConfigRecord]:
-        records = await super()._read_new()
-        for record in records:
-            if isinstance(record, RestartRequest):
-                self._restart_here(record)
-        if records and self._joined is not None:
-            self._joined.leader.look()
-        return records
-
-    async def _read_on(self) -> None:
-        if await self._read_new():
-            self._arrange()
-
-    async def _publish(self) -> None:
-        here = self._here
-        node, configs = here.member, here.configs.configs
-        settled = node.leads and not node.meeting
-        if settled:
-            await here.leader.lead()
-        if not node.meeting:
-            here.leader.compare()
-        await here.statuses.publish(
-            [self._part(name) for name in configs.connectors],
-            held=node.held,
-            wanted=command_decisions.units(configs) if settled else None,
-            generation=node.generation,
-        )
-
-    # -- what runs here
-
-    async def _follow(self) -> None:
-        """Starts what is held, and returns when nothing else runs any more."""
-        leader = self._here.leader
-        if self._here.member.leads:
-            if leader.is_new:
-                await self._fence_leader()
-            await leader.lead()
-        else:
-            leader.follow()
-        self._arrange()
-        await self._running.settled()
-        for hosted in [*self._running.hosted.values()]:
-            if isinstance(hosted, SharedSource):
-                await hosted.settled()
-
-    async def _fence_leader(self) -> None:
-        """Fences an earlier leader that is a Java worker: it may be a zombie.
-
-        Java's leader writes to the config topic in transactions where its tasks write in transactions.
-        """
-        if self._here.configs.configs.fenced:
-            try:
-                await self._others.fence_leader(self._here.cluster)
-            except NotAuthorizedError as error:
-                log.warning("A Java worker that led before is not fenced: %s", error)
-
-    def _arrange(self) -> None:
-        super()._arrange()
-        for name, hosted in self._running.hosted.items():
-            if isinstance(hosted, SharedSource) and not self._stopping:
-                hosted.share(self._share(name))
-        if self._joined is not None:
-            self._joined.member.look()
-
-    def _wanted(self) -> dict[str, command_decisions.Wanted]:
-        held = frozenset() if self._joined is None else self._joined.member.held
-        here = {unit.connector for unit in held}
-        return {
-            name: wanted for name, wanted in super()._wanted().items() if name in here or _stands_by(wanted)
-        }
-
-    def _share(self, name: str) -> TaskShare:
-        return share_of(name, self._tasks(name), self._here.member.held)
-
-    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
-        hosted = self._shared_host(name, settings)
-        if isinstance(hosted, SharedSource):
-            # At once: the re-created connector must not run even briefly with its earlier share.
-            hosted.share(self._share(name))
-        return hosted
-
-    def _shared_host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
-        grace_s = self._settings.shutdown_s
-        if settings.source is not None:
-            self._spare.prepare()
-        if settings.source is not None and not settings.is_paused:
-            return SharedConnector(
-                settings,
-                settings.source,
-                samples=self._samples,
-                publish=partial(self._writer.assignment, name),
-                start=self._spare.take,
-                grace_s=grace_s,
-                claiming=TaskFencing(name, self._here, fences_java=self._group.fences_java),
-            )
-        whole = partial(host, settings, samples=self._samples)
-        if whole() is None:
-            return None
-        return SharedTask(settings, make=whole, publish=partial(self._writer.one, name), grace_s=grace_s)
-
-    @property
-    def _writer(self) -> TaskConfigWriter:
-        return TaskConfigWriter(self._here, arrange=self._arrange)
-
-    # -- how it fares
-
-    def _part(self, name: str) -> ConnectorReport:
-        """Reports the part of the connector that runs here."""
-        return super()._report(name)
-
-    def _report(self, name: str) -> ConnectorReport:
-        """Reports the whole connector; the parts of other nodes come from the status topic."""
-        here, configs = self._here, self._here.configs.configs
-        stopped = configs.target(name) is TargetState.STOPPED
-        tasks = () if stopped else tuple(configs.tasks.get(name, ()))
-        return here.statuses.whole(self._part(name), tasks, held=here.member.held)
-
-    # -- commands
-
-    def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
-        """Does nothing: every node with a part of it, also this one, reads the request in the topic."""
-
-    def _restart_here(self, record: RestartRequest) -> None:
-        if self._running.hosted.get(record.connector) is None:
-            return
-        part = self._part(record.connector)
-        if not record.only_failed or part.state == WorkerState.FAILED.value:
-            self._restart_connector(record.connector)
-        else:
-            failed = [task.task for task in part.tasks if task.state == WorkerState.FAILED.value]
-            self._restart_tasks(record.connector, failed)
-
-    def _owner(self, command: RestartTask) -> str:
-        """Returns the URL of the task's node, or of the leader, which knows it; "" for this node."""
-        node, unit = self._here.member, Unit(connector=command.name, task=command.task)
-        if unit in node.held:
-            return ""
-        if not node.leads:
-            return node.leader_url
-        url = node.owner(unit)
-        return "" if url == self._url() else url
-
-    def _must_exist(self, name: str) -> None:
-        if name not in self._here.configs.configs.connectors:
-            raise ConnectError(404, f"Connector {name} not found")
-
-    async def _wait_until_idle(self, name: str) -> None:
-        if not await self._here.member.quiet(name):
-            raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
-
-
-def _stands_by(wanted: command_decisions.Wanted) -> bool:
-    """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
-    plugin = command_decisions.simple_name(wanted.properties.get("connector.class", ""))
-    return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
-
-
-class GroupLeader:
-    """Writes what only the leader writes: the session key that nodes sign with, and connectors from files.
-
-    *topic* was read to its end; *files* are connectors' properties. Guarantees: a new leader writes its files to the config
-    topic, and only those that differ from it. A node whose file was in force and has been replaced since (by a newer file, or
-    over REST) does not restore it. So a rolling restart with changed files never returns to the old ones, in whatever order
-    nodes become leader.
-    """
-
-    def __init__(
-        self, topic: ConfigTopic, rules: SessionKeySettings, files: Sequence[Mapping[str, str]]
-    ) -> None:
-        self._topic = topic
-        self._rules = rules
-        self._files = files
-        self._in_force: set[str] = set()  # connectors that the topic once had as in our file
-        self._led = False  # whether the steps of a new leader are done
-        self.problem: FilesDifferError | None = None  # which of our files the topic differs from
-        self.look()
-
-    def look(self) -> None:
-        """Notes which of our files are in force, after the topic may have changed."""
-        known = self._topic.configs.connectors
-        self._in_force |= {file["name"] for file in self._files if known.get(file["name"]) == file}
-
-    def renew(self, files: Sequence[Mapping[str, str]]) -> None:
-        """Replaces our files; the leader writes those that differ from the topic."""
-        self._files = files
-        self._in_force.clear()
-        self.look()
-        self._led = False
-
-    async def lead(self) -> None:
-        """Writes a due session key and, when newly elected, our files. Raises ClusterError."""
-        topic, records = self._topic, list[ConfigRecord]()
-        if is_due(topic.configs.session_key, self._rules, now_ms=now_ms()):
-            key = secrets.token_bytes(self._rules.size_bytes)
-            records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
-        if not self._led:
-            files = [file for file in self._files if file["name"] not in self._in_force]
-            records += command_decisions.seeds(files, topic.configs)
-        if records:
-            await topic.put(*records, now_ms=now_ms())
-        self._led = True
-
-    @property
-    def is_new(self) -> bool:
-        return not self._led
-
-    def follow(self) -> None:
-        """Notes that another node leads."""
-        self._led = False
-
-    def compare(self) -> None:
-        """Logs once which of our files differ from the topic.
-
-        States may differ for a while: the kubelet does not update the files of all nodes at the same time.
-        """
-        known = self._topic.configs.connectors
-        names = tuple(
-            sorted(
-                file["name"]
-                for file in self._files
-                if with_state(known.get(file["name"], {}), RUNNING) != with_state(file, RUNNING)
-            )
-        )
-        if names and (self.problem is None or self.problem.connectors != names):
-            log.warning("%s: %s", FilesDifferError.reason, FilesDifferError(names))
-        self.problem = FilesDifferError(names) if names else None
+log = logging.getLogger("mirrorflow.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _JoinedNode(GroupNode):
-    """A node with its statuses, and with the duties that it has when it leads."""
+class _OpenedWorker:
+    """A worker whose topics were read."""
 
-    statuses: SharedStatuses
-    leader: GroupLeader
+    configs: ConfigTopic
+    node: WorkerNode
+    commands: CommandExecutor
+
+
+class DistributedHerder:
+    """The herder of a distributed worker. *begin* makes its node when the topics were read."""
+
+    takes_changes = True
+
+    def __init__(self, context: NodeContext, begin: Begin) -> None:
+        self._context = context
+        self._begin = begin
+        self._resolver = Resolver(context.settings.providers)
+        self._cluster: Cluster | None = None
+        self._opened: _OpenedWorker | None = None
+        self._states: States = {}  # as in the connectors' files, if these have changed
+        self._problem: MirrorFlowError | None = None  # of the topics; None if there is none
+        self._commanding = asyncio.Lock()
+        self._stopping = False
+
+    async def run(self) -> None:
+        try:
+            self._opened = await self._open()
+            self._problem, node = None, self._opened.node
+            node.set_states(self._states)
+            if self._stopping:
+                await asyncio.Event().wait()  # nothing may start any more; it is cancelled after `stop`
+            node.arrange()
+            await together(
+                [asyncio.create_task(node.run()), asyncio.create_task(self._publish_for_ever(node))]
+            )
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops the connectors gracefully and writes their last statuses."""
+        self._stopping = True
+        if self._opened is not None:
+            await self._opened.node.stop()
+
+    def set_states(self, states: States) -> None:
+        self._states = states
+        if self._opened is not None:
+            self._opened.node.set_states(states)
+
+    def reports(self) -> tuple[ConnectorReport, ...]:
+        opened = self._opened
+        if opened is None:
+            return ()
+        return tuple(opened.node.report(name) for name in sorted(opened.configs.configs.connectors))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Unreadable records of the topics, problems of the node, and the error if the topics cannot be used."""
+        opened = self._opened
+        found = () if opened is None else (*opened.configs.warnings, *opened.node.warnings)
+        return found if self._problem is None else (*found, str(self._problem))
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        return self._opened is not None and self._opened.node.is_ready(reports)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self._opened is not None and self._opened.node.is_rebalancing
+
+    @property
+    def has_connectors(self) -> bool:
+        return self._opened is not None
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether commands are accepted, as by Java's worker: from the time the topics have been read."""
+        return self.has_connectors
+
+    @property
+    def target_cluster_id(self) -> str:
+        return "" if self._cluster is None else self._cluster.cluster_id
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Carries out a REST call; a restart returns when the connector runs again, as Java's does.
+
+        Raises ConnectError, MirrorFlowError.
+        """
+        node = self._accepting().node
+        if not isinstance(command, ListOffsets):
+            relayed = await node.relay(command, request)
+            if relayed is not None:
+                return relayed
+        async with self._commanding:
+            response = await self._accepting().commands.execute(command)
+        if isinstance(command, Restart | RestartTask):
+            # Until then the status shows the connector that is about to stop.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_MAX_S):
+                    await node.connectors.settled(command.name)
+        return response
+
+    def _accepting(self) -> _OpenedWorker:
+        """Returns the worker while it accepts commands. Raises ConnectError."""
+        if self._stopping:
+            raise ConnectError(503, "Worker is shutting down")
+        if self._opened is None:
+            raise ConnectError(503, STARTING)
+        return self._opened
+
+    async def _open(self) -> _OpenedWorker:
+        """Connects to the cluster and reads both topics, with retries.
+
+        Raises SettingError where the topics are unfit.
+        """
+        attempts = Backoff(min_s=BACKOFF_MIN_S, max_s=BACKOFF_MAX_S)
+        while True:
+            await anext(attempts)
+            try:
+                return await self._read()
+            except SettingError:
+                raise
+            except MirrorFlowError as error:
+                self._note(error)
+
+    async def _read(self) -> _OpenedWorker:
+        distributed = self._context.distributed
+        if self._cluster is None:
+            self._cluster = await Cluster.connect(
+                distributed.topics.configs.client,
+                resolve=self._resolver.resolve_client,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        configs = ConfigTopic(self._cluster, distributed.topics.configs)
+        statuses = StatusTopic(self._cluster, distributed.topics.statuses)
+        await asyncio.gather(configs.open(), statuses.open())
+        if distributed.offsets is not None:
+            await ensure_topic(distributed.offsets, resolve=self._resolver.resolve_client)
+        topics = WorkerTopics(cluster=self._cluster, configs=configs, statuses=statuses)
+        node = await self._begin(self._context, topics)
+        return _OpenedWorker(
+            configs=configs, node=node, commands=CommandExecutor(self._context, node, configs)
+        )
+
+    async def _publish_for_ever(self, node: WorkerNode) -> None:
+        while True:
+            try:
+                await node.read_on()  # what another client of the topic has written
+                await node.publish()
+                self._problem = None
+            except MirrorFlowError as error:
+                self._note(error)
+            await asyncio.sleep(PUBLISH_S)
+
+    def _note(self, error: MirrorFlowError) -> None:
+        if self._problem is None or self._problem.reason != error.reason:
+            log.warning("the worker's topics cannot be used: %s", error)
+        self._problem = error

@@ -47,8 +47,8 @@ class NotAssignedError(MirrorFlowError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupNode:
-    """One node of a group, once the group's topics were read. *read* reads on, and applies what they define."""
+class GroupContext:
+    """The group of a node, once the group's topics were read. *read* reads on, and applies what they define."""
 
     cluster: Cluster
     configs: ConfigTopic
@@ -63,7 +63,7 @@ class TaskFencing:
     *read* reads the config topic to its end and applies what it defines.
     """
 
-    def __init__(self, name: str, node: GroupNode, *, fences_java: bool) -> None:
+    def __init__(self, name: str, node: GroupContext, *, fences_java: bool) -> None:
         self._name = name
         self._node = node
         self._fences_java = fences_java
@@ -125,7 +125,7 @@ Make = Callable[[Mapping[str, str]], tuple[dict[str, str], ...]]
 class TaskConfigWriter:
     """Stores the task configs of this node's connectors; *arrange* starts and stops what they define."""
 
-    def __init__(self, node: GroupNode, *, arrange: Callable[[], None]) -> None:
+    def __init__(self, node: GroupContext, *, arrange: Callable[[], None]) -> None:
         self._node = node
         self._arrange = arrange
 

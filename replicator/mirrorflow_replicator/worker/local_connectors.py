@@ -20,55 +20,77 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from mirrorflow_core.connect.worker_records import TargetState
+from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord, TargetState
+from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.connector import converter_warnings, parse_connector
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
-from mirrorflow_replicator.connectors.source_host import SourceHost
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.http.command_decisions import Wanted
+from mirrorflow_replicator.logs import LOGGERS, NUMBERS
 
 T = TypeVar("T")  # what is wanted; another value means a restart
 
 log = logging.getLogger("mirrorflow.worker")
 
 
+async def read_config_topic(topic: ConfigTopic) -> Sequence[ConfigRecord]:
+    """Returns the new records of *topic*; sets logger levels as they arrive. Raises ClusterError."""
+    records = await topic.read_new()
+    for record in records:
+        if isinstance(record, LogLevelRecord) and record.level in NUMBERS:
+            LOGGERS.set(record.namespace, record.level)
+    return records
+
+
 class LocalConnectors:
     """The connectors of this process, by name.
 
-    *host* returns what runs connector *name* with such settings, None if they ask for nothing; *tasks*
-    returns a connector's stored task configs; *worker* are the worker's properties, whose references its
-    connectors may use; *label* precedes names where they are shown beside another worker's.
+    *configs* is the state of the config topic. *host* returns what runs connector *name* with such settings, None if
+    they ask for nothing; *runs_here* is whether this process runs it at all; *worker* are the worker's properties, whose
+    references its connectors may use; *label* precedes names where they are shown beside another worker's.
     """
 
     def __init__(
         self,
+        configs: WorkerConfigs,
         worker: Mapping[str, str],
         *,
         host: Callable[[str, ConnectorSettings], ConnectorHost | None],
-        tasks: Callable[[str], Sequence[Mapping[str, str]]],
+        runs_here: Callable[[str, Wanted], bool] = lambda *_: True,
         grace_s: float,
         label: str = "",
     ) -> None:
+        self._configs = configs
         self._worker = worker
         self._label = label
         self._host = host
-        self._tasks = tasks
+        self._runs_here = runs_here
         self._grace_s = grace_s
         self._slots: dict[str, ConnectorSlot[Wanted]] = {}
         self._stopping = False
-        self.restarts: Counter[str] = Counter()  # requested restarts, by connector
-        self.broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
+        self._restarts: Counter[str] = Counter()  # requested restarts, by connector
+        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
 
-    def arrange(self, wanted: Mapping[str, command_decisions.Wanted]) -> None:
-        """Starts, changes and stops connectors so that exactly those *wanted* run."""
+    async def run(self) -> None:
+        """Raises what ended a connector: it ends only when stopped; any other end is a bug and must not go unnoticed."""
+        (await self._broken.get()).result()
+
+    def arrange(self) -> None:
+        """Starts, changes and stops connectors so that exactly those run that the config topic wants here now."""
+        wanted = {
+            name: one
+            for name, one in command_decisions.wanted(self._configs, self._restarts).items()
+            if self._runs_here(name, one)
+        }
         for name in wanted.keys() - self._slots.keys():
             self._slots[name] = ConnectorSlot(
-                name, make=self._make, broken=self.broken.put_nowait, grace_s=self._grace_s
+                name, make=self._make, broken=self._broken.put_nowait, grace_s=self._grace_s
             )
         for name, slot in [*self._slots.items()]:
             if name not in wanted and slot.is_settled and slot.hosted is None:
@@ -96,7 +118,9 @@ class LocalConnectors:
     def hosted(self) -> dict[str, ConnectorHost | None]:
         return {name: slot.hosted for name, slot in self._slots.items()}
 
-    def report(self, name: str, properties: Mapping[str, str]) -> ConnectorReport:
+    def report(self, name: str) -> ConnectorReport:
+        """Reports what runs here of connector *name*, which is in the config topic."""
+        properties = self._configs.connectors[name]
         hosted = self.hosted.get(name) or IdleConnector(name, properties, state="UNASSIGNED")
         report = hosted.report()
         return replace(
@@ -108,21 +132,26 @@ class LocalConnectors:
             warnings=(*converter_warnings(properties, self._worker), *report.warnings),
         )
 
-    def restart_tasks(self, name: str, tasks: Iterable[int]) -> bool:
-        """Restarts the processes of *tasks* gracefully; returns False if its task has no own process."""
-        hosted = self.hosted.get(name)
-        if not isinstance(hosted, SourceHost):
-            return False
-        for task in tasks:
-            hosted.restart_task(task)
-        return True
+    def restart(self, name: str) -> None:
+        """Stops connector *name* gracefully and starts it again."""
+        self._restarts[name] += 1
+        self.arrange()
 
-    def _make(self, name: str, wanted: command_decisions.Wanted) -> ConnectorHost:
+    def restart_tasks(self, name: str, tasks: Iterable[int]) -> None:
+        """Restarts the processes of *tasks* gracefully; the connector, where its task has no own process."""
+        hosted = self.hosted.get(name)
+        if isinstance(hosted, RestartsTasks):
+            for task in tasks:
+                hosted.restart_task(task)
+        else:
+            self.restart(name)
+
+    def _make(self, name: str, wanted: Wanted) -> ConnectorHost:
         stand_in = partial(IdleConnector, name, wanted.properties)
         if wanted.target is TargetState.STOPPED:
             return stand_in(state="STOPPED")
         if wanted.target is TargetState.PAUSED:
-            return stand_in(state="PAUSED", tasks=self._tasks(name))
+            return stand_in(state="PAUSED", tasks=self._configs.tasks.get(name, ()))
         warnings, shown = list[str](), self._label + name
         try:
             properties = keys.canonical({**wanted.properties, "name": name}, warnings)

@@ -23,7 +23,7 @@ from mirrorflow_core.connect.group_assignment import NO_URL
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_core.settings import GroupSettings, WorkerSettings
+from mirrorflow_core.settings import DistributedSettings, GroupSettings, WorkerSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.security.client_security import check_client, clients_of
 from mirrorflow_replicator import process
@@ -46,9 +46,10 @@ from mirrorflow_replicator.logs import LOGGERS
 from mirrorflow_replicator.process import resource_usage, stdin_ended
 from mirrorflow_replicator.version import connect_version, version
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
+from mirrorflow_replicator.worker.group_node import GroupNode
 from mirrorflow_replicator.worker.herder import FixedHerder, Herder, StateFiles, States
 from mirrorflow_replicator.worker.internal_rest import Flow, flow_of, route
-from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
+from mirrorflow_replicator.worker.worker_node import NodeContext, SingleNode
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -133,20 +134,19 @@ class Worker:
 
     def _make_herd(self) -> Herder:
         first = self._settings[0]
-        if self._group is not None and first.name == DISTRIBUTED:
-            return self._grouped(first, "")
+        if first.distributed is not None and (self._group is None or first.name == DISTRIBUTED):
+            return self._herder(first, first.distributed, "")
+        self._check_that_any_runs()
         if self._group is not None:
-            self._check_that_any_runs()
             return DedicatedHerders(
                 {
-                    group.flow: self._grouped(worker, f"/{worker.name}")
+                    distributed.group.flow: self._herder(worker, distributed, f"/{worker.name}")
                     for worker in self._settings
-                    if (group := _group(worker)) is not None and group.flow is not None
+                    if (distributed := worker.distributed) is not None
+                    and distributed.group is not None
+                    and distributed.group.flow is not None
                 }
             )
-        if first.distributed is not None:
-            return SingleNodeHerder(first, samples=self._samples, worker_id=lambda: self._worker_id(""))
-        self._check_that_any_runs()
         return FixedHerder(first.connectors, samples=self._samples, grace_s=self._grace_s)
 
     def _check_that_any_runs(self) -> None:
@@ -161,15 +161,22 @@ class Worker:
     def _grace_s(self) -> float:
         return max((worker.shutdown_s for worker in self._settings), default=5.0)
 
-    def _grouped(self, worker: WorkerSettings, herder: str) -> DistributedHerder:
-        return DistributedHerder(
-            worker,
+    def _herder(
+        self, worker: WorkerSettings, distributed: DistributedSettings, suffix: str
+    ) -> DistributedHerder:
+        """Returns a herder whose worker id ends with *suffix*."""
+        context = NodeContext(
+            settings=worker,
+            distributed=distributed,
             samples=self._samples,
-            worker_id=partial(self._worker_id, herder),
-            # Others never call the listener for users and metrics of a process that serves no group.
-            url=self._url if worker.name == DISTRIBUTED or worker.http.internal else lambda: NO_URL,
+            worker_id=partial(self._worker_id, suffix),
             label="" if worker.name in _SINGLE else f"{worker.name}.",
         )
+        if distributed.group is None:
+            return DistributedHerder(context, SingleNode.begin)
+        # Others never call the listener for users and metrics of a process that serves no group.
+        url = self._url if worker.name == DISTRIBUTED or worker.http.internal else lambda: NO_URL
+        return DistributedHerder(context, partial(GroupNode.begin, group=distributed.group, url=url))
 
     async def _carry_out(self, command: Command, request: Request) -> Response:
         try:

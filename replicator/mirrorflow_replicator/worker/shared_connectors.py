@@ -16,7 +16,7 @@ connector stores that it has one task; the node that has the task does the work.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirrorflow_core.connect import worker_state
@@ -27,14 +27,11 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
 from mirrorflow_replicator.connectors.connector_state import RetryState
-from mirrorflow_replicator.connectors.rebalancing import Rebalancing
-from mirrorflow_replicator.connectors.source_connector import SourceConnector
-from mirrorflow_replicator.connectors.source_host import SourceHost
+from mirrorflow_replicator.connectors.source_host import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign
-from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor
+from mirrorflow_replicator.connectors.task_supervisor import Spawn
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
@@ -78,30 +75,43 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
     )
 
 
-class SharedSource:
-    """What runs here of a shared connector: it follows this node's share."""
+class ShareFollower:
+    """Follows this node's share of a connector: ends what left it, then begins what joined it."""
 
     def __init__(self, name: str) -> None:
+        self.share = TaskShare()
         self._setbacks = RetryState(name, pause_max_s=RETRY_MAX_S)
-        self._share = TaskShare()
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
         self._is_over = False
 
-    def share(self, share: TaskShare) -> None:
-        """Follows *share* from now on; ignored once this connector has ended."""
-        if share == self._share or self._is_over:
+    def take(self, share: TaskShare) -> None:
+        """Follows *share* from now on; ignored once the connector ends."""
+        if share == self.share or self._is_over:
             return
-        self._share = share
+        self.share = share
         self._settled.clear()
         self._changed.set()
+
+    def look(self) -> None:
+        """Looks after the share again, though it is the same."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Waits until the share changes."""
+        await self._changed.wait()
 
     async def settled(self) -> None:
         """Waits until nothing runs here that is not in this node's share."""
         await self._settled.wait()
 
-    async def _follow_share(self, let_go: Step, begin: Step, wait: Step) -> None:
+    @property
+    def problem(self) -> MirrorFlowError | None:
+        """What prevents the share from beginning; None if nothing does."""
+        return self._setbacks.newest
+
+    async def run(self, let_go: Step, begin: Step, wait: Step) -> None:
         """Ends what left the share, then begins what joined it; retries until the share changes."""
         while True:
             self._changed.clear()
@@ -118,13 +128,17 @@ class SharedSource:
                 self._setbacks.over()
                 await wait()
 
-    def _end_share(self) -> None:
-        """Ends for good: later shares are ignored, and `settled` returns at once."""
-        self._share, self._is_over = TaskShare(), True
+    def close(self) -> None:
+        """Ignores later shares: the connector ends."""
+        self.share, self._is_over = TaskShare(), True
+
+    def end(self) -> None:
+        """Ends for good: `settled` returns at once."""
+        self.close()
         self._settled.set()
 
 
-class SharedConnector(SourceHost, SharedSource):
+class SharedConnector:
     """One node's part of a source connector. *publish* writes the assignment, and whether the flow begins now."""
 
     def __init__(
@@ -138,47 +152,60 @@ class SharedConnector(SourceHost, SharedSource):
         grace_s: float,
         claiming: TaskFencing,
     ) -> None:
-        SourceHost.__init__(self, connector, settings, samples=samples, start=start, group=claiming.group_id)
-        SharedSource.__init__(self, connector.name)
+        self._name = connector.name
+        self._parts = SourceParts(
+            connector, settings, samples=samples, start=start, group=claiming.group_id, claim=self._claim
+        )
+        self._follower = ShareFollower(connector.name)
         self._publish = publish
         self._grace_s = grace_s
         self._claiming = claiming
         self._given: dict[int, Assign] = {}
         self._leading: asyncio.Task[None] | None = None
-        self._discovery = self._discover()
+        self._initial = True
         self._is_connected = False
 
     def share(self, share: TaskShare) -> None:
         """Follows *share* from now on, and starts the processes of its tasks."""
-        super().share(share)
+        self._follower.take(share)
         for task in self._share.tasks:
-            self._child(task)  # its process starts while the other steps run
+            self._parts.task(task)  # its process starts while the other steps run
+
+    async def settled(self) -> None:
+        """Waits until nothing runs here that is not in this node's share."""
+        await self._follower.settled()
+
+    @property
+    def _share(self) -> TaskShare:
+        return self._follower.share
 
     @property
     def is_warm(self) -> bool:
         """Whether a task could start here at once, or the error that prevents it is reported."""
-        return self._is_connected or self._setbacks.newest is not None
+        return self._is_connected or self._follower.problem is not None
 
     async def run(self) -> None:
-        watching = asyncio.create_task(self._watch())
+        logged = asyncio.create_task(self._parts.log_problems())
         try:
-            await self._follow_share(self._let_go, self._begin_unless_changed, self._changed.wait)
+            await self._follower.run(self._let_go, self._begin_unless_changed, self._follower.changed)
         finally:
-            watching.cancel()
-            self._end_share()
+            logged.cancel()
+            self._follower.end()
             if self._leading is not None:
                 await cancel_and_wait(self._leading)
-            await self._discovery.close()
+            await self._parts.discovery.close()
 
     async def stop(self, grace_s: float) -> None:
-        self._share, self._is_over = TaskShare(), True
-        await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
-        await self._owner.leave()
-        self._end_share()
+        self._follower.close()
+        await self._parts.stop(grace_s)
+        self._follower.end()
+
+    def restart_task(self, task: int) -> None:
+        self._parts.restart_task(task)
 
     async def _begin_unless_changed(self) -> None:
         """Begins, which may wait long for a cluster, unless the share changes meanwhile."""
-        doing, changed = asyncio.create_task(self._begin()), asyncio.create_task(self._changed.wait())
+        doing, changed = asyncio.create_task(self._begin()), asyncio.create_task(self._follower.changed())
         try:
             await asyncio.wait({doing, changed}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
@@ -191,57 +218,50 @@ class SharedConnector(SourceHost, SharedSource):
     async def _let_go(self) -> None:
         if self._leading is not None and self._leading.done():
             self._leading.result()  # ends only by cancellation; raises after a bug
-        gone = [task for task in self._children if task not in self._share.tasks]
-        await asyncio.gather(*(self._children[task].stop(self._grace_s) for task in gone))
+        gone = [task for task in self._parts.tasks if task not in self._share.tasks]
+        await self._parts.end_tasks(gone, self._grace_s)
         for task in gone:
-            del self._children[task]
             self._given.pop(task, None)
         if self._leading is not None and not self._share.leads:
             await cancel_and_wait(self._leading)
             self._leading = None
-            await self._owner.leave()
+            await self._parts.owner.leave()
             # Its connections were closed with it; tasks that stay have their own.
-            self._discovery = self._discover()
-
-    def _discover(self) -> SourceConnector:
-        settings = self._settings
-        return SourceConnector(
-            settings,
-            resolve=Resolver(settings.providers).resolve_client,
-            balancing=None if settings.balance_tasks_s is None else Rebalancing(settings),
-        )
+            self._parts.renew_discovery()
 
     async def _begin(self) -> None:
+        parts = self._parts
         if self._share.leads and self._leading is None:
-            self._discovery.take_over(self._share.known)
+            parts.discovery.take_over(self._share.known)
             self._leading = asyncio.create_task(
-                self._discover_topics(), name=f"leading-{self._connector.name}"
+                parts.discover_topics(self._hand), name=f"leading-{self._name}"
             )
-            self._leading.add_done_callback(lambda _: self._changed.set())
+            self._leading.add_done_callback(lambda _: self._follower.look())
         share = self._share
-        await self._discovery.connect()  # also where there is nothing to do yet
+        await parts.discovery.connect()  # also where there is nothing to do yet
         self._is_connected = True
-        bytes_per_s = self._bytes_per_s(share.count)
+        bytes_per_s = parts.bytes_per_s(share.count)
         for task, partitions in share.tasks.items():
             message = Assign(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
             if self._given.get(task) != message:
                 self._given[task] = message
-                self._child(task).assign(message)
+                parts.task(task).assign(message)
 
     async def _claim(self, task: int, message: Assign) -> Assign:
         """Returns the claimed *message* when no earlier task can write to its partitions any more."""
         if self._claiming.is_needed:
             await self._claiming.claim(task)
         self._claiming.check(task)
-        await self._discovery.connect()
-        claimed = await self._owner.start_in_group(self._discovery.clusters, task, message)
+        parts = self._parts
+        await parts.discovery.connect()
+        claimed = await parts.owner.start_in_group(parts.discovery.clusters, task, message)
         self._claiming.check(task)
         if self._share.tasks.get(task) != message.partitions:
-            raise NotAssignedError(self._connector.name, task)
+            raise NotAssignedError(self._name, task)
         return claimed
 
     async def _hand(self, assignment: Assignment) -> None:
-        await self._owner.own(self._discovery.clusters, assignment)
+        await self._parts.owner.own(self._parts.discovery.clusters, assignment)
         # A node that has waited since the flow began sees in the stored tasks that another has begun it.
         await self._publish(assignment, self._initial and not self._share.known)
         # Partitions that appear later are read from their beginning, wherever the first ones started.
@@ -250,22 +270,28 @@ class SharedConnector(SourceHost, SharedSource):
     @property
     def heard_of_all(self) -> bool:
         given = {partition for partitions in self._share.tasks.values() for partition in partitions}
-        heard = {partition for child in self._children.values() for partition in child.partitions}
-        return given <= heard and (not self._share.leads or self._discovery.assignment is not None)
+        is_found = not self._share.leads or self._parts.discovery.assignment is not None
+        return given <= self._parts.heard_partitions and is_found
+
+    @property
+    def target_cluster_id(self) -> str:
+        return self._parts.owner.target_cluster_id
+
+    def report(self) -> ConnectorReport:
+        tasks = self._parts.tasks
+        mine = [tasks[task] for task in sorted(tasks) if task in self._share.tasks]
+        return self._parts.report(state=self._state, tasks=mine)
 
     @property
     def _state(self) -> str:
-        if self._setbacks.newest is not None:
+        if self._follower.problem is not None:
             return "FAILED"
         if self._share.leads:
-            return self._discovery.state
+            return self._parts.discovery.state
         return "RUNNING" if self._is_connected or not self._share.tasks else "UNASSIGNED"
 
-    def _told_children(self) -> Iterable[TaskSupervisor]:
-        return [self._children[task] for task in sorted(self._children) if task in self._share.tasks]
 
-
-class SharedTask(SharedSource):
+class SharedTask:
     """One node's part of a checkpoint or heartbeat connector.
 
     *make* returns the host that does the work; *publish* stores that there is one task.
@@ -281,7 +307,7 @@ class SharedTask(SharedSource):
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
-        super().__init__(f"{connector.name}: its task cannot be written down")
+        self._follower = ShareFollower(f"{connector.name}: its task cannot be written down")
         state = "PAUSED" if connector.is_paused else "RUNNING"
         self._absent = IdleConnector(connector.name, connector.properties, state=state)
         self._make = make
@@ -291,19 +317,27 @@ class SharedTask(SharedSource):
             connector.name, make=self._work, broken=self._broken.put_nowait, grace_s=grace_s
         )
 
+    def share(self, share: TaskShare) -> None:
+        """Follows *share* from now on."""
+        self._follower.take(share)
+
+    async def settled(self) -> None:
+        """Waits until nothing runs here that is not in this node's share."""
+        await self._follower.settled()
+
     async def run(self) -> None:
         try:
-            await self._follow_share(self._let_go, self._begin, self._wait)
+            await self._follower.run(self._let_go, self._begin, self._wait)
         finally:
             self._slot.want(None)
             await self._slot.settled()
-            self._end_share()
+            self._follower.end()
 
     async def stop(self, grace_s: float) -> None:
-        self._share, self._is_over = TaskShare(), True
+        self._follower.close()
         self._slot.want(None)
         await self._slot.settled()
-        self._end_share()
+        self._follower.end()
 
     def _work(self, _name: str, _wanted: bool) -> ConnectorHost:  # noqa: FBT001 the slot's
         hosted = self._make()
@@ -312,16 +346,19 @@ class SharedTask(SharedSource):
 
     async def _let_go(self) -> None:
         """Starts or ends the work: the one task is the whole share."""
-        self._slot.want(bool(self._share.tasks) or None)
+        self._slot.want(bool(self._follower.share.tasks) or None)
         await self._slot.settled()
 
     async def _begin(self) -> None:
-        if self._share.leads:
+        if self._follower.share.leads:
             await self._publish()
 
     async def _wait(self) -> None:
         """Waits until the share changes; raises if the work itself has ended, which is a bug."""
-        changed, broken = asyncio.create_task(self._changed.wait()), asyncio.create_task(self._broken.get())
+        changed, broken = (
+            asyncio.create_task(self._follower.changed()),
+            asyncio.create_task(self._broken.get()),
+        )
         try:
             await asyncio.wait({changed, broken}, return_when=asyncio.FIRST_COMPLETED)
             if broken.done():

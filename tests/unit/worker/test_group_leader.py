@@ -12,7 +12,7 @@ from mirrorflow_core.connect.worker_records import ConfigRecord, ConnectorConfig
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.errors import FilesDifferError
 from mirrorflow_core.settings import SessionKeySettings
-from mirrorflow_replicator.worker.distributed_herder import GroupLeader
+from mirrorflow_replicator.worker.group_node import GroupLeader
 
 OLD, NEW = ({"name": "x", "topics": text} for text in ("old", "new"))
 

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_replicator.worker import group_tasks
-from mirrorflow_replicator.worker.group_tasks import GroupNode, NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker.group_tasks import GroupContext, NotAssignedError, TaskFencing
 
 NAME, TASK = "MirrorSourceConnector", 1
 
@@ -49,7 +49,7 @@ class Group:
         self.on_read()
 
     def claim(self) -> None:
-        node = GroupNode(
+        node = GroupContext(
             cluster=cast("Any", None),
             configs=cast("Any", SimpleNamespace(configs=self.configs)),
             member=cast("Any", self.node),

@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from mirrorflow_core.connect.worker_records import TargetState
+from mirrorflow_core.connect.worker_records import ConnectorConfig
+from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.connector_host import IdleConnector
-from mirrorflow_replicator.http.command_decisions import Wanted
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker import herder
 from mirrorflow_replicator.worker.herder import FixedHerder
@@ -43,11 +43,13 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
     """The log names them when the connector starts."""
 
     async def warnings() -> tuple[str, ...]:
-        running = LocalConnectors(WORKER, host=lambda *_: None, tasks=lambda _: (), grace_s=1.0)
-        running.arrange({"heartbeats": Wanted(properties=HEARTBEATS, target=TargetState.STARTED)})
+        configs = WorkerConfigs()
+        configs.take(ConnectorConfig(connector="heartbeats", properties=HEARTBEATS))
+        running = LocalConnectors(configs, WORKER, host=lambda *_: None, grace_s=1.0)
+        running.arrange()
         await running.settled()
         await running.stop()
-        return running.report("heartbeats", HEARTBEATS).warnings
+        return running.report("heartbeats").warnings
 
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(warnings())[0].startswith("ConverterNotUsed")

@@ -1,9 +1,8 @@
 """One node's part of a source connector: what ends of itself there is not passed over in silence."""
 
 import asyncio
-from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import pytest
 
@@ -16,8 +15,6 @@ from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.group_tasks import TaskFencing
 from mirrorflow_replicator.worker.shared_connectors import Publish, SharedConnector, TaskShare
 
-Part = TypeVar("Part", bound=SharedConnector)
-
 WORKER = "bootstrap.servers=127.0.0.1:1\noffset.storage.topic=o\n"
 CONNECTOR = (
     "name=x\nconnector.class=MirrorSourceConnector\nsource.cluster.alias=A\ntarget.cluster.alias=B\n"
@@ -25,22 +22,15 @@ CONNECTOR = (
 )
 
 
-class Mistaken(SharedConnector):
-    """Its discovery has a mistake of ours."""
-
-    async def _discover_topics(self, *others: Coroutine[Any, Any, None]) -> None:
-        raise ZeroDivisionError
-
-
 async def nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
     """Not stored anywhere."""
 
 
-def shared(kind: type[Part], publish: Publish, share: TaskShare) -> Part:
+def shared(publish: Publish, share: TaskShare) -> SharedConnector:
     """This node's part of the connector, which has no task."""
     settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
     assert settings.source is not None
-    connector = kind(
+    connector = SharedConnector(
         settings,
         settings.source,
         samples=Samples(),
@@ -53,9 +43,14 @@ def shared(kind: type[Part], publish: Publish, share: TaskShare) -> Part:
     return connector
 
 
-def test_a_discovery_that_ends_ends_the_connector() -> None:
+def test_a_discovery_that_ends_ends_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mistaken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(SourceConnector, "run", mistaken)
+
     async def run() -> None:
-        connector = shared(Mistaken, nothing, TaskShare(leads=True))
+        connector = shared(nothing, TaskShare(leads=True))
         running = asyncio.create_task(connector.run())
         done, _ = await asyncio.wait({running}, timeout=5)
         assert done
@@ -69,7 +64,7 @@ def test_a_connector_that_ends_is_settled_whatever_it_is_given_then() -> None:
     """The group shares out work at any moment. A node that waited for one that is gone would never meet the others again."""
 
     async def run() -> None:
-        connector = shared(SharedConnector, nothing, TaskShare())
+        connector = shared(nothing, TaskShare())
         running = asyncio.create_task(connector.run())
         await connector.settled()
         await connector.stop(1)
@@ -82,37 +77,31 @@ def test_a_connector_that_ends_is_settled_whatever_it_is_given_then() -> None:
     asyncio.run(run())
 
 
-class SlowToConnect(SharedConnector):
-    """Takes time to give up its connection to a cluster."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.connecting = asyncio.Event()
-        self.closing = asyncio.Event()
-        self.closed = asyncio.Event()
-
-    async def _begin(self) -> None:
-        try:
-            self.connecting.set()
-            await asyncio.Event().wait()
-        finally:
-            self.closing.set()
-            await self.closed.wait()
-
-
-def test_a_connector_that_is_stopped_while_its_share_changes_ends() -> None:
+def test_a_connector_that_is_stopped_while_its_share_changes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is then ending a job itself; the cancellation of both at once is not taken for that of the job alone."""
 
     async def run() -> None:
-        connector = shared(SlowToConnect, nothing, TaskShare())
+        connecting, closing, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def connect(*_: object) -> None:
+            """Takes time to give up its connection to a cluster."""
+            try:
+                connecting.set()
+                await asyncio.Event().wait()
+            finally:
+                closing.set()
+                await closed.wait()
+
+        monkeypatch.setattr(SourceConnector, "connect", connect)
+        connector = shared(nothing, TaskShare())
         running = asyncio.create_task(connector.run())
-        await connector.connecting.wait()
+        await connecting.wait()
         connector.share(TaskShare(count=2))
-        await connector.closing.wait()
+        await closing.wait()
         await connector.stop(1)
         running.cancel()
         await asyncio.sleep(0)
-        connector.closed.set()
+        closed.set()
         done, _ = await asyncio.wait({running}, timeout=5)
         assert done
 
@@ -133,8 +122,8 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> l
         """Take the flow."""
 
     async def run() -> None:
-        connector = shared(SharedConnector, publish, share)
-        monkeypatch.setattr(connector._owner, "own", own)
+        connector = shared(publish, share)
+        monkeypatch.setattr(connector._parts.owner, "own", own)
         await connector._hand(FIRST)
         await connector._hand(FIRST)
 

@@ -1,0 +1,414 @@
+"""One node of a group of distributed workers, which share connectors and tasks.
+
+    config topic <── leader: connectors, task configs, session key            every node: read each second ──> its part
+         ^── a follower's tasks, signed, over HTTP; a client's writing call, forwarded ──┘
+
+The leader assigns the parts. The guarantees of `worker.distributed_herder` hold whichever node receives the
+call. The config topic keeps config provider references as the user wrote them, because each node resolves
+them itself. A node's part follows the newest properties within about a second. A call that arrives during a
+rebalance is answered with 409 and can be retried. `worker.group_member` is the node's membership of the
+group.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from mirrorflow_core.connect.group_assignment import Unit
+from mirrorflow_core.connect.session_keys import ConnectError, SessionKey, check, is_due
+from mirrorflow_core.connect.worker_records import ConfigRecord, RestartRequest, TargetState, WorkerState
+from mirrorflow_core.errors import FilesDifferError, NotAuthorizedError
+from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.settings import ConnectorSettings, GroupSettings, SessionKeySettings
+from mirrorflow_kafka.stores.group_membership import Membership
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
+from mirrorflow_replicator.connectors.source_host import together
+from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
+from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
+from mirrorflow_replicator.http.commands import task_configs as sent_tasks
+from mirrorflow_replicator.http.worker_view import Request, Response
+from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
+from mirrorflow_replicator.worker.group_tasks import GroupContext, TaskConfigWriter, TaskFencing
+from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
+from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
+from mirrorflow_replicator.worker.local_connectors import LocalConnectors, read_config_topic
+from mirrorflow_replicator.worker.shared_connectors import SharedConnector, SharedTask, TaskShare, share_of
+from mirrorflow_replicator.worker.status_writer import SharedStatuses
+from mirrorflow_replicator.worker.worker_node import NodeContext, WorkerNode, WorkerTopics
+
+WARM_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
+BUSY = (
+    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+)
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class GroupNode:
+    """One node of *group*. *url* is the one at which the other nodes reach this one."""
+
+    def __init__(self, context: NodeContext, topics: WorkerTopics, group: GroupSettings, url: str) -> None:
+        self._topics = topics
+        self._configs = topics.configs
+        self._files = context.distributed.seeds
+        self._samples = context.samples
+        self._grace_s = context.settings.shutdown_s
+        self._group = group
+        self._url = url
+        self._spare = WarmProcess()
+        self._others = PeerClient(context.settings, group)
+        self._member = GroupMember(
+            Membership(topics.cluster, group),
+            group,
+            url=url,
+            configs=topics.configs,
+            read=self.read_on,
+            follow=self._follow,
+        )
+        self._leader = GroupLeader(topics.configs, group.keys, self._files)
+        self._statuses = SharedStatuses(topics.statuses, worker_id=context.worker_id)
+        self._in_group = GroupContext(
+            cluster=topics.cluster,
+            configs=topics.configs,
+            member=self._member,
+            others=self._others,
+            read=self.read_on,
+        )
+        self._writer = TaskConfigWriter(self._in_group, arrange=self.arrange)
+        self.connectors = LocalConnectors(
+            topics.configs.configs,
+            context.distributed.worker,
+            host=self._host,
+            runs_here=self._runs_here,
+            grace_s=self._grace_s,
+            label=context.label,
+        )
+        self._membership: asyncio.Task[None] | None = None  # runs from the time the node is warm
+        self._stopping = False
+
+    @classmethod
+    async def begin(
+        cls, context: NodeContext, topics: WorkerTopics, *, group: GroupSettings, url: Callable[[], str]
+    ) -> WorkerNode:
+        return cls(context, topics, group, url())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Unreadable statuses, an error of the membership, and files that are not in force."""
+        errors = [str(error) for error in (self._member.problem, self._leader.problem) if error is not None]
+        return (*self._statuses.warnings, *errors)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self._member.meeting
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether this node's part has started; a node without a part is ready."""
+        if not self._member.leader_url or self._member.problem is not None:
+            return False
+        mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
+        tasks = [task for report in mine for task in report.tasks if task.is_here]
+        begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
+        return begun and all(report.heard_of_all for report in mine)
+
+    async def run(self) -> None:
+        await together([asyncio.create_task(self.connectors.run()), asyncio.create_task(self._be_a_member())])
+
+    async def _be_a_member(self) -> None:
+        await self._warm()
+        self._membership = asyncio.create_task(self._member.run(), name="node")
+        await asyncio.wait({self._membership})
+        if not self._membership.cancelled():
+            self._membership.result()
+        await asyncio.Event().wait()  # it was cancelled, in order to leave
+
+    async def _warm(self) -> None:
+        """Gets ready before the group assigns to this node what another node copies at this moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S):
+                await self._spare.ready()
+        for _ in range(round(WARM_S / LOOK_S)):
+            hosted = self.connectors.hosted.values()
+            if all(
+                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
+            ):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def stop(self) -> None:
+        """Stops this node's part gracefully, writes its last statuses and leaves the group.
+
+        Other nodes can then take over at once.
+        """
+        self._stopping = True
+        await asyncio.gather(self.connectors.stop(), self._spare.close())
+        await self._statuses.write_final()
+        if self._membership is not None:
+            self._membership.cancel()
+            await asyncio.wait({self._membership})
+            await self._member.leave()
+
+    def set_states(self, states: States) -> None:
+        """Changes the states in our files, which the leader writes to the config topic."""
+        if states:
+            self._leader.renew([with_state(file, states.get(file["name"], RUNNING)) for file in self._files])
+
+    # -- the topics
+
+    async def read_on(self) -> None:
+        records = await read_config_topic(self._configs)
+        for record in records:
+            if isinstance(record, RestartRequest):
+                self._restart_here(record)
+        if records:
+            self._leader.look()
+            self.arrange()
+
+    async def publish(self) -> None:
+        node, configs = self._member, self._configs.configs
+        settled = node.leads and not node.meeting
+        if settled:
+            await self._leader.lead()
+        if not node.meeting:
+            self._leader.compare()
+        await self._statuses.publish(
+            [self.connectors.report(name) for name in configs.connectors],
+            held=node.held,
+            wanted=command_decisions.units(configs) if settled else None,
+            generation=node.generation,
+        )
+
+    # -- what runs here
+
+    async def _follow(self) -> None:
+        """Starts what is held, and returns when nothing else runs any more."""
+        if self._member.leads:
+            if self._leader.is_new:
+                await self._fence_leader()
+            await self._leader.lead()
+        else:
+            self._leader.follow()
+        self.arrange()
+        await self.connectors.settled()
+        for hosted in [*self.connectors.hosted.values()]:
+            if isinstance(hosted, SharedConnector | SharedTask):
+                await hosted.settled()
+
+    async def _fence_leader(self) -> None:
+        """Fences an earlier leader that is a Java worker: it may be a zombie.
+
+        Java's leader writes to the config topic in transactions where its tasks write in transactions.
+        """
+        if self._configs.configs.fenced:
+            try:
+                await self._others.fence_leader(self._topics.cluster)
+            except NotAuthorizedError as error:
+                log.warning("A Java worker that led before is not fenced: %s", error)
+
+    def arrange(self) -> None:
+        self.connectors.arrange()
+        for name, hosted in self.connectors.hosted.items():
+            if isinstance(hosted, SharedConnector | SharedTask) and not self._stopping:
+                hosted.share(self._share(name))
+        self._member.look()
+
+    def _runs_here(self, name: str, wanted: command_decisions.Wanted) -> bool:
+        return name in {unit.connector for unit in self._member.held} or _stands_by(wanted)
+
+    def _share(self, name: str) -> TaskShare:
+        return share_of(name, self._configs.configs.tasks.get(name, ()), self._member.held)
+
+    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
+        """Returns a host that runs this node's part of connector *name*; None if its settings ask for nothing."""
+        hosted = self._shared_host(name, settings)
+        if hosted is not None:
+            # At once: the re-created connector must not run even briefly with its earlier share.
+            hosted.share(self._share(name))
+        return hosted
+
+    def _shared_host(self, name: str, settings: ConnectorSettings) -> SharedConnector | SharedTask | None:
+        if settings.source is not None:
+            self._spare.prepare()
+        if settings.source is not None and not settings.is_paused:
+            return SharedConnector(
+                settings,
+                settings.source,
+                samples=self._samples,
+                publish=partial(self._writer.assignment, name),
+                start=self._spare.take,
+                grace_s=self._grace_s,
+                claiming=TaskFencing(name, self._in_group, fences_java=self._group.fences_java),
+            )
+        whole = partial(host, settings, samples=self._samples)
+        if whole() is None:
+            return None
+        return SharedTask(
+            settings, make=whole, publish=partial(self._writer.one, name), grace_s=self._grace_s
+        )
+
+    def report(self, name: str) -> ConnectorReport:
+        """Reports the whole connector; the parts of other nodes come from the status topic."""
+        configs = self._configs.configs
+        stopped = configs.target(name) is TargetState.STOPPED
+        tasks = () if stopped else tuple(configs.tasks.get(name, ()))
+        return self._statuses.whole(self.connectors.report(name), tasks, held=self._member.held)
+
+    # -- commands
+
+    async def relay(self, command: Command, request: Request) -> Response | None:
+        node, topic = self._member, self._configs
+        if not await node.met():  # first: whether the group signs is known only after the rebalance
+            raise ConnectError(409, BUSY)
+        if isinstance(command, PutTasks | Fence) and node.signs:
+            if topic.configs.session_key is None:
+                await self.read_on()
+            check(request.body, request.signature, topic.configs.session_key, self._group.keys)
+        if isinstance(command, RestartTask):
+            url = self._owner(command)
+            if url:
+                return await self._forward(url, request)
+        elif not node.leads:
+            return await self._forward(node.leader_url, request)
+        match command:
+            case PutTasks(name=name):
+                self._must_exist(name)
+                await self._writer.write(name, sent_tasks(request))
+                return Response(status=204)
+            case Fence(name=name):
+                self._must_exist(name)
+                try:
+                    await self._others.fence(name, self._topics.cluster, topic)
+                except TasksChangedError as error:
+                    raise ConnectError(409, str(error)) from error
+                return Response(status=204)
+        return None
+
+    async def _forward(self, url: str, request: Request) -> Response:
+        answer = await self._others.forward(url, request)
+        # A client that calls the same node again must see what it has just changed.
+        await self.read_on()
+        return answer
+
+    async def restart(self, command: Restart, *, whole: bool, tasks: Sequence[int]) -> None:
+        """Writes the request: every node with a part of the connector, also this one, reads it in the topic."""
+        await self._configs.put(
+            RestartRequest(
+                connector=command.name,
+                include_tasks=command.include_tasks,
+                only_failed=command.only_failed,
+            ),
+            now_ms=now_ms(),
+        )
+        await self.read_on()
+
+    def _restart_here(self, record: RestartRequest) -> None:
+        if self.connectors.hosted.get(record.connector) is None:
+            return
+        part = self.connectors.report(record.connector)
+        if not record.only_failed or part.state == WorkerState.FAILED.value:
+            self.connectors.restart(record.connector)
+        else:
+            failed = [task.task for task in part.tasks if task.state == WorkerState.FAILED.value]
+            self.connectors.restart_tasks(record.connector, failed)
+
+    def _owner(self, command: RestartTask) -> str:
+        """Returns the URL of the task's node, or of the leader, which knows it; "" for this node."""
+        node, unit = self._member, Unit(connector=command.name, task=command.task)
+        if unit in node.held:
+            return ""
+        if not node.leads:
+            return node.leader_url
+        url = node.owner(unit)
+        return "" if url == self._url else url
+
+    def _must_exist(self, name: str) -> None:
+        if name not in self._configs.configs.connectors:
+            raise ConnectError(404, f"Connector {name} not found")
+
+    async def wait_until_idle(self, name: str) -> None:
+        if not await self._member.quiet(name):
+            raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
+
+
+def _stands_by(wanted: command_decisions.Wanted) -> bool:
+    """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
+    plugin = command_decisions.simple_name(wanted.properties.get("connector.class", ""))
+    return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
+
+
+class GroupLeader:
+    """Writes what only the leader writes: the session key that nodes sign with, and connectors from files.
+
+    *topic* was read to its end; *files* are connectors' properties. Guarantees: a new leader writes its files to the config
+    topic, and only those that differ from it. A node whose file was in force and has been replaced since (by a newer file, or
+    over REST) does not restore it. So a rolling restart with changed files never returns to the old ones, in whatever order
+    nodes become leader.
+    """
+
+    def __init__(
+        self, topic: ConfigTopic, rules: SessionKeySettings, files: Sequence[Mapping[str, str]]
+    ) -> None:
+        self._topic = topic
+        self._rules = rules
+        self._files = files
+        self._in_force: set[str] = set()  # connectors that the topic once had as in our file
+        self._led = False  # whether the steps of a new leader are done
+        self.problem: FilesDifferError | None = None  # which of our files the topic differs from
+        self.look()
+
+    def look(self) -> None:
+        """Notes which of our files are in force, after the topic may have changed."""
+        known = self._topic.configs.connectors
+        self._in_force |= {file["name"] for file in self._files if known.get(file["name"]) == file}
+
+    def renew(self, files: Sequence[Mapping[str, str]]) -> None:
+        """Replaces our files; the leader writes those that differ from the topic."""
+        self._files = files
+        self._in_force.clear()
+        self.look()
+        self._led = False
+
+    async def lead(self) -> None:
+        """Writes a due session key and, when newly elected, our files. Raises ClusterError."""
+        topic, records = self._topic, list[ConfigRecord]()
+        if is_due(topic.configs.session_key, self._rules, now_ms=now_ms()):
+            key = secrets.token_bytes(self._rules.size_bytes)
+            records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
+        if not self._led:
+            files = [file for file in self._files if file["name"] not in self._in_force]
+            records += command_decisions.seeds(files, topic.configs)
+        if records:
+            await topic.put(*records, now_ms=now_ms())
+        self._led = True
+
+    @property
+    def is_new(self) -> bool:
+        return not self._led
+
+    def follow(self) -> None:
+        """Notes that another node leads."""
+        self._led = False
+
+    def compare(self) -> None:
+        """Logs once which of our files differ from the topic.
+
+        States may differ for a while: the kubelet does not update the files of all nodes at the same time.
+        """
+        known = self._topic.configs.connectors
+        names = tuple(
+            sorted(
+                file["name"]
+                for file in self._files
+                if with_state(known.get(file["name"], {}), RUNNING) != with_state(file, RUNNING)
+            )
+        )
+        if names and (self.problem is None or self.problem.connectors != names):
+            log.warning("%s: %s", FilesDifferError.reason, FilesDifferError(names))
+        self.problem = FilesDifferError(names) if names else None
