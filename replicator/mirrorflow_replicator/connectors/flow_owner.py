@@ -182,7 +182,7 @@ class FlowOwner:
         async with self._working:
             await self._connect(clusters)
             if message.initial:
-                self._initial = frozenset(message.partitions)
+                self._initial |= frozenset(message.partitions)  # of any task that starts at the same time
         if self._unfenced_why:
             self._keep_renewing()
         return await self.start_of(task, message, ids=ids)

@@ -13,6 +13,7 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_replicator.connectors import flow_owner
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner, refuse_changed_clusters
+from mirrorflow_replicator.connectors.task_messages import Assign
 
 SETTINGS = cast(
     "Any",
@@ -138,3 +139,24 @@ def test_a_flow_that_was_never_copied_begins_where_the_settings_say(monkeypatch:
     asyncio.run(run())
 
     assert owner._initial == {TopicPartition("orders", 0)}
+
+
+def test_tasks_of_a_group_that_start_at_once_all_begin_where_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A task must not replace the partitions of another, which would then begin at the earliest record."""
+    partitions = [TopicPartition("orders", number) for number in range(3)]
+
+    async def message_alone(_owner: FlowOwner, _task: int, message: Assign, **_: object) -> Assign:
+        return message
+
+    async def run() -> Owner:
+        owner = Owner(monkeypatch, why="")
+        monkeypatch.setattr(FlowOwner, "start_of", message_alone)
+        messages = [Assign(partitions=(one,), initial=True) for one in partitions]
+        await asyncio.gather(
+            *(owner.start_in_group(CLUSTERS, task, one) for task, one in enumerate(messages))
+        )
+        return owner
+
+    assert asyncio.run(run())._initial == {*partitions}
