@@ -4,7 +4,13 @@ import pytest
 
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_kafka.admin.topics import NewTopic
-from mirrorflow_replicator.connectors.internal_topics import Unmended, mends
+from mirrorflow_replicator.connectors.internal_topics import (
+    Unmended,
+    internal_topics,
+    internal_topics_of_source,
+    mends,
+)
+from tests.unit.connectors.flow_settings import settings
 
 FOR_EVER = NewTopic(
     name="t",
@@ -53,3 +59,16 @@ def test_a_topic_that_may_not_be_read_is_a_warning_as_well() -> None:
     assert first == "Topic a loses records."
     assert "topic b on west" in second
     assert "DescribeConfigs" in second
+
+
+def test_all_topics_of_a_flow_are_created_compacted_but_that_of_its_decisions() -> None:
+    """Compaction would delete decisions from the identity topic."""
+    topics = [*internal_topics(settings()), *internal_topics_of_source(settings())]
+
+    assert {topic.name: topic.configs["cleanup.policy"] for topic in topics} == {
+        "mm2-claims.east.internal": "compact",
+        "mm2-identity.east.internal": "delete",
+        "mm2-offsets.east.internal": "compact",
+        "mm2-offset-map.east.internal": "compact",
+        "mm2-offset-syncs.west.internal": "compact",
+    }

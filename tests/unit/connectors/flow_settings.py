@@ -1,0 +1,18 @@
+"""The settings of a flow from east to west, for tests that need no others."""
+
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_replicator.config.connector import parse_source
+
+
+def settings() -> SourceSettings:
+    """The flow begins with the latest records."""
+    return parse_source(
+        {
+            "name": "source",
+            "source.cluster.alias": "east",
+            "target.cluster.alias": "west",
+            "source.cluster.bootstrap.servers": "a:1",
+            "consumer.auto.offset.reset": "latest",
+        },
+        {"bootstrap.servers": "b:1"},
+    )
