@@ -60,7 +60,7 @@ from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.log_batches import read_log
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
-from mirrorflow_replicator.connectors.flow_owner import refuse_changed_clusters
+from mirrorflow_replicator.connectors.flow_takeover import refuse_changed_clusters
 from mirrorflow_replicator.connectors.internal_topics import (
     internal_topics,
     internal_topics_of_source,

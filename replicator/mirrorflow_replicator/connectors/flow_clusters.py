@@ -1,7 +1,7 @@
 """The source and target of one flow, as the ownership protocol needs them: topics, starts and stored positions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.offset_map import OffsetMap
@@ -21,40 +21,39 @@ from mirrorflow_replicator.copy.task_parts import flow_topics
 
 
 class FlowClusters:
-    """The clusters of a flow. *is_initial* returns whether the flow begins with a partition, and so at the configured start."""
+    """The clusters of a flow. *initial*: the partitions that it begins with, at the configured start; more may follow."""
 
     def __init__(
-        self,
-        settings: SourceSettings,
-        source: Cluster,
-        target: Cluster,
-        *,
-        is_initial: Callable[[TopicPartition], bool],
+        self, settings: SourceSettings, source: Cluster, target: Cluster, *, initial: set[TopicPartition]
     ) -> None:
+        self.settings = settings
         self.source = source
         self.target = target
-        self._settings = settings
-        self._is_initial = is_initial
-        self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
-        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
-        self._mapping = asyncio.Lock()
-
-    async def open(self, *, has_claims: bool) -> ProtocolRunner:
-        """Create the flow's own topics and return a runner of its protocol. Raises MirrorFlowError."""
-        settings, target = self._settings, self.target
-        # Together, because each waits for its leaders.
-        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
-        if has_claims:
-            opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
-        await asyncio.gather(*opening)
-        return ProtocolRunner(
-            self.source,
+        self.runner = ProtocolRunner(
+            source,
             target,
             flow_topics(settings),
             transaction_timeout_ms=settings.transaction_timeout_ms,
             start_at=self._start_at,
             offset_map=self._source_of,
         )
+        self._initial = initial
+        self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
+        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
+        self._mapping = asyncio.Lock()
+
+    async def open(self, *, has_claims: bool) -> None:
+        """Create the flow's own topics. Raises MirrorFlowError."""
+        settings, target = self.settings, self.target
+        # Together, because each waits for its leaders.
+        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
+        if has_claims:
+            opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
+        await asyncio.gather(*opening)
+
+    def begin_with(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the flow begins with *partitions*, too."""
+        self._initial.update(partitions)
 
     def begin_lookup(self, partitions: Iterable[TopicPartition]) -> None:
         """Note which partitions are looked up next. Their offset maps are read again, all together, if one is needed."""
@@ -63,7 +62,7 @@ class FlowClusters:
     async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
         """Return the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""
         source, target = self.source, self.target
-        route = make_naming(self._settings).route
+        route = make_naming(self.settings).route
         copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
         await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
         return {
@@ -73,20 +72,20 @@ class FlowClusters:
 
     async def writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
         """Return the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
-        on_target = flow_topics(self._settings).on_target
+        on_target = flow_topics(self.settings).on_target
         wanted = {one: on_target(one) for one in partitions}
         writable = await writable_partitions(self.target, wanted.values())
         return tuple(one for one, copy in wanted.items() if copy in writable)
 
     async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:
         """Return the positions of a flow that has no owner. Raises ClusterError."""
-        store = position_store(self._settings, self.target)
+        store = position_store(self.settings, self.target)
         await store.open()
         return {partition: obeyed_position(one) for partition, one in store.positions.items()}
 
     async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
         """Return which source offset was copied to an offset that the target has lost; None if that is not known."""
-        settings = self._settings
+        settings = self.settings
         if settings.syncs is None:
             return None
         async with self._mapping:
@@ -99,11 +98,11 @@ class FlowClusters:
 
     def _start_at(self, partition: TopicPartition) -> int:
         """Return the timestamp at which a partition starts that was never copied."""
-        start = self._settings.start if self._is_initial(partition) else StartPosition.EARLIEST
+        start = self.settings.start if partition in self._initial else StartPosition.EARLIEST
         match start:
             case StartPosition.EARLIEST:
                 return EARLIEST
             case StartPosition.LATEST:
                 return LATEST
             case StartPosition.TIMESTAMP:
-                return self._settings.start_timestamp_ms
+                return self.settings.start_timestamp_ms

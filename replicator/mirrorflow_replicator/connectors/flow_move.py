@@ -50,27 +50,30 @@ class FlowMove:
         )
         self._reads = asyncio.Semaphore(READS_MAX)
 
-    async def is_due(self) -> bool:
-        """Return whether an earlier release has copied the flow since it last had an owner.
+    async def due(self) -> Identity | None:
+        """Return the last identity if an earlier release has copied the flow since it last had an owner, else None.
 
         Raises FlowExistsError if it has copied another flow, ClusterChangedError, ClusterError.
         """
         if not await self._log.exists():
-            return False
-        identity = (await self._log.read()).identity
+            return None
+        identity = (await self._decisions()).identity
         if identity is None:
-            return False
+            return None
         check_owner(
             identity,
             self._settings,
             source_cluster_id=self._source.cluster_id,
             target_cluster_id=self._target.cluster_id,
         )
-        return not self._is_retired(identity) or bool(await self._last_known())
+        return identity if not self._is_retired(identity) or await self._last_known() else None
 
-    async def move(self, runner: ProtocolRunner, lock: Producer) -> None:
-        """Move the flow under *lock*. Raises FlowNotMovedError, FlowTakenError, ClusterError."""
-        identity = await self._retire()
+    async def move(self, last: Identity, runner: ProtocolRunner, lock: Producer) -> None:
+        """Move the flow, whose last known identity is *last*, under *lock*.
+
+        Raises FlowNotMovedError, FlowTakenError, ClusterError.
+        """
+        identity = await self._retire(last)
         known = await self._last_known()
         running = {one: record for one, record in known.items() if not record.is_last}
         if running:
@@ -92,13 +95,9 @@ class FlowMove:
     async def _decisions(self) -> Decisions:
         return await self._log.read()
 
-    async def _retire(self) -> Identity:
+    async def _retire(self, decided: Identity) -> Identity:
         """Decide the last identity, with a newer epoch than any copier has."""
-        while True:
-            decided = (await self._decisions()).identity
-            assert decided is not None, "the flow has an identity, or it would not be moved"
-            if self._is_retired(decided):
-                return decided
+        while not self._is_retired(decided := (await self._decisions()).identity or decided):
             producer_id, epoch = await self._newer_epoch(decided)
             last = replace(
                 decided,
@@ -109,6 +108,7 @@ class FlowMove:
                 why="one owner",
             )
             await self._log.decide([last], now_ms=time.time_ns() // 1_000_000)
+        return decided
 
     async def _newer_epoch(self, decided: Identity) -> tuple[int, int]:
         name = decided.transactional_id

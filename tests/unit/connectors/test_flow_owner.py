@@ -1,162 +1,239 @@
-"""What an owner of a flow checks before it takes the flow over."""
+"""How a flow is owned, where the target allows it and where it does not."""
 
 import asyncio
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from mirrorflow_core.errors import BrokerError, ClusterChangedError, FlowUnfencedError, UnreachableError
+from mirrorflow_core.errors import BrokerError, FlowTakenError, FlowUnfencedError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_core.writer.ownership import Ownership
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors import flow_owner
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
-from mirrorflow_replicator.connectors.flow_owner import FlowOwner, refuse_changed_clusters
+from mirrorflow_replicator.connectors.flow_owner import FlowOwner
+from mirrorflow_replicator.connectors.flow_phases import OwnedFlow, UnfencedFlow
+from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
 from mirrorflow_replicator.connectors.task_messages import Assign
+from tests.unit.connectors.flow_settings import settings
 
-SETTINGS = cast(
-    "Any",
-    SimpleNamespace(
-        name="source", source_alias="east", target_alias="west", offsets=SimpleNamespace(store=None)
-    ),
-)
-CLUSTERS = cast("Any", (object(), object()))
-ASSIGNMENT = ((TopicPartition("orders", 0),),)
+ORDERS = tuple(TopicPartition("orders", number) for number in range(3))
+ASSIGNMENT = (ORDERS[:1],)
 NO_ACL = "west does not grant Write on transactional ids that begin with mirrorflow:east:"
-CLAIM = Claim(
-    flow="east->west",
-    process="host/1/a",
-    source_alias="east",
-    tasks=1,
-    lock_epoch=16,
-    source_cluster_id="a",
-    target_cluster_id="b",
-    time_ms=0,
-)
+UNREACHABLE = UnreachableError(cluster="west", addresses="a:1", problem="no leader")
 
 
-@pytest.mark.parametrize(("side", "alias"), [("source_cluster_id", "east"), ("target_cluster_id", "west")])
-def test_another_cluster_behind_a_known_address_is_refused(side: str, alias: str):
-    changed = replace(CLAIM, **{side: "other"})  # type: ignore[arg-type]
+class NamedCluster:
+    """A cluster that is asked for nothing but its id."""
 
-    with pytest.raises(ClusterChangedError, match=f"Cluster {alias} was . and is now other"):
-        refuse_changed_clusters(CLAIM, changed, SETTINGS)
-
-
-@pytest.mark.parametrize("now", [CLAIM, replace(CLAIM, source_cluster_id="")])
-def test_the_same_or_an_unknown_cluster_is_not(now: Claim):
-    refuse_changed_clusters(CLAIM, now, SETTINGS)
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
 
 
-async def _opened(*_: object, **__: object) -> Any:
-    return object()
+CLUSTERS = cast("tuple[Cluster, Cluster]", (NamedCluster("a"), NamedCluster("b")))
 
 
-async def _no_positions(*_: object) -> Any:
-    return {}
-
-
-class Owner(FlowOwner):
-    """An owner on a target that grants what it needs only when *why* is empty; notes what it takes."""
+class Target:
+    """A target that allows owners only if *why* is empty. Notes what is done with the flow."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-        super().__init__(SETTINGS, on_lost=lambda: self.done.append("finish the tasks"))
         self.why = why
         self.done: list[str] = []
+        self.failures: list[Exception] = []  # of the next attempts to open the flow's topics
+        self.changed = asyncio.Event()  # one of these
+        self.takes: list[
+            Fenced | None
+        ] = []  # the outcomes of the next takeovers; None: taken, as all later ones
         monkeypatch.setattr(flow_owner, "why_unfenced", self._why)
-        monkeypatch.setattr(FlowClusters, "open", _opened)
-        monkeypatch.setattr(FlowClusters, "stored_positions", _no_positions)
+        monkeypatch.setattr(FlowClusters, "open", self._open)
+        monkeypatch.setattr(FlowClusters, "stored_positions", self._no_positions)
+        monkeypatch.setattr(UnfencedFlow, "start_task", self._start_unfenced)
+        monkeypatch.setattr(FlowTakeover, "take", self._take)
+        self.owner = self.new_owner(group="")
+
+    def new_owner(self, *, group: str) -> FlowOwner:
+        return FlowOwner(settings(), on_lost=lambda: self._note("finish the tasks"), group=group)
+
+    def _note(self, done: str) -> None:
+        self.done.append(done)
+        self.changed.set()
+
+    def start_of(self, partition: TopicPartition) -> int:
+        """Return the timestamp from which the flow copies a partition without a position."""
+        flow = self.owner._flow
+        assert flow is not None
+        return flow.clusters._start_at(partition)
 
     async def _why(self, *_: object) -> str:
         return self.why
 
-    async def _take(self, *_: object, **__: object) -> None:
-        self.done.append("take the flow")
+    async def _open(self, *_: object, **__: object) -> None:
+        self.changed.set()
+        if self.failures:
+            raise self.failures.pop(0)
+
+    async def _no_positions(self, *_: object) -> dict[object, object]:
+        return {}
+
+    async def _start_unfenced(self, message: Assign, *_: object) -> Assign:
+        return message
+
+    async def _take(self, clusters: FlowClusters, *_: object, **__: object) -> OwnedFlow | Fenced:
+        if self.takes and (refused := self.takes.pop(0)):
+            return refused
+        self._note("take the flow")
+        plan = self.owner._takeover.plan(clusters, tasks=1)
+        return OwnedFlow(clusters, Ownership(plan=plan, lock=Producer("lock", 1, 16), tasks=()))
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_owner, "RENEW_S", 0.001)
+    monkeypatch.setattr(flow_owner, "CHECK_S", 0)
+
+
+async def until_done(target: Target, *expected: str) -> None:
+    async with asyncio.timeout(300):
+        while target.done != [*expected]:
+            target.changed.clear()
+            await target.changed.wait()
 
 
 def test_what_could_not_be_opened_is_opened_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch):
     """The offsets topic may have no leader while a broker is away."""
-    owner = Owner(monkeypatch, why="")
-    attempts: list[bool] = []
+    target = Target(monkeypatch, why="")
+    target.failures = [
+        UNREACHABLE,
+        BrokerError(cluster="west", request="Metadata", code=3, name="UNKNOWN_TOPIC_OR_PARTITION"),
+    ]
 
-    async def open_topics(*_: object, **__: object) -> object:
-        attempts.append(True)
-        if len(attempts) == 1:
-            raise UnreachableError(cluster="west", addresses="a:1", problem="no leader")
-        raise BrokerError(cluster="west", request="Metadata", code=3, name="UNKNOWN_TOPIC_OR_PARTITION")
-
-    monkeypatch.setattr(FlowClusters, "open", open_topics)
     with pytest.raises(UnreachableError):
-        asyncio.run(owner.own(CLUSTERS, ()))
+        asyncio.run(target.owner.own(CLUSTERS, ()))
     with pytest.raises(BrokerError):
-        asyncio.run(owner.own(CLUSTERS, ()))
+        asyncio.run(target.owner.own(CLUSTERS, ()))
 
 
 def test_a_flow_that_cannot_be_fenced_has_no_owner_and_a_warning(monkeypatch: pytest.MonkeyPatch):
-    owner = Owner(monkeypatch, NO_ACL)
+    target = Target(monkeypatch, NO_ACL)
 
-    asyncio.run(owner.own(CLUSTERS, ASSIGNMENT))
+    asyncio.run(target.owner.own(CLUSTERS, ASSIGNMENT))
 
-    assert owner.done == []
-    assert owner.warnings == (
+    assert target.done == []
+    assert target.owner.warnings == (
         f"Records are copied at-least-once, because {NO_ACL}: after a failure some are copied again.",
     )
 
 
 def test_a_job_that_must_own_the_flow_is_refused_where_it_cannot_be_fenced(monkeypatch: pytest.MonkeyPatch):
-    owner = Owner(monkeypatch, NO_ACL)
+    target = Target(monkeypatch, NO_ACL)
 
     with pytest.raises(FlowUnfencedError, match="Write on transactional ids"):
-        asyncio.run(owner.own(CLUSTERS, ASSIGNMENT, preempts=True))
+        asyncio.run(target.owner.own(CLUSTERS, ASSIGNMENT, preempts=True))
 
 
 def test_the_flow_is_taken_when_the_target_allows_it(monkeypatch: pytest.MonkeyPatch):
     """Its tasks finish before: they store how far they have copied."""
-    owner = Owner(monkeypatch, NO_ACL)
+    target = Target(monkeypatch, NO_ACL)
 
     async def run() -> None:
-        await owner.own(CLUSTERS, ASSIGNMENT)
-        await owner._try_to_fence()
-        assert owner.done == []
-        owner.why = ""
-        await owner._try_to_fence()
+        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        target.why = ""
+        await until_done(target, "finish the tasks", "take the flow")
 
     asyncio.run(run())
 
-    assert owner.done == ["finish the tasks", "take the flow"]
-    assert owner.warnings == ()
+    assert target.owner.warnings == ()
+
+
+def test_tasks_continue_until_the_topics_of_a_flow_that_can_be_fenced_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The claims topic cannot be created while a broker is away; that is tried again."""
+    target = Target(monkeypatch, NO_ACL)
+    message = Assign(partitions=ORDERS[:1], initial=True)
+
+    async def run() -> None:
+        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        target.failures = [UNREACHABLE]
+        target.why = ""
+        target.changed.clear()
+        await target.changed.wait()
+        assert target.done == []
+        assert await target.owner.start_of(0, message) == message
+        target.owner._held.release(0)  # the task finishes at once
+        await until_done(target, "finish the tasks", "take the flow")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("group", ["", "group"])
+def test_a_flow_that_another_process_has_taken_is_taken_again_after_it(
+    monkeypatch: pytest.MonkeyPatch, group: str
+):
+    """The tasks of a group continue under the claim of another of its processes."""
+    target = Target(monkeypatch, why="")
+    owner = target.owner = target.new_owner(group=group)
+
+    async def refused(_: OwnedFlow) -> bool:
+        return False
+
+    async def run() -> None:
+        await owner.own(CLUSTERS, ASSIGNMENT)
+        monkeypatch.setattr(OwnedFlow, "renew", refused)
+        monkeypatch.setattr(OwnedFlow, "holds_lock", refused)
+        lost = [] if group else ["finish the tasks"]
+        await until_done(target, "take the flow", *lost, "take the flow")
+
+    asyncio.run(run())
+
+
+def test_a_takeover_that_is_fenced_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.MonkeyPatch):
+    target = Target(monkeypatch, why="")
+    target.takes = [None, Fenced()]
+
+    async def run() -> None:
+        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        with pytest.raises(FlowTakenError):
+            await target.owner.own(CLUSTERS, (*ASSIGNMENT, ORDERS[1:]))
+        assert target.owner.is_waiting
+        with pytest.raises(FlowTakenError):
+            await target.owner.positions()
+
+    asyncio.run(run())
+
+    assert target.done == ["take the flow", "finish the tasks"]
 
 
 def test_a_flow_that_was_never_copied_begins_where_the_settings_say(monkeypatch: pytest.MonkeyPatch):
     """Only with the partitions that it begins with, also where it has no owner."""
-    owner = Owner(monkeypatch, NO_ACL)
+    target = Target(monkeypatch, NO_ACL)
 
     async def run() -> None:
-        await owner.own(CLUSTERS, ASSIGNMENT)
-        await owner.own(CLUSTERS, (*ASSIGNMENT, (TopicPartition("later", 0),)))
+        await target.owner.own(CLUSTERS, ASSIGNMENT)
+        await target.owner.own(CLUSTERS, (*ASSIGNMENT, (TopicPartition("later", 0),)))
 
     asyncio.run(run())
 
-    assert owner._initial == {TopicPartition("orders", 0)}
+    assert target.start_of(ORDERS[0]) == LATEST
+    assert target.start_of(TopicPartition("later", 0)) == EARLIEST
 
 
 def test_tasks_of_a_group_that_start_at_once_all_begin_where_the_settings_say(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A task must not replace the partitions of another, which would then begin at the earliest record."""
-    partitions = [TopicPartition("orders", number) for number in range(3)]
+    target = Target(monkeypatch, NO_ACL)
+    messages = [Assign(partitions=(one,), initial=True) for one in ORDERS]
 
-    async def message_alone(_owner: FlowOwner, _task: int, message: Assign, **_: object) -> Assign:
-        return message
+    async def run() -> None:
+        starting = [
+            target.owner.start_in_group(CLUSTERS, task, message) for task, message in enumerate(messages)
+        ]
+        await asyncio.gather(*starting)
 
-    async def run() -> Owner:
-        owner = Owner(monkeypatch, why="")
-        monkeypatch.setattr(FlowOwner, "start_of", message_alone)
-        messages = [Assign(partitions=(one,), initial=True) for one in partitions]
-        await asyncio.gather(
-            *(owner.start_in_group(CLUSTERS, task, one) for task, one in enumerate(messages))
-        )
-        return owner
+    asyncio.run(run())
 
-    assert asyncio.run(run())._initial == {*partitions}
+    assert {target.start_of(one) for one in ORDERS} == {LATEST}

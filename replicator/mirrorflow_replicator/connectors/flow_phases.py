@@ -1,0 +1,132 @@
+"""What a process may do with a flow: start tasks that fence others or do not, renew its claim, store positions.
+
+UnownedFlow ──take──> OwnedFlow      lost or left: back to UnownedFlow
+UnfencedFlow: the target does not allow owners; `flow_owner` tries again and then takes the flow
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mirrorflow_core.errors import FlowTakenError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
+from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim
+from mirrorflow_core.writer.position import WriterPosition, decode_value
+from mirrorflow_core.writer.takeover import read_positions, start_unfenced
+from mirrorflow_core.writer.transactional_ids import WriterIds
+from mirrorflow_kafka.admin import admin
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
+from mirrorflow_replicator.connectors.task_messages import Assign
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class UnownedFlow:
+    """A flow that this process does not own: not yet, not any more, or because another of its group does."""
+
+    clusters: FlowClusters
+
+
+@dataclass(frozen=True, slots=True)
+class UnfencedFlow:
+    """A flow that has no owner, for the reason *why*: its tasks copy at least once."""
+
+    clusters: FlowClusters
+    why: str
+
+    async def start_task(self, message: Assign, plan: FlowPlan) -> Assign:
+        """Return *message* with a start behind the stored positions. Raises MirrorFlowError."""
+        clusters, partitions = self.clusters, message.partitions
+        producer_id, epoch = await admin.init_producer_id(
+            clusters.target, None, timeout_ms=clusters.settings.transaction_timeout_ms
+        )
+        plan = replace(plan, topic_ids=await clusters.topic_ids(partitions))
+        positions, wanted = await clusters.stored_positions(), await clusters.writable(partitions)
+        producer = Producer("", producer_id, epoch)
+        start = await clusters.runner.run(start_unfenced(plan, producer, wanted, positions, self.why))
+        return replace(message, start=start)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedFlow:
+    """A flow that this process, or its group, owns. *starts*: of tasks, not given to them yet."""
+
+    clusters: FlowClusters
+    ownership: Ownership
+    starts: dict[int, TaskStart] = field(default_factory=dict)
+
+    async def renew(self, *, left: bool = False) -> bool:
+        """Store the claim again; with *left*, a successor need not wait. False: another process may own the flow."""
+        return await self.clusters.runner.run(renew_claim(self.ownership, left=left))
+
+    async def holds_lock(self) -> bool:
+        """Return whether no other process has taken the flow."""
+        return await self.clusters.runner.run(holds_lock(self.ownership.lock))
+
+    async def start_task(self, task: int, message: Assign, ids: WriterIds | None) -> Assign | Fenced:
+        """Return *message* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
+        start = self.starts.pop(task, None)
+        if start is None or {*start.points, *start.problems} != {*message.partitions}:
+            found = await self._recover(ids or self.ownership.plan.ids.task(task), message)
+            if isinstance(found, Fenced):
+                return found
+            start = found
+        sequences = self.clusters.runner.transactions.sequences(start.producers.transactional)
+        return replace(message, start=start, sequences=sequences)
+
+    async def _recover(self, ids: WriterIds, message: Assign) -> TaskStart | Fenced:
+        clusters, partitions = self.clusters, message.partitions
+        topic_ids = await clusters.topic_ids(partitions)
+        ownership = replace(self.ownership, plan=replace(self.ownership.plan, topic_ids=topic_ids))
+        clusters.begin_lookup(partitions)
+        acknowledged = [
+            decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
+            for one in message.acknowledged
+        ]
+        writable = await clusters.writable(partitions)
+        found = await clusters.runner.run(recover_task(ownership, ids, writable, acknowledged))
+        if isinstance(found, TaskStart) and found.producers.ids != ids:
+            log.warning(
+                "%s: the last transaction of %s cannot end, because a partition of it has no leader; %s is used instead.",
+                clusters.settings.name,
+                ids.transactional,
+                found.producers.transactional.transactional_id,
+            )
+        return found
+
+    async def positions(self) -> dict[TopicPartition, WriterPosition]:
+        """Return the stored position of each partition of the flow. Raises MirrorFlowError."""
+        positions = (await self.clusters.runner.run(read_positions(self.ownership.lock))).committed
+        newest = {one.topic_partition: one for one in positions}
+        return {partition: one for partition, one in newest.items() if one.next_source_offset >= 0}
+
+    async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Store where partitions start that have no position yet: what the source deletes from there on is a loss.
+
+        Raises MirrorFlowError.
+        """
+        known = await self.positions()
+        new = {one: offset for one, offset in starts.items() if one not in known}
+        if not new:
+            return
+        topic_ids = await self.clusters.topic_ids(new)
+        positions = [
+            WriterPosition(
+                topic=one.topic,
+                partition=one.partition,
+                next_source_offset=offset,
+                java_offset=offset - 1,
+                target_topic=topic_ids[one.topic].copy,
+                source_topic_id=topic_ids[one.topic].source,
+                target_topic_id=topic_ids[one.topic].target,
+                writer=self.ownership.plan.ids.task(0),
+                left=True,
+            )
+            for one, offset in new.items()
+        ]
+        if not await self.clusters.runner.store_positions(self.ownership.lock, positions):
+            raise FlowTakenError(source=self.clusters.settings.source_alias)

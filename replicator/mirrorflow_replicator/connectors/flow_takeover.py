@@ -1,0 +1,177 @@
+"""Takes a flow for this process: waits for its owner, takes the lock, the ids and the claim, moves an old flow.
+
+`mirrorflow_core.writer.ownership` has the protocol; this module finds out what to take, and whether to wait.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from dataclasses import replace
+
+from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
+from mirrorflow_core.partition_assignment import Assignment
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_lock import Fenced, read_claims
+from mirrorflow_core.writer.flow_plan import FlowPlan
+from mirrorflow_core.writer.ownership import FlowExists, Ownership, take_flow, wait_for_turn
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
+from mirrorflow_replicator.connectors.flow_move import FlowMove
+from mirrorflow_replicator.connectors.flow_phases import OwnedFlow
+
+
+def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
+    """Raise ClusterChangedError if the flow was last owned between other clusters."""
+    for alias, expected, found in (
+        (settings.source_alias, before.source_cluster_id, now.source_cluster_id),
+        (settings.target_alias, before.target_cluster_id, now.target_cluster_id),
+    ):
+        if expected and found and expected != found:
+            raise ClusterChangedError(alias=alias, expected=expected, found=found)
+
+
+def must_wait(owner: Claim, newcomer: Claim, *, waits_for_group: bool, preempts: bool) -> bool:
+    """Return whether *newcomer* waits for *owner*, which has not left.
+
+    It does not wait for its own group, unless *waits_for_group*, nor for its own flow if it *preempts*.
+    """
+    if preempts and owner.flow == newcomer.flow:
+        return False
+    return waits_for_group or not newcomer.group or owner.group != newcomer.group
+
+
+def _is_dead(process: str) -> bool:
+    """Return whether an owner ran on this host and has ended: its claim will not be renewed.
+
+    If that is wrong (containers that share a host name), the other process is fenced, and nothing is harmed.
+    """
+    host, _, rest = process.partition("/")
+    pid = rest.partition("/")[0]
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    if int(pid) == os.getpid():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+class FlowTakeover:
+    """The takeovers of one flow by this process. *group* is as in `FlowOwner`."""
+
+    def __init__(self, settings: SourceSettings, group: str) -> None:
+        self.is_waiting = False  # another process owns the flow
+        self.is_first = False  # the flow had no owner before
+        self._since_s: float | None = None  # monotonic
+        self._settings = settings
+        self._group = group
+        self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the present takeover takes long."""
+        return self._since_s is not None and time.monotonic() - self._since_s >= STALLED_AFTER_S
+
+    def stand_by(self) -> None:
+        """Note that another process owns the flow."""
+        self.is_waiting = True
+
+    def plan(self, clusters: FlowClusters, *, tasks: int = 0) -> FlowPlan:
+        """Return a plan without partitions."""
+        settings = self._settings
+        claim = Claim(
+            flow=settings.flow,
+            process=self._process,
+            source_alias=settings.source_alias,
+            group=self._group,
+            tasks=max(1, tasks),
+            lock_epoch=-1,
+            source_cluster_id=clusters.source.cluster_id,
+            target_cluster_id=clusters.target.cluster_id,
+            time_ms=0,
+        )
+        takes_over, loss_policy = settings.takes_over, settings.on_source_loss
+        return FlowPlan(claim=claim, assignment=(), takes_over=takes_over, loss_policy=loss_policy)
+
+    async def owned_by_group(self, clusters: FlowClusters) -> OwnedFlow | None:
+        """Return the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
+        newest = await _newest_claim(clusters)
+        ours = self._group, self._settings.flow
+        if newest is None or newest.left or (newest.group, newest.flow) != ours:
+            return None
+        plan = self.plan(clusters)
+        lock = Producer(plan.ids.lock, newest.lock_id, newest.lock_epoch)
+        return OwnedFlow(clusters, Ownership(plan=plan, lock=lock, tasks=()))
+
+    async def take(
+        self,
+        clusters: FlowClusters,
+        assignment: Assignment,
+        *,
+        is_owner: bool,
+        waits_for_group: bool = False,
+        preempts: bool = False,
+    ) -> OwnedFlow | Fenced:
+        """Take the flow with as many tasks as *assignment* has, after its present owner. Raises MirrorFlowError.
+
+        *is_owner*: that is this process. The other flags are as in `must_wait`.
+        """
+        move = FlowMove(self._settings, clusters.source, clusters.target)
+        moved, newest = await asyncio.gather(move.due(), _newest_claim(clusters))
+        self.is_first = newest is None and moved is None
+        partitions = [one for task in assignment for one in task]
+        if self.is_first:
+            clusters.begin_with(partitions)
+        plan = self.plan(clusters, tasks=len(assignment))
+        # In a group each process finds where its tasks start, and a flow that is moved has no positions yet.
+        if moved is None and not self._group:
+            topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
+            writable = tuple([await clusters.writable(task) for task in assignment])
+            plan = replace(plan, assignment=writable, topic_ids=topic_ids)
+        if newest is not None:
+            if newest.flow not in {self._settings.flow, *self._settings.takes_over}:
+                raise self._flow_exists(newest)
+            refuse_changed_clusters(newest, plan.claim, self._settings)
+            is_owned = not (is_owner or newest.left or _is_dead(newest.process))
+            if is_owned and must_wait(newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts):
+                await self._wait_for_turn(clusters, plan)
+        clusters.begin_lookup(partitions)
+        self._since_s, self.is_waiting = time.monotonic(), False
+        try:
+            taken = await clusters.runner.run(take_flow(plan))
+        finally:
+            self._since_s = None
+        if isinstance(taken, Fenced):
+            return taken
+        if moved is not None:
+            await move.move(moved, clusters.runner, taken.lock)
+        return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
+
+    async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
+        self.is_waiting = not self._group
+        found = await clusters.runner.run(wait_for_turn(plan))
+        if isinstance(found, FlowExists):
+            self.is_waiting = False
+            raise self._flow_exists(found.claim)
+
+    def _flow_exists(self, claim: Claim) -> FlowExistsError:
+        settings = self._settings
+        return FlowExistsError(
+            source=settings.source_alias,
+            target=settings.target_alias,
+            owner=claim.flow,
+            claimant=settings.flow,
+        )
+
+
+async def _newest_claim(clusters: FlowClusters) -> Claim | None:
+    claims = (await clusters.runner.run(read_claims())).committed
+    return claims[-1] if claims else None
