@@ -13,6 +13,7 @@ away from a task that copies it; a partition leaves its task only when its sourc
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
@@ -58,6 +59,13 @@ LOOK_S = 20.0  # an unreachable cluster is reported within half a minute, as whe
 NEVER = float("inf")
 
 
+class TargetSyncs(NamedTuple):
+    """What a connector keeps in line on the target, once both clusters are connected."""
+
+    topics: TopicSync
+    acls: AclSync
+
+
 class SourceConnector:
     """One MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
 
@@ -70,9 +78,8 @@ class SourceConnector:
         self._selection = make_selection(settings)
         self._clusters: dict[str, Cluster] = {}
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
-        self._topics: TopicSync | None = None
+        self._syncs: TargetSyncs | None = None
         self._decisions: DecisionLog | None = None  # of the target, for retention holds of bulk jobs
-        self._acls: AclSync | None = None
         self._arrangement: Arrangement | None = None
         self._internal_warnings: tuple[str, ...] | None = None  # None: its own topics were not checked yet
         self._config_warnings: tuple[str, ...] = ()
@@ -139,8 +146,7 @@ class SourceConnector:
         try:
             while True:
                 try:
-                    await self.connect()
-                    await self._follow(hand)
+                    await self._follow(await self.connect(), hand)
                 except MirrorFlowError as error:
                     self.problem = error
                     self._failures += 1
@@ -155,7 +161,7 @@ class SourceConnector:
         await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
         self._clusters.clear()
 
-    async def connect(self) -> None:
+    async def connect(self) -> TargetSyncs:
         """Connects to the clusters that are not connected yet, both at once. Raises ClusterError."""
         wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
         missing = {side: client for side, client in wanted.items() if side not in self._clusters}
@@ -176,48 +182,49 @@ class SourceConnector:
                 self._sides.connected(result)
         if errors:
             raise errors[0]
-        if self._topics is None:
+        if self._syncs is None:
             source, target = self.clusters
-            self._topics = TopicSync(source, target, settings=self._settings, selection=self._selection)
-            self._acls = AclSync(source, target, settings=self._settings, selection=self._selection)
+            self._syncs = TargetSyncs(
+                topics=TopicSync(source, target, settings=self._settings, selection=self._selection),
+                acls=AclSync(source, target, settings=self._settings, selection=self._selection),
+            )
             self.connected.set()
+        return self._syncs
 
-    async def _follow(self, hand: Hand) -> None:
+    async def _follow(self, syncs: TargetSyncs, hand: Hand) -> None:
         """Runs passes until one fails as a whole."""
-        assert self._topics is not None
-        assert self._acls is not None
+        settings = self._settings
         now = asyncio.get_running_loop().time
         refresh_at = now()
+        configs_s, acls_s = settings.sync_configs_s or NEVER, settings.sync_acls_s or NEVER
+        balance_s = NEVER if self._balancing is None else settings.balance_tasks_s or NEVER
         # Right after the first assignment: starting a copy matters more than its last setting.
-        configs_at = NEVER if self._settings.sync_configs_s is None else refresh_at
-        acls_at = NEVER if self._settings.sync_acls_s is None else refresh_at
-        balance_at = NEVER if self._balancing is None else refresh_at
+        configs_at, acls_at, balance_at = (
+            NEVER if every_s == NEVER else refresh_at for every_s in (configs_s, acls_s, balance_s)
+        )
         while True:
             if now() >= refresh_at:
-                arrangement = await self._topics.arrange()
+                arrangement = await syncs.topics.arrange()
                 await self._take(arrangement, hand)
                 if self._internal_warnings != ():  # check again until they are correct
                     self._internal_warnings = await self._mend_internal_topics()
-                if self._settings.sync_configs_s is None:
+                if configs_s == NEVER:
                     # No other process would restore what a killed bulk job has held.
                     self._config_warnings = await self._give_back()
                 refresh_at = now() + self._refresh_after_s(arrangement)
             elif now() >= configs_at:
                 held, unknown = await self._held()
-                synced = await self._topics.sync_configs(self.names, held=held)
+                synced = await syncs.topics.sync_configs(self.names, held=held)
                 # After the sync of settings, so that retention raised on the source meanwhile is never
                 # shorter.
                 self._config_warnings = (*synced, *(unknown or await self._give_back()))
-                assert self._settings.sync_configs_s is not None
-                configs_at = now() + self._settings.sync_configs_s
+                configs_at = now() + configs_s
             elif now() >= acls_at:
-                self._acl_warnings = await self._acls.sync(self.names)
-                assert self._settings.sync_acls_s is not None
-                acls_at = now() + self._settings.sync_acls_s
+                self._acl_warnings = await syncs.acls.sync(self.names)
+                acls_at = now() + acls_s
             elif now() >= balance_at:
                 await self._balance(hand)
-                assert self._settings.balance_tasks_s is not None
-                balance_at = now() + self._settings.balance_tasks_s
+                balance_at = now() + balance_s
             self.problem, self._failures = None, 0
             await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
 

@@ -23,7 +23,7 @@ from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, Partit
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
 from mirrorflow_replicator.logs import LOGGERS
 from mirrorflow_replicator.process import now_ms
@@ -151,7 +151,7 @@ class TaskSupervisor:
         """Sets the level of *logger* in the task process."""
         self._send(Level(logger=logger, level=level))
 
-    def _send(self, message: Assign | Finish | Stop | Level) -> bool:
+    def _send(self, message: Message) -> bool:
         """Sends *message*. Returns False if no process can receive it: the next one gets it when it has started."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
@@ -185,14 +185,12 @@ class TaskSupervisor:
         """Runs the process once; returns its exit code."""
         process = self._process = await self._start()
         self._starts_given = 0
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(encode(self._begin))
+        self._send(self._begin)
         for logger, level in LOGGERS.was_set.items():
-            process.stdin.write(encode(Level(logger=logger, level=level)))
+            self.set_level(logger, level)
         if self._assign is not None:
             self._claiming = asyncio.create_task(self._send_claimed(), name=f"claim-{self.task}")
-        while line := await process.stdout.readline():
+        while line := await _read_line(process):
             if line != HELLO:
                 self._take(decode_report(line))
         self._end_claiming()
@@ -288,6 +286,11 @@ class TaskSupervisor:
             self._claim_again(report.acknowledged)
 
 
+async def _read_line(process: asyncio.subprocess.Process) -> bytes:
+    """Returns the next line of the process's stdout; b"" at its end."""
+    return b"" if process.stdout is None else await process.stdout.readline()
+
+
 def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.kill()
@@ -327,8 +330,8 @@ class WarmProcess:
         if waiting is None:
             return
         process = await waiting
-        assert process.stdin is not None
-        process.stdin.close()
+        if process.stdin is not None:
+            process.stdin.close()
         try:
             async with asyncio.timeout(KILLED_S):
                 await process.wait()
@@ -339,6 +342,5 @@ class WarmProcess:
 
 async def _started() -> asyncio.subprocess.Process:
     process = await spawn()
-    assert process.stdout is not None
-    await process.stdout.readline()  # the empty line that reports it is ready, or EOF
+    await _read_line(process)  # the empty line that reports it is ready, or EOF
     return process

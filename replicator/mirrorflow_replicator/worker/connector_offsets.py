@@ -39,14 +39,16 @@ class OffsetChanges:
         self._cluster: Cluster | None = None
         self._log: CompactedTopic | None = None
 
-    async def open(self) -> None:
+    async def open(self) -> CompactedTopic:
         """Reads all stored offsets of the connector. Raises ClusterError."""
         self._cluster = await Cluster.connect(
             self._client, resolve=self._resolver.resolve_client, timeout_s=CONNECT_TIMEOUT_S
         )
-        self._log = CompactedTopic(self._cluster, self._storage, key="offset.storage.topic")
-        await self._log.open()
-        await self._log.read_new(self._take)
+        log = CompactedTopic(self._cluster, self._storage, key="offset.storage.topic")
+        await log.open()
+        await log.read_new(self._take)
+        self._log = log
+        return log
 
     async def close(self) -> None:
         if self._cluster is not None:
@@ -60,9 +62,9 @@ class OffsetChanges:
 
         Raises ConnectError (nothing has changed) or ClusterError (everything may have changed).
         """
+        log = self._log or await self.open()
         values = changed(command, self._class, self._records)
-        assert self._log is not None
-        await self._log.append(values.items(), now_ms=now_ms())
+        await log.append(values.items(), now_ms=now_ms())
 
     def _take(self, record: Record) -> None:
         if record.key is None or connector_of(bytes(record.key)) != self._name:

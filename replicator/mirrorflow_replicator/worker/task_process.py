@@ -19,6 +19,7 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore, position_store
@@ -54,7 +55,7 @@ class TaskProcess:
         self._resolver = Resolver(begin.settings.providers)
         self._task: CopyTask | None = None
         self._failure: MirrorFlowError | None = None
-        self._clusters: tuple[Cluster, Cluster] | None = None
+        self._clusters: tuple[Cluster, ...] = ()  # both, once they are connected
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
         self._changing = asyncio.Lock()
         self._starts_ended = 0
@@ -87,19 +88,22 @@ class TaskProcess:
                 await self._task.stop()
                 self._send(self._task.report(whole=True))
 
-    async def _carry_out(self, warm: asyncio.Task[None], messages: asyncio.Queue[Message | None]) -> None:
+    async def _carry_out(
+        self, warm: asyncio.Task[tuple[Cluster, Cluster]], messages: asyncio.Queue[Message | None]
+    ) -> None:
         """Follows the newest assignment until a stop arrives."""
-        await warm
+        clusters = await warm
         while isinstance(message := await messages.get(), Assign | Finish):
             while messages.qsize():
                 later = messages.get_nowait()
                 if not isinstance(later, Assign | Finish):
                     return
                 message = later
-            if isinstance(message, Finish):
-                await self._end_start(self._starts_ended, leaves=True, why="")
-            else:
-                await self._assign(message)
+            match message:
+                case Finish():
+                    await self._end_start(self._starts_ended, leaves=True, why="")
+                case Assign(start=TaskStart() as start):  # the worker sends no other
+                    await self._assign(clusters, message, start)
 
     async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
         """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
@@ -123,10 +127,12 @@ class TaskProcess:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _connect(self) -> None:
-        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
+    async def _connect(self) -> tuple[Cluster, Cluster]:
+        attempts = Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S)
+        while True:
+            await anext(attempts)
             try:
-                self._clusters = await connect_both(
+                clusters = await connect_both(
                     self._settings.source_consumer,
                     self._settings.target_producer,
                     resolve=self._resolver.resolve_client,
@@ -136,10 +142,10 @@ class TaskProcess:
             except MirrorFlowError as error:
                 self._note(error)
             else:
-                for cluster in self._clusters:
+                for cluster in clusters:
                     self._sides.connected(cluster)
-                self._failure = None
-                return
+                self._clusters, self._failure = clusters, None
+                return clusters
 
     def _note(self, error: MirrorFlowError) -> None:
         """Keeps *error* for the report, but logs it only if its cause is new.
@@ -150,14 +156,14 @@ class TaskProcess:
             log.warning("%s", error)
         self._failure = error
 
-    async def _assign(self, message: Assign) -> None:
+    async def _assign(self, clusters: tuple[Cluster, Cluster], message: Assign, start: TaskStart) -> None:
         ended = self._starts_ended
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             if ended != self._starts_ended:
                 return
             try:
                 async with self._changing:
-                    task = self._task or await self._begin_task(message)
+                    task = self._task or await self._begin_task(clusters, message, start)
                     self._task = task
                 await task.assign(message.partitions, bytes_per_s=message.bytes_per_s)
             except MirrorFlowError as error:
@@ -166,23 +172,23 @@ class TaskProcess:
                 self._failure = None
                 return
 
-    async def _begin_task(self, message: Assign) -> CopyTask:
-        assert self._clusters is not None
-        assert message.start is not None, "the worker sends an assignment with its start"
-        topics = flow_topics(self._settings)
-        store = position_store(self._settings, self._clusters[1])
-        if message.start.unfenced_why:
+    async def _begin_task(
+        self, clusters: tuple[Cluster, Cluster], message: Assign, start: TaskStart
+    ) -> CopyTask:
+        topics, target = flow_topics(self._settings), clusters[1]
+        store = position_store(self._settings, target)
+        if start.unfenced_why:
             await store.open()
         fenced = FencedStart(
-            start=message.start,
-            transactions=ProducerTransactions(self._clusters[1], topics, sequences=message.sequences),
+            start=start,
+            transactions=ProducerTransactions(target, topics, sequences=message.sequences),
             earlier=self._earlier,
             stamped=self._stamped,
             end=partial(self._end_soon, self._starts_ended),
         )
         return await begin(
             self._settings,
-            self._clusters,
+            clusters,
             store,
             resolve=self._resolver.resolve_client,
             task=self._begin.task,
@@ -204,11 +210,11 @@ class TaskProcess:
 
     def _with_warnings(self, report: TaskReport) -> TaskReport:
         """Adds the warnings that connections have about their secrets to the task's."""
-        said = dict.fromkeys(warning for cluster in self._clusters or () for warning in cluster.warnings)
+        said = dict.fromkeys(warning for cluster in self._clusters for warning in cluster.warnings)
         return replace(report, warnings=(*report.warnings, *said)) if said else report
 
     def _send_report(self, report: TaskReport) -> None:
-        source, target = self._sides.reports(self._clusters or ())
+        source, target = self._sides.reports(self._clusters)
         ended, acknowledged = self._starts_ended, self._acknowledged if self._task is None else ()
         self._send(
             replace(report, source=source, target=target, starts_ended=ended, acknowledged=acknowledged)

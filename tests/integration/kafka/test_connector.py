@@ -244,8 +244,8 @@ def test_settings_follow_by_difference(
             await flow.until(lambda: "retention.ms" not in overrides(west, copy))
             seen.append(overrides(west, copy))
             requests = record_requests(flow.connector._clusters["target"])
-            assert flow.connector._topics is not None
-            await flow.connector._topics.sync_configs(flow.connector.names)
+            topics = (await flow.connector.connect()).topics
+            await topics.sync_configs(flow.connector.names)
             assert {"DescribeConfigsRequest"} == {name for name in requests if "Config" in name}
             assert () == flow.connector.warnings
         return seen
