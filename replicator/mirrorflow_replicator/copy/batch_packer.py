@@ -79,12 +79,17 @@ class Packer:
     )
 
     def __init__(
-        self, topic: str, partition: int, target_topic: str, header_edits: HeaderEdits = NO_EDITS
+        self,
+        topic: str,
+        partition: int,
+        target_topic: str,
+        producer: Producer,
+        header_edits: HeaderEdits = NO_EDITS,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.target_topic = target_topic
-        self.producer: Producer | None = None
+        self.producer = producer
         self.first_ordinal = 0  # the ordinal that sequence number 0 of the producer stands for
         self.limit: BatchLimit = UNLIMITED
         self.codecs_allowed: frozenset[int] | None = None
@@ -248,7 +253,6 @@ class Packer:
         size_bytes = batch.size_bytes
         self.queued_bytes -= size_bytes
         producer = self.producer
-        assert producer is not None
         first = stream.next_ordinal
         data = rewrite(
             batch,
@@ -289,7 +293,6 @@ class Packer:
 
     def _merge(self, batches: list[Batch], stream: Stream) -> tuple[Buffer, Span] | None:
         """Merges as many of *batches* as fit; None if no two do: then the first is sent unchanged."""
-        assert self.producer is not None
         first, limit = stream.next_ordinal, self.limit
         is_kept = batches[0].codec in limit.kept_codecs
         merged = coalesce(
@@ -362,7 +365,6 @@ class Packer:
 
     def _split_to_fit(self, records: list[Record], codec: int, first: int) -> list[tuple[bytearray, int]]:
         """Returns batches within the known limits, with their record counts. Raises RecordOverLimitError."""
-        assert self.producer is not None
         limit = self.limit
         return encode_split(
             records,

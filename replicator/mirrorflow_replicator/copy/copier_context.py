@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError, PartitionError
 from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS
@@ -41,6 +42,7 @@ class CopierContext:
         changed: Callable[["PartitionCopier"], None],
         clock_ms: Callable[[], int],
         writer: "TaskWriter",
+        plain_producer: Producer,
         syncs: "OffsetSyncWriter | None" = None,
         stamped: set[str] | None = None,
         unfenced_why: str = "",
@@ -53,6 +55,7 @@ class CopierContext:
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written
         self.writer = writer
+        self.plain_producer = plain_producer
         self.unfenced_why = unfenced_why
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms

@@ -189,6 +189,7 @@ class CopyTask:
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             writer=self._task_writer,
+            plain_producer=self._parts.fenced.start.producers.plain,
             stamped=self._parts.fenced.stamped,
             unfenced_why=self._parts.fenced.start.unfenced_why,
         )

@@ -110,12 +110,13 @@ class OffsetMaps:
         """Calls *on_lost* with the last sync that still holds, where the target has lost records."""
         self._on_lost = on_lost
 
-    def syncs_written(self, lane: "PartitionCopier") -> None:
-        """Notes that offset-sync readers know of the loss that was reported."""
-        if self._epochs.pop(lane, None) is not None:
-            self._told.pop(lane, None)
-            self._due[lane] = None
-            self._wake.set()
+    def syncs_written(self, lanes: Iterable["PartitionCopier"]) -> None:
+        """Notes that offset-sync readers know of the losses that were reported of *lanes*."""
+        for lane in lanes:
+            if self._epochs.pop(lane, None) is not None:
+                self._told.pop(lane, None)
+                self._due[lane] = None
+                self._wake.set()
 
     def promote(self, lanes: Iterable["PartitionCopier"]) -> None:
         """Makes the maps of *lanes* due, because offsets are being stored."""

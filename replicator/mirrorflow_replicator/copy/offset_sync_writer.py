@@ -239,9 +239,8 @@ class OffsetSyncWriter:
                 self._wake.set()
                 raise
             self.written += count
-            for lane in of_losses:
-                assert self._maps is not None
-                self._maps.syncs_written(lane)
+            if self._maps is not None:
+                self._maps.syncs_written(of_losses)
             return count
 
     def _records(

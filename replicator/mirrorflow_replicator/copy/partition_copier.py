@@ -56,7 +56,7 @@ class PartitionCopier:
         self.target = TopicPartition(route.name, source.partition)
         self.state = CopierState.ASKING
         self.around = around
-        self.packer = Packer(self.topic, self.partition, route.name, route.edits)
+        self.packer = Packer(self.topic, self.partition, route.name, around.plain_producer, route.edits)
         self.pin = TransactionMember(self)
         self.form: FormTracker | None = None  # None: it has not begun
         self.transactional_id: str | None = None
@@ -117,18 +117,20 @@ class PartitionCopier:
     def wanted(self) -> FetchFrom | None:
         """Returns where to fetch from next; None while in doubt or full."""
         self._writes_first = self._writes_first and bool(self.packer)
+        size = self._answer_bytes
         self._is_full = (
-            self.packer.queued_bytes >= self._queued_bytes_max or self.packer.is_ended or self._writes_first
+            self.packer.queued_bytes >= QUEUED_ANSWERS_MAX * size
+            or self.packer.is_ended
+            or self._writes_first
         )
         if self.state is not CopierState.COPYING or self._is_full:
             return None
-        assert self.reader is not None
-        return self.cursor.request(self.reader.partition_bytes)
+        return self.cursor.request(size)
 
     @property
-    def _queued_bytes_max(self) -> int:
-        size = PARTITION_BYTES_MIN if self.reader is None else self.reader.partition_bytes
-        return QUEUED_ANSWERS_MAX * size
+    def _answer_bytes(self) -> int:
+        """The size of a fetch response for it; before it has a reader, the smallest one."""
+        return PARTITION_BYTES_MIN if self.reader is None else self.reader.partition_bytes
 
     def is_coming(self) -> bool:
         """Returns whether it may want to fetch more at any moment."""
@@ -198,7 +200,7 @@ class PartitionCopier:
         self.form.taken(span.base_offset + span.count, span.source_epoch)
         if packer and self.pipe is not None:
             self.pipe.ready(self)
-        if self._is_full and packer.queued_bytes < self._queued_bytes_max // 2:
+        if self._is_full and packer.queued_bytes < QUEUED_ANSWERS_MAX * self._answer_bytes // 2:
             self._hungry()
         return data
 
@@ -339,8 +341,7 @@ class PartitionCopier:
 
     def enter_transaction(self) -> None:
         """Sends everything inside the task's transaction from now on."""
-        producer = self.packer.producer
-        self.transactional_id = None if producer is None else producer.transactional_id
+        self.transactional_id = self.packer.producer.transactional_id
         self.packer.write_inside(is_inside=True)
 
     def leave_transaction(self) -> None:
@@ -404,10 +405,9 @@ class PartitionCopier:
         if self.state is CopierState.STOPPED:
             self.state = CopierState.ASKING
 
-    def note_foreign_repeat(self) -> None:
+    def note_foreign(self, repeat: Repeat) -> None:
         """Notes that the batch that was there already is another producer's."""
-        assert self.repeat is not None
-        self.repeat = self.repeat._replace(is_foreign=True)
+        self.repeat = repeat._replace(is_foreign=True)
 
     def delay(self) -> None:
         """Counts as one more refusal in a row, by which the next attempt is delayed."""

@@ -235,7 +235,7 @@ class StallWatch:
                 found.append(stall)
 
     def _facts(self, lane: PartitionCopier, seen: _Seen) -> CopyFacts:
-        error, producer = lane.error, lane.packer.producer
+        error = lane.error
         obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
         reader, pipe = lane.reader, lane.pipe
@@ -257,7 +257,7 @@ class StallWatch:
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
             is_passed_over=reader is not None and _answers(lane) - seen.answers > TURNS_MIN * len(reader),
             awaits_commit=lane.pin.is_held or lane.packer.needs_pin,
-            transactional_id="" if producer is None else producer.transactional_id,
+            transactional_id=lane.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*lane.source) is not None,
             target_has_leader=self._target.leader(*lane.target) is not None,
         )

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 
 from mirrorflow_core.errors import (
     MirrorFlowError,
@@ -36,7 +37,7 @@ from mirrorflow_core.writer.stream import UNKNOWN_RUN
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import writable_partitions
-from mirrorflow_replicator.copy.copier_context import CopierState
+from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_writer import TaskWriter
@@ -105,7 +106,7 @@ class WriterResumer:
             due = [lane for lane, due_s in self._due.items() if due_s <= now_s]
             for lane in due:
                 del self._due[lane]
-            await self._examine_repeats([lane for lane in due if lane.repeat is not None])
+            await self._examine_repeats({lane: lane.repeat for lane in due if lane.repeat is not None})
             held = await self._held([lane for lane in due if self._has_no_start(lane)])
             for lane in due:
                 if lane not in held:
@@ -137,34 +138,33 @@ class WriterResumer:
             self._later(lane, BACK_OFF_S[1])
         return held
 
-    async def _examine_repeats(self, lanes: Sequence[PartitionCopier]) -> None:
+    async def _examine_repeats(self, repeats: Mapping[PartitionCopier, Repeat]) -> None:
         """End the task after answers that the leader had plain batches already: none was sent twice.
 
         Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
         """
-        if not lanes:
+        if not repeats:
             return
         try:
-            examined = await asyncio.gather(*(self._was_stamped(lane) for lane in lanes))
+            examined = await asyncio.gather(*starmap(self._was_stamped, repeats.items()))
         except MirrorFlowError as error:
             log.warning("%s", error)
-            for lane in lanes:
+            for lane in repeats:
                 self._later(lane, BACK_OFF_S[1])
             return
-        foreign = [lane for lane, was_stamped in zip(lanes, examined, strict=True) if not was_stamped]
-        self._stamped.update(lane.target_topic for lane in lanes if lane not in foreign)
+        foreign = [lane for lane, was_stamped in zip(repeats, examined, strict=True) if not was_stamped]
+        self._stamped.update(lane.target_topic for lane in repeats if lane not in foreign)
         for lane in foreign:
-            lane.note_foreign_repeat()
+            lane.note_foreign(repeats[lane])
             log.warning(
                 "Another producer writes to %s with the producer id %d of this flow. Its records stay; ours follow them.",
                 lane.target,
                 self._start.producers.plain.producer_id,
             )
-        self._end_task(f"{lanes[0].target} has other batches with our numbers, or LogAppendTime")
+        self._end_task(f"{next(iter(repeats)).target} has other batches with our numbers, or LogAppendTime")
 
-    async def _was_stamped(self, lane: PartitionCopier) -> bool:
-        assert lane.repeat is not None
-        at = lane.repeat.base_offset
+    async def _was_stamped(self, lane: PartitionCopier, repeat: Repeat) -> bool:
+        at = repeat.base_offset
         batches = batches_between(self._target, lane.target, at, at + 1)
         return any([batch.is_log_append_time async for batch, _ in batches])
 

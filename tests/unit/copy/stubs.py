@@ -31,6 +31,7 @@ def context_at(
         changed=changed,
         clock_ms=lambda: now_ms,
         writer=writer,
+        plain_producer=PRODUCERS[Form.PLAIN],
         unfenced_why=unfenced_why,
     )
 

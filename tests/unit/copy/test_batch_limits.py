@@ -15,6 +15,7 @@ from mirrorflow_replicator.copy import partition_errors
 from mirrorflow_replicator.copy.batch_packer import Packer
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_errors import BatchLimits
+from tests.unit.copy.test_batch_packer import WRITER
 
 SEVERAL = Span(first=0, count=8, base_offset=40, next_offset=48, max_timestamp=0, size_bytes=900)
 ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, size_bytes=900)
@@ -25,7 +26,7 @@ class FakeLane:
 
     def __init__(self, target_topic: str = "east.orders") -> None:
         self.target_topic = target_topic
-        self.packer = Packer("orders", 2, target_topic)
+        self.packer = Packer("orders", 2, target_topic, WRITER)
         self.state = CopierState.COPYING
         self.error: MirrorFlowError | None = None
         self.doubts = 0

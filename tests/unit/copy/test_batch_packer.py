@@ -35,8 +35,7 @@ def stream_at(offset, ordinal=0):
 
 
 def packer_of(batches, *, max_bytes=1 << 20, codecs_allowed=None):
-    packer = Packer("orders", 2, "east.orders")
-    packer.producer = WRITER
+    packer = Packer("orders", 2, "east.orders", WRITER)
     packer.limit = BatchLimit(max_batch_bytes=max_bytes, compression_type="producer")
     packer.codecs_allowed = codecs_allowed
     for batch in batches:

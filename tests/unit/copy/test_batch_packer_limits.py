@@ -63,8 +63,7 @@ class Target:
 
 def copy(source: list[bytes], target: Target) -> RecordTooLargeError | None:
     """Copy all batches of *source*, learning as `copy.partition_errors` does; the error that stops the partition."""
-    packer = Packer("orders", 2, "east.orders")
-    packer.producer = WRITER
+    packer = Packer("orders", 2, "east.orders", WRITER)
     stream = stream_at(0)
     told = None
     _fetch(source, packer, stream)
@@ -235,8 +234,8 @@ def test_no_batch_holds_records_from_both_sides_of_a_cut(counts, data):
     """Whatever is merged or sent as it is: every record once and in order."""
     source = source_of(*((NONE, alike(count, 10)) for count in counts))
     cut_at = data.draw(st.integers(0, sum(counts)))
-    packer = Packer("orders", 2, "east.orders")
-    packer.producer, packer.cut_at = WRITER, cut_at
+    packer = Packer("orders", 2, "east.orders", WRITER)
+    packer.cut_at = cut_at
     stream = stream_at(0)
     _fetch(source, packer, stream)
 

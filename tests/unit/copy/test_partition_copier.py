@@ -151,6 +151,7 @@ class Copier:
             changed=lambda _: None,
             clock_ms=lambda: self.now_ms,
             writer=self.writer,
+            plain_producer=start.producers.plain,
             syncs=self.syncs,
             unfenced_why=self.unfenced_why,
         )
