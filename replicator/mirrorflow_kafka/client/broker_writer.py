@@ -5,7 +5,7 @@ after replication; hence several connections. A request may hold one batch per p
 
 Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
 by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
-(the copier must find out where to continue first). `copy.partition_copier` handles refusals.
+(the copier must find out where to continue first). `copy.partition_writer` handles refusals.
 """
 
 import asyncio
@@ -34,6 +34,13 @@ IN_FLIGHT_REQUESTS_MAX = 512
 REQUEST_BYTES_MAX = 2 << 20  # a request takes no further batch once it has this many bytes
 REQUEST_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms: how long the leader waits for its replicas
 RETRY_S = 0.2
+
+
+class ConnectedPartition(Protocol):
+    """The interface of a partition that is to be written through a `Pipe`."""
+
+    def connected(self) -> None:
+        """There is a new connection to the leader: probe it before writing."""
 
 
 class WrittenPartition(Protocol):
@@ -66,9 +73,6 @@ class WrittenPartition(Protocol):
     def lost(self) -> None:
         """The oldest in-flight batch got no response: it may or may not be in the target."""
 
-    def connected(self) -> None:
-        """There is a new connection to the leader: probe it before writing."""
-
 
 class Pipe:
     """One connection of a writer, with the partitions that use it; it reconnects by itself."""
@@ -87,7 +91,7 @@ class Pipe:
         self._index = index
         self._awake = awake
         self._on_error = on_error
-        self._partitions: set[WrittenPartition] = set()
+        self._partitions: set[ConnectedPartition] = set()
         self._wanted = asyncio.Event()
         self._ready: dict[WrittenPartition, None] = {}
         self._connection: Connection | None = None
@@ -106,15 +110,17 @@ class Pipe:
     def is_connected(self) -> bool:
         return self._connection is not None and self._connection.is_open
 
-    def add(self, partition: WrittenPartition) -> None:
+    def add(self, partition: ConnectedPartition) -> None:
         self._partitions.add(partition)
         self._wanted.set()
         if self.is_connected:
             partition.connected()
 
-    def remove(self, partition: WrittenPartition) -> None:
+    def remove(self, partition: ConnectedPartition, written: WrittenPartition | None) -> None:
+        """Forget *partition*; *written* sends its batches, if it has begun."""
         self._partitions.discard(partition)
-        self._ready.pop(partition, None)
+        if written is not None:
+            self._ready.pop(written, None)
 
     def ready(self, partition: WrittenPartition) -> None:
         """Note that *partition* has something to send; `pump` sends it."""

@@ -59,7 +59,7 @@ class BrokerRoutes:
         if lane.reader is not None:
             lane.reader.remove(lane.topic, lane.partition)
         if lane.pipe is not None:
-            lane.pipe.remove(lane)
+            lane.pipe.remove(lane, lane.writing)
 
     def stale(self, lane: PartitionCopier) -> None:
         """Looks up the leaders of *lane* again, because a broker does not lead it any more."""
@@ -190,11 +190,11 @@ class BrokerRoutes:
                 lane.doubt()  # the same leader was elected again: it may have lost records
             return
         if lane.pipe is not None:
-            lane.pipe.remove(lane)
+            lane.pipe.remove(lane, lane.writing)
         lane.write_through(pipe)
         pipe.add(lane)
 
 
 def _is_another(found: TopicMetadata, lane: PartitionCopier) -> bool:
-    known = "" if lane.map_stream is None else lane.map_stream.source_topic_id
+    known = "" if lane.writing is None else lane.writing.map_stream.source_topic_id
     return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known

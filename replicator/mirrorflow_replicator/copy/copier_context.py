@@ -14,6 +14,7 @@ from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS
 if TYPE_CHECKING:
     from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+    from mirrorflow_replicator.copy.partition_writer import PartitionWriter
     from mirrorflow_replicator.copy.task_writer import TaskWriter
 
 PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default, until the target was asked
@@ -76,13 +77,13 @@ class CopierContext:
         limit_ms = self.plain_age_limit_ms
         return self.now_ms - limit_ms if limit_ms else ANY_AGE_MS
 
-    def may_be_another(self, lane: "PartitionCopier") -> bool:
+    def may_be_another(self, writing: "PartitionWriter") -> bool:
         """Returns whether an answer with a timestamp may be about another batch than the one sent.
 
         Not in transactions. The timestamp itself does not matter: another producer may have written in the same
         millisecond.
         """
-        return lane.form is not None and lane.form.is_plain and lane.target_topic not in self.stamped
+        return writing.form.is_plain and writing.target_topic not in self.stamped
 
     def count_buffered(self, bytes_more: int) -> None:
         """Count what was fetched and not yet sent, over all partitions."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key, encode_map, encode_map_key
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.offset_map import FIRST_EPOCH, OffsetMap, PartitionMap
+from mirrorflow_core.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import Sync
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.wire.records import Record
@@ -90,10 +90,8 @@ class OffsetMaps:
             f"Offsets are translated by offset syncs alone, because {self._log.where} cannot be used: {self._problem}",
         )
 
-    def of(self, lane: "PartitionCopier", pair: OffsetPair) -> PartitionMap:
-        """Returns the map of *lane*; *pair* is the last record on the target."""
-        stream = lane.map_stream
-        assert stream is not None
+    def of(self, lane: "PartitionCopier", stream: MapStream, pair: OffsetPair) -> PartitionMap:
+        """Returns the map of *lane*, which copies *stream*; *pair* is the last record on the target."""
         known = self._maps.get(lane)
         if known is None:
             known = self._maps[lane] = PartitionMap(stream, pair)

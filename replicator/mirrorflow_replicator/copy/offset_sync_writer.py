@@ -23,7 +23,7 @@ from mirrorflow_core.connect.mirror_records import (
     encode_offset_sync_value,
 )
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.offset_map import PartitionMap
+from mirrorflow_core.offset_map import MapStream, PartitionMap
 from mirrorflow_core.offset_syncs import PartitionSyncs, Sync
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import OffsetSyncSettings
@@ -133,11 +133,13 @@ class OffsetSyncWriter:
             self._due[lane] = told.syncs
             self._wake.set()
 
-    def aligned(self, lane: "PartitionCopier", pair: OffsetPair, *, was_cut_off: bool) -> None:
+    def aligned(
+        self, lane: "PartitionCopier", stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
+    ) -> None:
         """Notes that *lane* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
         told = self._lanes.setdefault(lane, _Told(self._lag_max))
         if self._maps is not None:
-            told.runs = self._maps.of(lane, pair)
+            told.runs = self._maps.of(lane, stream, pair)
         syncs = told.syncs
         if (
             was_cut_off

@@ -256,7 +256,7 @@ class StallWatch:
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
             is_passed_over=reader is not None and _answers(lane) - seen.answers > TURNS_MIN * len(reader),
-            awaits_commit=lane.pin.is_held or lane.packer.needs_pin,
+            awaits_commit=lane.is_held or lane.packer.needs_pin,
             transactional_id=lane.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*lane.source) is not None,
             target_has_leader=self._target.leader(*lane.target) is not None,
@@ -284,7 +284,7 @@ def _source_offset(lane: PartitionCopier) -> int:
 
 
 def _has_unsent(lane: PartitionCopier) -> bool:
-    return bool(lane.packer) or not lane.is_drained or lane.pin.is_held
+    return bool(lane.packer) or not lane.is_drained or lane.is_held
 
 
 def _answers(lane: PartitionCopier) -> int:

@@ -41,6 +41,7 @@ from mirrorflow_kafka.client.error_codes import (
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_writer import FINAL_CODES, TIMES_AVERAGED
 from mirrorflow_replicator.process import now_ms
 
@@ -73,12 +74,12 @@ class TaskTransaction:
         self._pump = pump
         self._end_task = end_task
         self._is_over = False
-        self._wanted: dict[PartitionCopier, None] = {}
-        self._members: dict[PartitionCopier, None] = {}
-        self._stored: dict[PartitionCopier, WriterPosition] = {}
-        self._changing: dict[PartitionCopier, int] = {}  # with `doubts`; they wait for another form
-        self._due: dict[PartitionCopier, None] = {}  # whose positions are to be stored
-        self._draining: set[PartitionCopier] = set()
+        self._wanted: dict[PartitionWriter, None] = {}
+        self._members: dict[PartitionWriter, None] = {}
+        self._stored: dict[PartitionWriter, WriterPosition] = {}
+        self._changing: dict[PartitionWriter, int] = {}  # with `doubts`; they wait for another form
+        self._due: dict[PartitionWriter, None] = {}  # whose positions are to be stored
+        self._draining: set[PartitionWriter] = set()
         self._drained = asyncio.Event()
         self._wake = asyncio.Event()
         self._began_s = self._ended_s = self._touched_s = time.monotonic()
@@ -92,24 +93,23 @@ class TaskTransaction:
 
     # -- called by the partition copiers
 
-    def want(self, lane: PartitionCopier) -> None:
-        """Take *lane* in, because it has records to write, or let it change its form."""
-        form = lane.form
-        if form is not None and form.change is not None:
-            self._changing[lane] = lane.doubts
-        elif form is None or not form.is_plain:
-            self._wanted[lane] = None
+    def want(self, writing: PartitionWriter) -> None:
+        """Take *writing* in, because it has records to write, or let it change its form."""
+        if writing.form.change is not None:
+            self._changing[writing] = writing.lane.doubts
+        elif not writing.form.is_plain:
+            self._wanted[writing] = None
         self._wake.set()
 
-    def emptied(self, lane: PartitionCopier) -> None:
-        """Note that *lane*, which is held for a commit, has nothing in flight any more."""
-        self._draining.discard(lane)
+    def emptied(self, writing: PartitionWriter) -> None:
+        """Note that *writing*, which is held for a commit, has nothing in flight any more."""
+        self._draining.discard(writing)
         if not self._draining:
             self._drained.set()
 
     def progressed(self, lane: PartitionCopier) -> None:
         """Note that *lane* may have written everything that its source has."""
-        if lane in self._members and _is_idle(lane):
+        if lane.writing in self._members and _is_idle(lane.writing):
             self._wake.set()
 
     def refused(self, code: int) -> None:
@@ -121,9 +121,9 @@ class TaskTransaction:
         """End the task: only another producer can have ended its transaction."""
         self._end("its transaction was ended by another process")
 
-    def includes(self, lane: PartitionCopier) -> bool:
-        """Return whether the open transaction has *lane*."""
-        return lane in self._members
+    def includes(self, writing: PartitionWriter) -> bool:
+        """Return whether the open transaction has *writing*."""
+        return writing in self._members
 
     async def finish(self, timeout_s: float) -> None:
         """Commit at once, before partitions are given up."""
@@ -140,7 +140,7 @@ class TaskTransaction:
         if left:
             await self._store_left(lanes)
             return
-        self._due |= dict.fromkeys(lane for lane in lanes if lane.form is not None and lane.form.is_plain)
+        self._due |= dict.fromkeys(one for one in _begun(lanes) if one.form.is_plain)
         self._wake.set()
 
     def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
@@ -149,10 +149,9 @@ class TaskTransaction:
         It is marked as left where another producer has written a batch with our next number: none of ours follows.
         """
         return [
-            self._position(lane, is_left=lane.repeat is not None and lane.repeat.is_foreign)
-            for lane in lanes
-            if lane.form is not None and lane.form.is_plain and lane.source in self._points
-            if lane.stream is not None and not lane.stream.has_fallen_back
+            self._position(one, is_left=one.repeat is not None and one.repeat.is_foreign)
+            for one in _begun(lanes)
+            if one.form.is_plain and one.source in self._points and not one.stream.has_fallen_back
         ]
 
     async def _store_left(self, lanes: Iterable[PartitionCopier]) -> None:
@@ -161,11 +160,11 @@ class TaskTransaction:
             if self._is_over or self._members:
                 return  # the next start asks the target
             known = [lane for lane in lanes if lane.source in self._points and lane.is_drained]
-            lanes = [lane for lane in known if not _has_doubts(lane)]
+            lanes = [lane for lane in known if lane.writing is None or not lane.writing.has_doubts]
             await self._ask_leaders(lanes)
             if lanes and not self._is_over:
                 transactional = self._producers.transactional
-                positions = [self._position(lane, is_left=True) for lane in lanes]
+                positions = [self._position(one, is_left=True) for one in _begun(lanes)]
                 await self._transactions.store_positions(transactional, positions)
                 await self._transactions.end(transactional, commit=True)
 
@@ -210,7 +209,7 @@ class TaskTransaction:
         if not self._members:
             return soonest_s
         latest_s = self._began_s + commit_interval_ms(commit_ms) / 1000
-        if all(_is_idle(lane) for lane in self._members):
+        if all(map(_is_idle, self._members)):
             return min(latest_s, max(self._began_s, soonest_s))
         return latest_s
 
@@ -223,9 +222,9 @@ class TaskTransaction:
         if self._has_work and time.monotonic() >= self._due_s:
             await self._commit()
         if self._wanted and not self._is_over:
-            lanes = list(self._wanted)
+            wanted = list(self._wanted)
             self._wanted.clear()
-            await self._join(lanes)
+            await self._join(wanted)
         if time.monotonic() >= self._touch_due_s:
             await self._touch()
 
@@ -237,40 +236,41 @@ class TaskTransaction:
             if isinstance(answer := await self._transactions.run(Transaction(producer)), Refused):
                 self._end(f"{producer.transactional_id} was refused with {name_of(answer.error_code)}")
 
-    async def _join(self, lanes: Sequence[PartitionCopier]) -> None:
-        """Add *lanes* to the transaction; returns when the markers of the previous one are written."""
-        doubts = {lane: lane.doubts for lane in lanes if lane.state is CopierState.COPYING}
+    async def _join(self, wanted: Sequence[PartitionWriter]) -> None:
+        """Add *wanted* to the transaction; returns when the markers of the previous one are written."""
+        doubts = {one: one.lane.doubts for one in wanted if one.lane.state is CopierState.COPYING}
         if not doubts:
             return
         if not self._members:
-            positions = [self._position(lane) for lane in doubts]
+            positions = [self._position(one) for one in doubts]
             await self._transactions.begin_transaction(self._producers.transactional, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
-        await self._ask_leaders(doubts)
+        await self._ask_leaders(one.lane for one in doubts)
         if not self._is_over:
-            self._admit(doubts, await self._add([lane.target for lane in doubts]))
+            self._admit(doubts, await self._add([one.target for one in doubts]))
 
     async def _add(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         producer = self._producers.transactional
         return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
 
-    def _admit(self, doubts: Mapping[PartitionCopier, int], codes: Mapping[TopicPartition, int]) -> None:
+    def _admit(self, doubts: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
         """Handle the coordinator's answers; *doubts* has the `doubts` of the copiers when it was asked."""
         for code in codes.values():
             if code in _OF_TRANSACTIONAL_ID:
                 subject = self._producers.transactional.transactional_id
                 raise_for(code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=subject)
-        for lane, doubts_then in doubts.items():
-            code = codes.get(lane.target, OPERATION_NOT_ATTEMPTED)
+        for writing, doubts_then in doubts.items():
+            lane = writing.lane
+            code = codes.get(writing.target, OPERATION_NOT_ATTEMPTED)
             if code == NONE:
                 if not self._members:
                     self._began_s = time.monotonic()
-                self._members[lane] = None
+                self._members[writing] = None
                 if lane.state is CopierState.COPYING and lane.doubts == doubts_then:
-                    lane.pin.join()
+                    writing.join()
             elif code == OPERATION_NOT_ATTEMPTED:
-                self.want(lane)
+                self.want(writing)
             elif is_metadata_stale(code):
                 lane.doubt()
             else:
@@ -286,39 +286,39 @@ class TaskTransaction:
 
     async def _commit(self) -> None:
         began_s = time.monotonic()
-        lanes = list(self._members)
-        for lane in lanes:
-            lane.pin.hold()
-        await self._drain(lanes)
-        if self._has_problem(lanes):
+        members = list(self._members)
+        for writing in members:
+            writing.hold()
+        await self._drain(members)
+        if self._has_problem(members):
             return  # an answer that comes later is not in the positions
         changes = self._ready_changes()
-        doubts = {lane: lane.doubts for lane in lanes}
-        due = [lane for lane in self._due if lane.stream is not None and not _has_doubts(lane)]
+        doubts = {one: one.lane.doubts for one in members}
+        due = [one for one in self._due if not one.has_doubts]
         self._due.clear()
-        begun = [lane for lane in lanes if lane.stream is not None]
         positions = {
-            lane: self._position(lane, changes.get(lane)) for lane in dict.fromkeys([*begun, *changes, *due])
+            one: self._position(one, changes.get(one)) for one in dict.fromkeys([*members, *changes, *due])
         }
         transactional = self._producers.transactional
-        await self._ask_leaders(positions)
-        if not self._has_problem([*lanes, *changes]) and positions:
+        await self._ask_leaders(one.lane for one in positions)
+        if not self._has_problem([*members, *changes]) and positions:
             await self._transactions.store_positions(transactional, positions.values())
-        if self._has_problem([*lanes, *changes]):
+        if self._has_problem([*members, *changes]):
             return
         if positions:
             await self._transactions.end(transactional, commit=True)
         self._members.clear()
         self._stored |= positions
-        for lane, position in positions.items():
-            lane.committed(position.next_source_offset)
-        for lane in lanes:
+        for writing, position in positions.items():
+            writing.committed(position.next_source_offset)
+        for writing in members:
             # A plain batch does not wait for the marker, as the next batch in a transaction does.
-            lane.pin.release(marked=doubts[lane] == lane.doubts and lane not in changes)
-        for lane, change in changes.items():
-            if lane.form is not None and lane.form.change is change:
-                lane.change_form(change)
-                lane.pin.release(marked=False)
+            is_marked = doubts[writing] == writing.lane.doubts and writing not in changes
+            writing.release(marked=is_marked)
+        for writing, change in changes.items():
+            if writing.form.change is change:
+                writing.change_form(change)
+                writing.release(marked=False)
         self._ended_s = time.monotonic()
         self._commit_s = self._ended_s - began_s
         self.took_ms.append(self._commit_s * 1000)
@@ -335,56 +335,55 @@ class TaskTransaction:
             if epochs[target] > lane.target_epoch and not self._is_over:
                 self._end(f"{target} has another leader")
 
-    def _ready_changes(self) -> dict[PartitionCopier, ChangeForm]:
+    def _ready_changes(self) -> dict[PartitionWriter, ChangeForm]:
         """Return the changes of form that are still wanted; everything before them is acknowledged."""
         found = {
-            lane: lane.form.change
-            for lane, doubts in self._changing.items()
-            if lane.form is not None and lane.form.change is not None
-            if lane.state is CopierState.COPYING
-            and lane.doubts == doubts
-            and lane.is_drained
-            and not _has_doubts(lane)
+            one: one.form.change
+            for one, doubts in self._changing.items()
+            if one.form.change is not None
+            and one.lane.state is CopierState.COPYING
+            and one.lane.doubts == doubts
+            and one.is_drained
+            and not one.has_doubts
         }
         self._changing.clear()
         return found
 
-    async def _drain(self, lanes: Iterable[PartitionCopier]) -> None:
-        self._draining = {lane for lane in lanes if not lane.is_drained}
+    async def _drain(self, members: Iterable[PartitionWriter]) -> None:
+        self._draining = {one for one in members if not one.is_drained}
         self._drained.clear()
         if self._draining:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     await self._drained.wait()
 
-    def _has_problem(self, lanes: Iterable[PartitionCopier]) -> bool:
-        """Return whether the transaction of *lanes* must not be committed; the task ends then."""
-        for lane in lanes:
+    def _has_problem(self, members: Iterable[PartitionWriter]) -> bool:
+        """Return whether the transaction of *members* must not be committed; the task ends then."""
+        for one in members:
             why = why_start_ends(
-                lane.target,
-                lane.stream,
-                has_lost_answers=not lane.is_drained or lane.lost_batches > 0,
-                has_new_leader=self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch,
+                one.target,
+                one.stream,
+                has_lost_answers=not one.is_drained or one.lost_batches > 0,
+                has_new_leader=self._target.metadata.leader_epoch(*one.target) > one.lane.target_epoch,
             )
             if why and not self._is_over:
                 self._end(why)
         return self._is_over
 
     def _position(
-        self, lane: PartitionCopier, change: ChangeForm | None = None, *, is_left: bool = False
+        self, writing: PartitionWriter, change: ChangeForm | None = None, *, is_left: bool = False
     ) -> WriterPosition:
         """Return the position behind what is acknowledged, or at *change*."""
-        point, stored, form = self._points[lane.source], self._stored.get(lane), lane.form
-        point = replace(point, target_end=point.records_end)
-        assert form is not None
+        start, stored, form = self._points[writing.source], self._stored.get(writing), writing.form
+        at = writing.stream.delivered
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
-        java_offset = (point if stored is None else stored).next_source_offset - 1
-        if lane.stream is not None:
-            at = lane.stream.delivered
-            java_offset = at.source_offset if is_left or form.is_plain else java_offset
-            point = point_behind(
-                point, lane.stream, sequence=form.plain_sequence(at.ordinal), target_epoch=lane.target_epoch
-            )
+        settled = (start if stored is None else stored).next_source_offset - 1
+        point = point_behind(
+            start,
+            writing.stream,
+            sequence=form.plain_sequence(at.ordinal),
+            target_epoch=writing.lane.target_epoch,
+        )
         if change is not None:
             point = replace(
                 point,
@@ -393,23 +392,23 @@ class TaskTransaction:
                 epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
             )
         return position_at(
-            lane.source,
+            writing.source,
             point,
             self._producers,
             form=form.form if change is None else change.form,
             time_ms=now_ms(),
-            java_offset=java_offset,
-            topic_ids=self._topic_ids.get(lane.topic, TopicIds()),
+            java_offset=at.source_offset if is_left or form.is_plain else settled,
+            topic_ids=self._topic_ids.get(writing.source.topic, TopicIds()),
             left=is_left,
         )
 
 
-def _has_doubts(lane: PartitionCopier) -> bool:
-    """Return whether what counts as acknowledged may not be in the target, or is not all that is there."""
-    has_fallen_back = lane.stream is not None and lane.stream.has_fallen_back
-    return bool(lane.lost_batches or lane.repeat or has_fallen_back)
+def _begun(lanes: Iterable[PartitionCopier]) -> list[PartitionWriter]:
+    """Return the writers of those of *lanes* that have begun."""
+    return [lane.writing for lane in lanes if lane.writing is not None]
 
 
-def _is_idle(lane: PartitionCopier) -> bool:
-    """Return whether *lane* has written everything that its source is known to have."""
-    return lane.is_drained and not lane.packer and lane.cursor.offset >= lane.cursor.end_offset
+def _is_idle(writing: PartitionWriter) -> bool:
+    """Return whether *writing* has written everything that its source is known to have."""
+    cursor = writing.lane.cursor
+    return writing.is_drained and not writing.packer and cursor.offset >= cursor.end_offset

@@ -13,6 +13,7 @@ from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.process import now_ms
 
 TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
@@ -40,11 +41,11 @@ class TaskWriter(Protocol):
     def keep_ids(self, expires_s: float) -> None:
         """Use the ids often enough for a coordinator that forgets them after *expires_s*."""
 
-    def want(self, lane: PartitionCopier) -> None:
-        """Take *lane* into the transaction, because it has records to write, or let it change its form."""
+    def want(self, writing: PartitionWriter) -> None:
+        """Take *writing* into the transaction, because it has records to write, or let it change its form."""
 
-    def emptied(self, lane: PartitionCopier) -> None:
-        """Note that *lane*, which is held for a commit, has nothing in flight any more."""
+    def emptied(self, writing: PartitionWriter) -> None:
+        """Note that *writing*, which is held for a commit, has nothing in flight any more."""
 
     def progressed(self, lane: PartitionCopier) -> None:
         """Note that *lane* may have written everything that its source has."""
@@ -55,8 +56,8 @@ class TaskWriter(Protocol):
     def ended_elsewhere(self) -> None:
         """End the task: only another producer can have ended its transaction."""
 
-    def includes(self, lane: PartitionCopier) -> bool:
-        """Return whether the open transaction has *lane*."""
+    def includes(self, writing: PartitionWriter) -> bool:
+        """Return whether the open transaction has *writing*."""
 
     async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
         """Store the positions of *lanes*; *left*: they are given up. Raises ClusterError."""
@@ -83,10 +84,10 @@ class UnfencedWriter:
     def keep_ids(self, expires_s: float) -> None:
         """It has no transactional ids."""
 
-    def want(self, lane: PartitionCopier) -> None:
+    def want(self, writing: PartitionWriter) -> None:
         """There is no transaction, and no form but plain batches."""
 
-    def emptied(self, lane: PartitionCopier) -> None:
+    def emptied(self, writing: PartitionWriter) -> None:
         """No partition is held for a commit."""
 
     def progressed(self, lane: PartitionCopier) -> None:
@@ -101,7 +102,7 @@ class UnfencedWriter:
         """End the task: the leader takes the producer for a transactional one."""
         self._end_task("the target answered INVALID_TXN_STATE")
 
-    def includes(self, lane: PartitionCopier) -> bool:
+    def includes(self, writing: PartitionWriter) -> bool:
         """Return False."""
         return False
 

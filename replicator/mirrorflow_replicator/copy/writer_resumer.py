@@ -33,13 +33,15 @@ from mirrorflow_core.writer.flow_plan import (
 )
 from mirrorflow_core.writer.position import Form
 from mirrorflow_core.writer.start_end import why_start_ends
-from mirrorflow_core.writer.stream import UNKNOWN_RUN
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import writable_partitions
 from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_writer import TaskWriter
 
 REFUSALS_IN_A_ROW = 2
@@ -106,7 +108,8 @@ class WriterResumer:
             due = [lane for lane, due_s in self._due.items() if due_s <= now_s]
             for lane in due:
                 del self._due[lane]
-            await self._examine_repeats({lane: lane.repeat for lane in due if lane.repeat is not None})
+            writings = [lane.writing for lane in due if lane.writing is not None]
+            await self._examine_repeats({one: one.repeat for one in writings if one.repeat is not None})
             held = await self._held([lane for lane in due if self._has_no_start(lane)])
             for lane in due:
                 if lane not in held:
@@ -138,7 +141,7 @@ class WriterResumer:
             self._later(lane, BACK_OFF_S[1])
         return held
 
-    async def _examine_repeats(self, repeats: Mapping[PartitionCopier, Repeat]) -> None:
+    async def _examine_repeats(self, repeats: Mapping[PartitionWriter, Repeat]) -> None:
         """End the task after answers that the leader had plain batches already: none was sent twice.
 
         Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
@@ -149,23 +152,23 @@ class WriterResumer:
             examined = await asyncio.gather(*starmap(self._was_stamped, repeats.items()))
         except MirrorFlowError as error:
             log.warning("%s", error)
-            for lane in repeats:
-                self._later(lane, BACK_OFF_S[1])
+            for writing in repeats:
+                self._later(writing.lane, BACK_OFF_S[1])
             return
-        foreign = [lane for lane, was_stamped in zip(repeats, examined, strict=True) if not was_stamped]
-        self._stamped.update(lane.target_topic for lane in repeats if lane not in foreign)
-        for lane in foreign:
-            lane.note_foreign(repeats[lane])
+        foreign = [one for one, was_stamped in zip(repeats, examined, strict=True) if not was_stamped]
+        self._stamped.update(one.target_topic for one in repeats if one not in foreign)
+        for writing in foreign:
+            writing.note_foreign(repeats[writing])
             log.warning(
                 "Another producer writes to %s with the producer id %d of this flow. Its records stay; ours follow them.",
-                lane.target,
+                writing.target,
                 self._start.producers.plain.producer_id,
             )
         self._end_task(f"{next(iter(repeats)).target} has other batches with our numbers, or LogAppendTime")
 
-    async def _was_stamped(self, lane: PartitionCopier, repeat: Repeat) -> bool:
+    async def _was_stamped(self, writing: PartitionWriter, repeat: Repeat) -> bool:
         at = repeat.base_offset
-        batches = batches_between(self._target, lane.target, at, at + 1)
+        batches = batches_between(self._target, writing.target, at, at + 1)
         return any([batch.is_log_append_time async for batch, _ in batches])
 
     def _serve(self, lane: PartitionCopier) -> None:
@@ -178,10 +181,10 @@ class WriterResumer:
             return  # the connection brings it here again
         elif why := self._reason_to_end(lane):
             self._end_task(why)
-        elif lane.stream is None:
-            self._begin(lane, self._start.points[lane.source])
+        elif lane.writing is None:
+            self._begin(lane, lane.pipe, self._start.points[lane.source])
         else:
-            self._continue(lane, lane.stream.delivered)
+            self._continue(lane, lane.writing)
 
     def _reason_to_end(self, lane: PartitionCopier) -> str:
         """Return why *lane* cannot continue in this start of the task; "" if it can."""
@@ -194,17 +197,21 @@ class WriterResumer:
             return f"topic {lane.topic} was created again"
         if _is_another(ids.target, self._target.metadata.topic_id(lane.target_topic)):
             return f"topic {lane.target_topic} was created again"
+        writing = lane.writing
+        has_new_leader = self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch
+        if writing is None:
+            return why_start_ends(lane.target, None, has_lost_answers=False, has_new_leader=has_new_leader)
         return why_start_ends(
             lane.target,
-            lane.stream,
-            has_lost_answers=lane.lost_batches > 0,
-            has_new_leader=self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch,
-            has_repeat=lane.repeat is not None,
-            refused_next=lane.refused_next,
+            writing.stream,
+            has_lost_answers=writing.lost_batches > 0,
+            has_new_leader=has_new_leader,
+            has_repeat=writing.repeat is not None,
+            refused_next=writing.refused_next,
             has_diverged=lane.obstacle is not None and lane.obstacle.kind is ObstacleKind.DIVERGED,
         )
 
-    def _begin(self, lane: PartitionCopier, point: WritePoint) -> None:
+    def _begin(self, lane: PartitionCopier, pipe: Pipe, point: WritePoint) -> None:
         map_stream = MapStream(
             point.counting,
             self._source.metadata.topic_id(lane.topic),
@@ -212,17 +219,17 @@ class WriterResumer:
         )
         is_fenced = not self._start.unfenced_why
         form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=lane.form)
-        lane.begin(form, map_stream)
-        if (loss := self._start.losses.get(lane.source)) is not None:
-            lane.go_on_after(self._lost(lane, loss))
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
         )
-        self._continue(lane, pair, point)
-        if lane.stream is not None:
-            lane.stream.pass_markers(point.target_end - point.records_end)
+        if (loss := self._start.losses.get(lane.source)) is not None:
+            lane.go_on_after(self._lost(lane, loss))
+        writing = PartitionWriter(lane, pipe, form, Stream(pair, point.epoch_run), map_stream)
+        lane.resume(writing, pair, was_cut_off=point.was_cut_off)
+        writing.stream.pass_markers(point.target_end - point.records_end)
 
-    def _continue(self, lane: PartitionCopier, pair: OffsetPair, point: WritePoint | None = None) -> None:
+    def _continue(self, lane: PartitionCopier, writing: PartitionWriter) -> None:
+        pair = writing.stream.delivered
         if (loss := lane.take_loss()) is not None:
             error = self._source_lost(lane, *loss)
             if self._on_loss is LossPolicy.FAIL:
@@ -234,12 +241,8 @@ class WriterResumer:
             lane.go_on_after(skip.error, lost_records=skip.next_offset - pair.source_offset - 1)
             lane.note_progress()
             pair = _jump(pair, skip.next_offset)
-        lane.resume(
-            pair,
-            is_open=self._writer.includes(lane),
-            epoch_run=UNKNOWN_RUN if point is None else point.epoch_run,
-            was_cut_off=point is not None and point.was_cut_off,
-        )
+        writing.form.rewind(pair.source_offset + 1)
+        lane.resume(writing, pair, is_open=self._writer.includes(writing))
 
     # -- errors
 

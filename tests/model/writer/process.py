@@ -2,7 +2,7 @@
 
 `mirrorflow_core.writer` decides how the flow is taken and when a start of a task ends, `FormTracker` and `Stream` how each
 partition is written. What is here is the shell: it fetches, sends and runs transactions, as `mirrorflow_replicator.copy` does
-(`partition_copier`, `writer_resumer`, `task_transaction`).
+(`partition_copier`, `partition_writer`, `writer_resumer`, `task_transaction`).
 """
 
 import random
@@ -319,7 +319,7 @@ class Task:
             self.why = why
             self.world.events.append(f"{self.world.steps} {self.process.name}: {why}")
 
-    # -- copying: `copy.partition_copier`, `copy.writer_resumer`
+    # -- copying: `copy.partition_copier`, `copy.partition_writer`, `copy.writer_resumer`
 
     def _copy(self) -> Coroutine:
         while not self.why:

@@ -4,16 +4,20 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from mirrorflow_core.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.copier_context import CopierContext
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 
 PRODUCERS = {Form.TRANSACTION: Producer("t", 1, 16), Form.PLAIN: Producer("t-plain", 2, 16)}
+MAP_STREAM = MapStream(0, "s", "t")
 START = OffsetPair(source_offset=99, ordinal=-1, target_offset=-1)
 
 
@@ -36,10 +40,17 @@ def context_at(
     )
 
 
-def begun_copier(around: CopierContext, partition: int = 2) -> PartitionCopier:
-    """A copier that has begun at source offset 100 in plain batches."""
+def begun_writer(around: CopierContext, partition: int = 2) -> PartitionWriter:
+    """The writer of a copier that has begun at source offset 100 in plain batches."""
     lane = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
     point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
-    lane.form = FormTracker(point, PRODUCERS, is_fenced=around.is_fenced)
-    lane.resume(START)
-    return lane
+    form = FormTracker(point, PRODUCERS, is_fenced=around.is_fenced)
+    pipe: Any = SimpleNamespace(ready=lambda _: None)
+    writing = PartitionWriter(lane, pipe, form, Stream(START), MAP_STREAM)
+    lane.resume(writing, START)
+    return writing
+
+
+def begun_copier(around: CopierContext, partition: int = 2) -> PartitionCopier:
+    """A copier that has begun at source offset 100 in plain batches."""
+    return begun_writer(around, partition).lane

@@ -79,7 +79,7 @@ def lane(doubts: list[int] | None = None) -> Any:
         target_topic="east.t",
         source=TopicPartition("t", 0),
         target=TopicPartition("east.t", 0),
-        map_stream=None,
+        writing=None,
         reader=None,
         pipe=None,
         cursor=ReadCursor(TopicPartition("t", 0), read_committed=False),

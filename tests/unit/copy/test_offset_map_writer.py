@@ -116,7 +116,12 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
     # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
     assert copier.lane.stream is not None
     ordinal = copier.lane.stream.delivered.ordinal + 40
-    syncing.aligned(copier.lane, OffsetPair(end + 39, ordinal, target_end + 39), was_cut_off=True)
+    syncing.aligned(
+        copier.lane,
+        copier.lane.writing.map_stream,
+        OffsetPair(end + 39, ordinal, target_end + 39),
+        was_cut_off=True,
+    )
     syncing.delivered(copier.lane, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
     copier.lane.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
     await syncing.leave([copier.lane])
@@ -132,7 +137,7 @@ async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
     lane, end = copier.lane, copier.source.end
     assert lane.stream is not None
     syncing = syncing_to(topic)
-    syncing.aligned(lane, lane.stream.delivered, was_cut_off=True)
+    syncing.aligned(lane, lane.writing.map_stream, lane.stream.delivered, was_cut_off=True)
     await syncing.leave([lane])
 
     assert topic.maps[ORDERS].place(end) == MappedOffset(end - 100, end - 100)
@@ -203,7 +208,12 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
     syncing = syncing_to(topic, syncs=syncs)
     topic.lost_from[lane.target] = before.runs[-1].downstream + 10
     lane.target_epoch = 7
-    syncing.aligned(lane, newest._replace(target_offset=newest.target_offset + 5), was_cut_off=True)
+    syncing.aligned(
+        lane,
+        lane.writing.map_stream,
+        newest._replace(target_offset=newest.target_offset + 5),
+        was_cut_off=True,
+    )
     await syncing.leave([lane])
 
     known = topic.maps[ORDERS]
@@ -225,7 +235,7 @@ async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_
     lane.target_epoch = 7
     syncs.error = REFUSED
     writes = topic.writes
-    syncing.aligned(lane, lane.stream.delivered, was_cut_off=True)
+    syncing.aligned(lane, lane.writing.map_stream, lane.stream.delivered, was_cut_off=True)
     job = asyncio.create_task(syncing.run())
     syncing.promote([lane])
     await syncs.until(lambda: syncs.attempts)

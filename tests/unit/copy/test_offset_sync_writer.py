@@ -15,6 +15,7 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy import offset_sync_writer as module
 from mirrorflow_replicator.copy.offset_sync_writer import SYNCS_PER_WRITE_MAX, OffsetSyncWriter
+from tests.unit.copy.stubs import MAP_STREAM
 from tests.unit.copy.test_batch_packer import WHEN
 from tests.unit.copy.test_partition_copier import STEPS, disturb, new_copier
 
@@ -194,8 +195,12 @@ async def test_the_place_before_the_first_record_is_no_pair():
     topic, lane = SyncsTopic(), Partition()
     syncing = syncing_to(topic)
 
-    syncing.aligned(lane, OffsetPair(source_offset=99, ordinal=-1, target_offset=7), was_cut_off=True)
-    syncing.aligned(lane, OffsetPair(source_offset=100, ordinal=0, target_offset=-1), was_cut_off=True)
+    syncing.aligned(
+        lane, MAP_STREAM, OffsetPair(source_offset=99, ordinal=-1, target_offset=7), was_cut_off=True
+    )
+    syncing.aligned(
+        lane, MAP_STREAM, OffsetPair(source_offset=100, ordinal=0, target_offset=-1), was_cut_off=True
+    )
     await syncing.leave([lane])
 
     assert not topic.requests
@@ -209,7 +214,7 @@ async def test_the_last_sync_of_a_writer_that_has_not_left_is_written_again():
         syncing = syncing_to(topic)
 
         pair = OffsetPair(source_offset=99, ordinal=9, target_offset=49)
-        syncing.aligned(lane, pair, was_cut_off=was_cut_off)
+        syncing.aligned(lane, MAP_STREAM, pair, was_cut_off=was_cut_off)
         await syncing.leave([lane])
 
         assert topic.syncs == ([(99, 49)] if was_cut_off else [])

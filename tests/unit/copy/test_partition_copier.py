@@ -261,6 +261,12 @@ class Copier:
     # -- what happens
 
     @property
+    def writing(self):
+        """The writer of the copier, which has begun."""
+        assert self.lane.writing is not None
+        return self.lane.writing
+
+    @property
     def is_done(self):
         stream = self.lane.stream
         return (
@@ -295,7 +301,7 @@ class Copier:
     def send(self):
         if self.why_over:
             return
-        data = self.lane.next_batch()
+        data = None if self.lane.writing is None else self.lane.writing.next_batch()
         if data is not None:
             self.flying.append(bytes(data))
 
@@ -303,19 +309,19 @@ class Copier:
         if self.flying:
             answer = self.leader.append(self.flying.popleft(), may_refuse=may_refuse)
             if answer.code:
-                self.lane.refused(answer.code, "")
+                self.writing.refused(answer.code, "")
             else:
-                self.lane.acknowledged(answer.base_offset, answer.append_time_ms)
+                self.writing.acknowledged(answer.base_offset, answer.append_time_ms)
 
     def commit(self):
         """Store the position: in a transaction with the records that are written in it, if any."""
-        if self.why_over or self.lane.form is None:
+        if self.why_over or self.lane.writing is None:
             return
         if self.unfenced_why:
             run(self.writer.store([self.lane], left=False))
             return
         if self.writer._members:
-            self.lane.pin.hold()
+            self.writing.hold()
             while self.flying:
                 self.answer()
         run(self.writer.store([self.lane], left=False))
@@ -327,10 +333,10 @@ class Copier:
         lane = self.lane
         if self.unfenced_why or self.why_over or lane.state is not CopierState.COPYING:
             return
-        if self.writer._wanted.pop(lane, lane) is None:
+        if self.writer._wanted.pop(lane.writing, lane) is None:
             producer = self.writer._producers.transactional
             self.leader.in_transaction[producer.producer_id] = producer.epoch
-            self.writer._admit({lane: lane.doubts}, {lane.target: 0})
+            self.writer._admit({lane.writing: lane.doubts}, {lane.target: 0})
 
     def cut(self):
         """The connection breaks: some of what was sent arrives, now or later, and no answer does."""
@@ -339,7 +345,7 @@ class Copier:
         self.late += self.flying
         self.flying.clear()
         for _ in range(len(self.lane.stream.in_flight) if self.lane.stream else 0):
-            self.lane.lost()
+            self.writing.lost()
 
     def reconnect(self):
         self.cut()
@@ -526,7 +532,7 @@ def lose_answers(copier):
 
 def append_and_refuse(copier):
     copier.leader.append(copier.flying.popleft())
-    copier.lane.refused(20, "")
+    copier.writing.refused(20, "")
 
 
 def repeat(copier):
@@ -587,22 +593,20 @@ def test_nothing_is_committed_after_an_election_that_the_metadata_does_not_show(
 
 def test_the_first_batch_of_a_form_is_alone_in_flight():
     """The leader may not know its producer yet, and would take a later batch instead of a refused one."""
-    lane = begun().lane
-    assert lane.stream is not None
-    lane.change_form(ChangeForm(Form.TRANSACTION, lane.stream.next_offset, 0))
+    writing = begun().writing
+    writing.change_form(ChangeForm(Form.TRANSACTION, writing.stream.next_offset, 0))
 
-    assert lane.alone
+    assert writing.alone
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start():
     copier = begun(in_flight=2)
-    lane, counted = copier.lane, copier.lane.records
-    assert lane.stream is not None
-    lane.refused(NOT_ENOUGH_REPLICAS, "")
-    lane.acknowledged(lane.stream.delivered.target_offset + 1, -1)
+    writing, counted = copier.writing, copier.lane.records
+    writing.refused(NOT_ENOUGH_REPLICAS, "")
+    writing.acknowledged(writing.stream.delivered.target_offset + 1, -1)
     copier.ask()
 
-    assert lane.records == counted
+    assert copier.lane.records == counted
     assert "was not answered" in copier.why_over
 
 

@@ -63,10 +63,10 @@ def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
     """A status is never a guess."""
     lane = lane_that_copies()
     lane.start_end = 103
-    lane.next_batch()
+    lane.writing.next_batch()
 
     sent = partition_report(lane)
-    lane.acknowledged(40, -1)
+    lane.writing.acknowledged(40, -1)
     delivered = partition_report(lane)
 
     assert (100, 0, 0, False) == (
@@ -136,8 +136,8 @@ def test_a_partition_that_is_given_up_is_reported_as_copying():
 def test_asking_again_is_reported_as_copying():
     """A doubt lasts a round trip; a status that flickered with each would be useless."""
     lane = lane_that_copies()
-    lane.next_batch()
-    lane.acknowledged(0, -1)
+    lane.writing.next_batch()
+    lane.writing.acknowledged(0, -1)
     lane.doubt()
 
     assert PartitionPhase.COPYING is partition_report(lane).phase

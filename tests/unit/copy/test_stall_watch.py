@@ -77,7 +77,8 @@ class Task:
 
 
 def resume(lane):
-    lane.resume(START)
+    lane.writing.form.rewind(START.source_offset + 1)
+    lane.resume(lane.writing, START)
 
 
 class Reader:
@@ -111,8 +112,8 @@ def fetch(lane):
 
 def refuse(lane, code=NOT_ENOUGH_REPLICAS):
     """One round of a livelock: sent, refused, asked, and from there on again."""
-    lane.next_batch()
-    lane.refused(code, "")
+    lane.writing.next_batch()
+    lane.writing.refused(code, "")
     resume(lane)
     fetch(lane)
 
@@ -140,8 +141,8 @@ def test_a_stall_ends_with_the_first_acknowledged_batch(task):
     lane = task.behind()
     task.wait(each=lambda: refuse(lane))
 
-    lane.next_batch()
-    lane.acknowledged(0, -1)
+    lane.writing.next_batch()
+    lane.writing.acknowledged(0, -1)
     task.wait(1)
 
     report = partition_report(lane)
@@ -164,8 +165,8 @@ def test_a_partition_that_moves_never_stalls(task):
     lane = task.behind()
 
     def copy():
-        lane.next_batch()
-        lane.acknowledged(lane.records, -1)
+        lane.writing.next_batch()
+        lane.writing.acknowledged(lane.records, -1)
         lane.packer.add(batch_of(small(3), base_offset=lane.stream.next_offset))
 
     task.wait(60, each=copy)
@@ -184,7 +185,7 @@ def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
 
 def test_a_batch_without_an_answer_is_a_stall(task):
     lane = task.behind()
-    lane.next_batch()
+    lane.writing.next_batch()
 
     task.wait()
 
@@ -230,8 +231,8 @@ def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, ans
 
 def test_a_quota_is_not_a_stall(task):
     lane = task.behind()
-    lane.pipe = SimpleNamespace(held_until_s=math.inf, ready=lambda _: None)
-    lane.next_batch()
+    lane.pipe = SimpleNamespace(held_until_s=math.inf)
+    lane.writing.next_batch()
 
     task.wait()
 
@@ -242,8 +243,8 @@ def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
     """What was sent is answered, or its connection is lost, within the time of a request."""
     lane = task.behind()
     lane.reader = Reader(held_until_s=math.inf)
-    lane.pipe = SimpleNamespace(held_until_s=-math.inf, ready=lambda _: None)
-    lane.next_batch()
+    lane.pipe = SimpleNamespace(held_until_s=-math.inf)
+    lane.writing.next_batch()
 
     task.wait()
 
@@ -257,7 +258,7 @@ def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
 def test_a_commit_that_does_not_come_is_a_stall(task):
     """Also where nothing more is to be copied: readers of committed records do not see what was."""
     lane = task.lane()
-    lane.pin.hold()
+    lane.writing.hold()
 
     task.wait()
 
@@ -296,8 +297,8 @@ def test_answers_that_are_lost_again_and_again_are_a_stall(task):
     lane = task.behind()
 
     def lose():
-        lane.next_batch()
-        lane.lost()
+        lane.writing.next_batch()
+        lane.writing.lost()
         resume(lane)
         fetch(lane)
 
@@ -351,9 +352,9 @@ def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
     lane = task.behind()
 
     def stray():
-        lane.next_batch()
+        lane.writing.next_batch()
         lane.stream.has_refusals = True
-        lane.acknowledged(7, -1)
+        lane.writing.acknowledged(7, -1)
         resume(lane)
         fetch(lane)
 
@@ -378,7 +379,7 @@ def test_a_stopped_partition_is_not_a_stall(task):
 
 def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
     lane = task.behind()
-    lane.next_batch()
+    lane.writing.next_batch()
     task.wait(10)
 
     task.now_s += 3600
@@ -393,8 +394,8 @@ def test_a_stall_is_logged_once_and_again_when_it_comes_again(task, caplog):
 
     task.wait(100, each=lambda: refuse(lane))
     once = len(caplog.messages)
-    lane.next_batch()
-    lane.acknowledged(0, -1)
+    lane.writing.next_batch()
+    lane.writing.acknowledged(0, -1)
     resume(lane)
     fetch(lane)
     task.wait(100, each=lambda: refuse(lane))
@@ -429,7 +430,7 @@ def test_another_cause_is_reported(task):
 def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
     caplog.set_level(logging.WARNING)
     for number in range(200):
-        task.behind(number).next_batch()
+        task.behind(number).writing.next_batch()
 
     task.wait()
 

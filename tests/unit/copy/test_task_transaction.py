@@ -9,24 +9,24 @@ import pytest
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import Form
 from mirrorflow_replicator.copy import task_transaction
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
-from tests.unit.copy.stubs import PRODUCERS, begun_copier, context_at
+from tests.unit.copy.stubs import PRODUCERS, begun_writer, context_at
 from tests.unit.copy.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
 
 class Brokers:
-    """Accepts everything; the answer to what *lane* has in flight comes while its leader is asked for its epoch."""
+    """Accepts everything; the answer to what *writing* has in flight comes while its leader is asked for its epoch."""
 
-    def __init__(self, lane: PartitionCopier) -> None:
-        self.lane = lane
+    def __init__(self, writing: PartitionWriter) -> None:
+        self.writing = writing
         self.committed: list[int] = []  # the next source offsets of the positions
 
     async def leader_epochs(self, partitions: Any) -> Any:
-        if not self.lane.is_drained:
-            self.lane.acknowledged(40, -1)
-        return dict.fromkeys(partitions, self.lane.target_epoch)
+        if not self.writing.is_drained:
+            self.writing.acknowledged(40, -1)
+        return dict.fromkeys(partitions, self.writing.lane.target_epoch)
 
     async def store_positions(self, _: Any, positions: Any) -> None:
         self.committed += [one.next_source_offset for one in positions]
@@ -40,12 +40,13 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
     *, is_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_transaction, "DRAIN_S", 0)
-    lane = begun_copier(context_at(WHEN))
-    lane.packer.add(batch_of(small(3), base_offset=100))
-    assert lane.next_batch() is not None
-    brokers, ended = Brokers(lane), list[str]()
+    writing = begun_writer(context_at(WHEN))
+    lane = writing.lane
+    writing.packer.add(batch_of(small(3), base_offset=100))
+    assert writing.next_batch() is not None
+    brokers, ended = Brokers(writing), list[str]()
     if not is_late:
-        lane.acknowledged(40, -1)
+        writing.acknowledged(40, -1)
     transaction = TaskTransaction(
         SimpleNamespace(alias="west", metadata=SimpleNamespace(leader_epoch=lambda *_: lane.target_epoch)),  # type: ignore[arg-type]
         brokers,  # type: ignore[arg-type]
@@ -61,7 +62,7 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
         pump=lambda: None,
         end_task=ended.append,
     )
-    transaction._admit({lane: lane.doubts}, {lane.target: 0})
+    transaction._admit({writing: lane.doubts}, {lane.target: 0})
 
     asyncio.run(transaction.finish(5))
 

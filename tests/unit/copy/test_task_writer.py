@@ -7,10 +7,10 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import Position
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_writer import FINAL_CODES, UnfencedWriter
 from tests.unit.copy.leader import INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER
-from tests.unit.copy.stubs import begun_copier, context_at
+from tests.unit.copy.stubs import begun_writer, context_at
 from tests.unit.copy.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
@@ -38,8 +38,8 @@ class Task:
         store: Any = self.store
         self.writer = UnfencedWriter(store, end_task=self.ended.append)
 
-    def flush(self, *lanes: PartitionCopier) -> None:
-        asyncio.run(self.writer.store(lanes, left=False))
+    def flush(self, *writings: PartitionWriter) -> None:
+        asyncio.run(self.writer.store([one.lane for one in writings], left=False))
 
     @property
     def stored(self) -> list[list[tuple[int, int]]]:
@@ -52,49 +52,49 @@ def task() -> Task:
     return Task()
 
 
-def copier(partition: int = 0) -> PartitionCopier:
-    """A copier that has three records from offset 100 on in flight."""
-    lane = begun_copier(context_at(WHEN, unfenced_why="an ACL is missing"), partition)
-    lane.packer.add(batch_of(small(3), base_offset=100))
-    assert lane.next_batch() is not None
-    return lane
+def begun(partition: int = 0) -> PartitionWriter:
+    """A partition that has three records from offset 100 on in flight."""
+    writing = begun_writer(context_at(WHEN, unfenced_why="an ACL is missing"), partition)
+    writing.packer.add(batch_of(small(3), base_offset=100))
+    assert writing.next_batch() is not None
+    return writing
 
 
 def test_only_acknowledged_records_are_in_a_position(task: Task) -> None:
-    lane = copier()
-    task.flush(lane)
-    lane.acknowledged(40, -1)
-    task.flush(lane)
+    writing = begun()
+    task.flush(writing)
+    writing.acknowledged(40, -1)
+    task.flush(writing)
 
     assert task.stored == [[(0, 99)], [(0, 102)]]
 
 
 def test_a_position_is_stored_once(task: Task) -> None:
-    lanes = [copier(0), copier(1)]
-    task.flush(*lanes)
-    lanes[1].acknowledged(40, -1)
-    task.flush(*lanes)
-    task.flush(*lanes)
+    writings = [begun(0), begun(1)]
+    task.flush(*writings)
+    writings[1].acknowledged(40, -1)
+    task.flush(*writings)
+    task.flush(*writings)
 
     assert task.stored == [[(0, 99), (1, 99)], [(1, 102)]]
     assert len(task.writer.took_ms) == 2
 
 
 def test_a_partition_that_has_not_begun_has_no_position(task: Task) -> None:
-    lane = copier()
-    lane.stream = None
-    task.flush(lane)
+    lane = begun().lane
+    lane.writing = None
+    asyncio.run(task.writer.store([lane], left=False))
 
     assert task.stored == []
 
 
 def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -> None:
-    lane = copier()
+    writing = begun()
     task.store.error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
     with pytest.raises(UnreachableError):
-        task.flush(lane)
+        task.flush(writing)
     task.store.error = None
-    task.flush(lane)
+    task.flush(writing)
 
     assert task.stored == [[(0, 99)]]
 
@@ -120,7 +120,7 @@ def test_a_refusal_that_appended_nothing_does_not_end_the_task(task: Task, code:
 
 
 def test_no_partition_is_in_a_transaction(task: Task) -> None:
-    lane = copier()
-    task.writer.want(lane)
+    writing = begun()
+    task.writer.want(writing)
 
-    assert not task.writer.includes(lane)
+    assert not task.writer.includes(writing)

@@ -1,0 +1,279 @@
+"""Writes one partition: holds what is in flight and what is delivered, and in which form the next batch is written.
+
+A partition has a `PartitionWriter` as soon as it is known where it begins in this start of its task. Guarantees: batches
+are sent in the order of the source, under consecutive numbers, and only while the partition is being copied. It does no
+I/O: the pipe (`client.broker_writer`) takes batches from it and reports their answers, and the task's writer
+(`copy.task_transaction`) changes its form.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mirrorflow_core.errors import PartitionError
+from mirrorflow_core.offset_map import MapStream
+from mirrorflow_core.partitions import OffsetPair
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
+from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_core.writer.form import ChangeForm
+from mirrorflow_core.writer.stream import Span, Stream
+from mirrorflow_kafka.client.broker_writer import Pipe
+from mirrorflow_kafka.client.error_codes import (
+    CORRUPT_MESSAGE,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    name_of,
+)
+from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
+from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
+from mirrorflow_replicator.copy.form_tracker import FormTracker
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+
+
+class PartitionWriter:
+    """The batches of *lane* in this start of its task, with the callbacks of its pipe and of the task's writer.
+
+    Its membership in the task's transaction:
+
+        out ── change of form ──> wanted ── joined ──> inside ── commit ──> held ── marker written ──> inside, or out
+    """
+
+    def __init__(
+        self, lane: "PartitionCopier", pipe: Pipe, form: FormTracker, stream: Stream, map_stream: MapStream
+    ) -> None:
+        self.lane = lane
+        self.source, self.target = lane.source, lane.target
+        self.target_topic, self.partition = lane.target
+        self.around, self.packer = lane.around, lane.packer
+        self.pipe = pipe
+        self.form = form
+        self.stream = stream
+        self.map_stream = map_stream  # names what this start of the task copies in offset maps
+        # Nothing is sent: a commit is under way, or a transaction is open that the partition is not in.
+        self.is_held = False
+        self.transactional_id: str | None = None
+        self.repeat: Repeat | None = None  # an answer that another batch has these numbers, to be examined
+        self.alone = True  # one batch in flight: the leader may not remember the producer
+        self.refused_next = -1  # the ordinal refused as out of order although it was the next one
+        self.lost_batches = 0  # batches without a known outcome
+        self._committed_next = -1  # source offset behind the last record that is committed in a transaction
+        self._heard_ms = 0  # wall clock of the leader's last confirmation, or earlier
+        self._sent_ms = 0  # when the oldest batch in flight was sent, or before
+
+    @property
+    def is_drained(self) -> bool:
+        """Returns whether everything sent is answered or lost: only then can the target be asked."""
+        return not self.stream.in_flight
+
+    @property
+    def has_doubts(self) -> bool:
+        """Returns whether what counts as acknowledged may not be in the target, or is not all that is there."""
+        return bool(self.lost_batches or self.repeat or self.stream.has_fallen_back)
+
+    @property
+    def settled_next_offset(self) -> int:
+        """The source offset behind the last record that no abort can remove; -1: unknown."""
+        return self.stream.delivered.source_offset + 1 if self.form.is_plain else self._committed_next
+
+    # -- the pipe: client.broker_writer.WrittenPartition
+
+    def next_batch(self) -> Buffer | None:
+        """Returns the next batch to write, which then counts as in flight; None if there is none now."""
+        lane, stream, around, packer = self.lane, self.stream, self.around, self.packer
+        if lane.state is not CopierState.COPYING or self.is_held:
+            return None
+        if self.form.is_plain and around.now_ms - self._heard_ms > around.plain_age_limit_ms:
+            self.alone = (
+                True  # the last confirmation is so old that the leader may have forgotten the producer
+            )
+        if stream.in_flight and self.alone:
+            return None
+        packer.hold_back_before(self._old_before_ms)
+        if not self._is_in_right_form():
+            return None
+        try:
+            packed = packer.next(stream)
+        except PartitionError as error:
+            if not stream.in_flight:
+                lane.stop(error)
+            return None
+        finally:
+            lane.count_buffered()
+        if packed is None:
+            if packer.needs_pin and self.form.is_plain:
+                self._want_change(self.form.refuse_plain(stream.next_offset))
+            elif packer.needs_pin:
+                around.writer.want(self)
+            elif lane.is_full:
+                lane.read_on()
+            return None
+        data, span = packed
+        if not stream.in_flight:
+            self._sent_ms = around.now_ms
+        stream.take(span)
+        self.form.taken(span.base_offset + span.count, span.source_epoch)
+        if packer:
+            self.pipe.ready(self)
+        if lane.is_full and lane.has_room:
+            lane.read_on()
+        return data
+
+    @property
+    def _old_before_ms(self) -> int:
+        """Batches with a timestamp below this go inside the transaction."""
+        around = self.around
+        if not self.form.is_plain:
+            return ANY_AGE_MS
+        is_ageless = self.target_topic in around.stamped or not around.is_fenced
+        return NO_AGE_MS if is_ageless else around.old_before_ms
+
+    def _is_in_right_form(self) -> bool:
+        """Returns whether the next batch may be written in the present form; if not, asks for the change."""
+        packer, around = self.packer, self.around
+        if packer.front is None:
+            return True
+        change = self.form.check(
+            packer.front,
+            self.stream.next_offset,
+            now_ms=around.now_ms,
+            age_limit_ms=around.plain_age_limit_ms,
+            is_stamped=self.target_topic in around.stamped,
+        )
+        if change is not None:
+            self._want_change(change)
+        return change is None
+
+    def _want_change(self, change: ChangeForm) -> None:
+        """Asks for another form, once everything in flight is acknowledged."""
+        if not self.stream.in_flight:
+            self.form.want(change)
+            self.is_held = True
+            self.around.writer.want(self)
+
+    def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
+        """Counts the oldest batch in flight as delivered, unless the leader took another batch for it."""
+        lane, stream, around = self.lane, self.stream, self.around
+        if append_time_ms != -1 and around.may_be_another(self):
+            self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
+            lane.doubt()
+            return
+        span, continues = stream.acknowledge(base_offset)
+        if stream.delivered.ordinal != span.last:
+            # It follows a refused batch, at the place of that one: ask the target before anything counts as
+            # delivered.
+            self.lost_batches += 1
+            lane.doubt()
+            return
+        self.alone = self._may_be_forgotten(span)
+        # The answer may have been in transit for long: what it confirms is only certain for the time the
+        # batch was sent.
+        self._heard_ms = self._sent_ms
+        lane.delivered(span)
+        if around.syncs is not None:
+            around.syncs.delivered(lane, span, base_offset)
+        if not continues:
+            lane.doubt()  # another producer has written to this partition
+        elif lane.state is not CopierState.COPYING or self.is_held:
+            lane.ask_when_drained()
+        elif self.packer:
+            self.pipe.ready(self)
+
+    def _may_be_forgotten(self, span: Span) -> bool:
+        """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
+        is_old = self.around.now_ms - span.max_timestamp >= self.around.plain_age_limit_ms
+        return self.form.is_plain and is_old and self.target_topic not in self.around.stamped
+
+    def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
+        """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
+        lane = self.lane
+        lane.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message))
+        is_committed = code == INVALID_TXN_STATE
+        is_first = not self.stream.has_refusals
+        span = self.stream.refuse(is_absent=is_committed)
+        if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.refused_next = span.first
+        if is_committed:
+            self.around.writer.ended_elsewhere()
+            lane.doubt()
+            return
+        lane.note_refusal(records)
+        if code == CORRUPT_MESSAGE:
+            self.packer.verify()
+        self.around.refused(lane, code, message, span)
+        if lane.state is CopierState.COPYING:
+            lane.delay()
+        lane.doubt()
+
+    def lost(self) -> None:
+        """Handles a lost answer to the oldest batch in flight."""
+        self.lost_batches += 1
+        self.stream.refuse()
+        self.lane.doubt()
+
+    # -- the task's writer
+
+    def join(self) -> None:
+        """Sends everything inside the task's transaction from now on."""
+        self.is_held = False
+        self.transactional_id = self.packer.producer.transactional_id
+        self.packer.write_inside(is_inside=True)
+        self.pipe.ready(self)
+
+    def hold(self) -> None:
+        """Sends nothing until `release`: a commit follows."""
+        self.is_held = True
+
+    def release(self, *, marked: bool) -> None:
+        """Ends the hold after a commit. *marked*: only its marker lies behind what was delivered."""
+        self.is_held = False
+        self.leave_transaction()
+        if marked:
+            self.stream.pass_markers(1)
+            self.around.changed(self.lane)
+        self.pipe.ready(self)
+
+    def leave_transaction(self) -> None:
+        """Forgets whether it is in a transaction."""
+        self.transactional_id = None
+        self.packer.write_inside(is_inside=False)
+
+    def committed(self, next_source_offset: int) -> None:
+        """Notes that the position *next_source_offset* is committed, with all records before it."""
+        self._committed_next = next_source_offset
+
+    def change_form(self, change: ChangeForm) -> None:
+        """Continues in another form; the position at which it changes is committed."""
+        stream = self.stream
+        stream.pass_over(change.next_source_offset, change.source_epoch)
+        self.form.apply(change, stream.next_ordinal, self.around.now_ms)
+        self.alone = True  # the leader may never have seen the producer of this form
+        self._number()
+        if self.packer.has_encoded:  # with the numbers of the former producer
+            self.lane.read_again(stream.next_offset, stream.delivered.source_epoch)
+
+    def _number(self) -> None:
+        keeps_stretches = self.form.is_plain and self.around.is_fenced
+        self.packer.number_by(self.form.producer, self.form.first_ordinal, keeps_stretches=keeps_stretches)
+
+    # -- the partition copier
+
+    def write_through(self, pipe: Pipe) -> None:
+        """Writes through *pipe* from now on."""
+        self.pipe = pipe
+
+    def note_foreign(self, repeat: Repeat) -> None:
+        """Notes that the batch that was there already is another producer's."""
+        self.repeat = repeat._replace(is_foreign=True)
+
+    def align(self, pair: OffsetPair, *, is_open: bool) -> None:
+        """Continues behind *pair*; if the task's open transaction has the partition, inside of it only."""
+        self.stream.align(pair)
+        self.refused_next = -1
+        self._number()
+        self.alone = True
+        self.around.look_at_clock()
+        self._heard_ms = self.around.now_ms
+        self.is_held = is_open
+        if is_open:
+            self.around.writer.want(self)
