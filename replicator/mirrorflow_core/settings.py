@@ -326,6 +326,11 @@ class ConnectorSettings:
     is_paused: bool = False
     warnings: tuple[str, ...] = ()  # settings of the connector or its worker that have no effect
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether there is anything to run."""
+        return any(one is not None for one in (self.source, self.heartbeat, self.checkpoint))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeySettings:

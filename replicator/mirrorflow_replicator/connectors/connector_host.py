@@ -242,8 +242,8 @@ class RestartsTasks(Protocol):
         """Stops the process of one task gracefully; a new one continues where it was."""
 
 
-def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost | None:
-    """Returns the host of *connector*; None if its settings require nothing to run."""
+def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost:
+    """Returns the host of *connector*; an idle one if it is not enabled."""
     if connector.source is not None and connector.is_paused:
         return PausedSource(connector, connector.source, samples=samples)
     if connector.is_paused and (connector.heartbeat is not None or connector.checkpoint is not None):
@@ -255,4 +255,4 @@ def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost | N
         return HeartbeatConnector(connector, connector.heartbeat)
     if connector.checkpoint is not None:
         return CheckpointConnector(connector, connector.checkpoint)
-    return None
+    return IdleConnector(connector.name, connector.properties, state="RUNNING")

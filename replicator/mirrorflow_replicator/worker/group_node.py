@@ -225,15 +225,16 @@ class GroupNode:
     def _share(self, name: str) -> TaskShare:
         return share_of(name, self._configs.configs.tasks.get(name, ()), self._member.held)
 
-    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
-        """Returns a host that runs this node's part of connector *name*; None if its settings ask for nothing."""
+    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost:
+        """Returns a host that runs this node's part of connector *name*."""
+        if not settings.is_enabled:
+            return host(settings, samples=self._samples)
         hosted = self._shared_host(name, settings)
-        if hosted is not None:
-            # At once: the re-created connector must not run even briefly with its earlier share.
-            hosted.share(self._share(name))
+        # At once: the re-created connector must not run even briefly with its earlier share.
+        hosted.share(self._share(name))
         return hosted
 
-    def _shared_host(self, name: str, settings: ConnectorSettings) -> SharedConnector | SharedTask | None:
+    def _shared_host(self, name: str, settings: ConnectorSettings) -> SharedConnector | SharedTask:
         if settings.source is not None:
             self._spare.prepare()
         if settings.source is not None and not settings.is_paused:
@@ -246,11 +247,11 @@ class GroupNode:
                 grace_s=self._grace_s,
                 claiming=TaskFencing(name, self._in_group, fences_java=self._group.fences_java),
             )
-        whole = partial(host, settings, samples=self._samples)
-        if whole() is None:
-            return None
         return SharedTask(
-            settings, make=whole, publish=partial(self._writer.one, name), grace_s=self._grace_s
+            settings,
+            make=partial(host, settings, samples=self._samples),
+            publish=partial(self._writer.one, name),
+            grace_s=self._grace_s,
         )
 
     def report(self, name: str) -> ConnectorReport:

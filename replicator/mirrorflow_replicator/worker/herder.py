@@ -152,7 +152,7 @@ class FixedHerder:
         self._samples = samples
         self._stopping = False
         self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
-        self.settings = {one.name: one for one in connectors if host(one, samples=samples) is not None}
+        self.settings = {one.name: one for one in connectors if one.is_enabled}
         self._slots = {
             name: ConnectorSlot(name, make=self._make, broken=self._broken.put_nowait, grace_s=grace_s)
             for name in self.settings
@@ -182,9 +182,7 @@ class FixedHerder:
                 slot.want(self.settings[slot.name])
 
     def _make(self, name: str, settings: ConnectorSettings) -> ConnectorHost:
-        hosted = host(settings, samples=self._samples)
-        assert hosted is not None, f"{name} asks for something in both forms, paused or not"
-        return hosted
+        return host(settings, samples=self._samples)
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True

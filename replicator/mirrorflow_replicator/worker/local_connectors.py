@@ -51,8 +51,7 @@ async def read_config_topic(topic: ConfigTopic) -> Sequence[ConfigRecord]:
 class LocalConnectors:
     """The connectors of this process, by name.
 
-    *configs* is the state of the config topic. *host* returns what runs connector *name* with such settings, None if
-    they ask for nothing; *runs_here* is whether this process runs it at all; *worker* are the worker's properties, whose
+    *configs* is the state of the config topic. *host* returns what runs connector *name* with such settings; *runs_here* is whether this process runs it at all; *worker* are the worker's properties, whose
     references its connectors may use; *label* precedes names where they are shown beside another worker's.
     """
 
@@ -61,7 +60,7 @@ class LocalConnectors:
         configs: WorkerConfigs,
         worker: Mapping[str, str],
         *,
-        host: Callable[[str, ConnectorSettings], ConnectorHost | None],
+        host: Callable[[str, ConnectorSettings], ConnectorHost],
         runs_here: Callable[[str, Wanted], bool] = lambda *_: True,
         grace_s: float,
         label: str = "",
@@ -163,7 +162,7 @@ class LocalConnectors:
             return stand_in(state="FAILED", error=error)
         for warning in (*warnings, *settings.warnings):
             log.warning("%s: %s", shown, warning)
-        return stand_in(state="RUNNING") if hosted is None else hosted
+        return hosted
 
 
 class ConnectorSlot(Generic[T]):

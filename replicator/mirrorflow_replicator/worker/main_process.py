@@ -29,7 +29,6 @@ from mirrorflow_kafka.security.client_security import check_client, clients_of
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
-from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.rest_plugins import problems
@@ -151,7 +150,7 @@ class Worker:
 
     def _check_that_any_runs(self) -> None:
         connectors = [connector for worker in self._settings for connector in worker.connectors]
-        if all(host(connector, samples=self._samples) is None for connector in connectors):
+        if not any(connector.is_enabled for connector in connectors):
             raise RefusedSettingError(
                 key="connector.class" if self._settings[0].name == STANDALONE else "enabled",
                 why="there is nothing to run, as no connector is enabled",

@@ -303,7 +303,7 @@ class SharedTask:
         self,
         connector: ConnectorSettings,
         *,
-        make: Callable[[], ConnectorHost | None],
+        make: Callable[[], ConnectorHost],
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
@@ -340,9 +340,7 @@ class SharedTask:
         self._follower.end()
 
     def _work(self, _name: str, _wanted: bool) -> ConnectorHost:  # noqa: FBT001 the slot's
-        hosted = self._make()
-        assert hosted is not None, "a connector that asks for nothing is not shared"
-        return hosted
+        return self._make()
 
     async def _let_go(self) -> None:
         """Starts or ends the work: the one task is the whole share."""

@@ -27,8 +27,7 @@ def connectors(more: str = "") -> tuple[object, ...]:
         port = server.getsockname()[1]  # silent from here on
     text = CONNECTOR.format(port=port, more=more)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
-    found = (host(connector, samples=view().samples) for connector in worker.connectors)
-    return tuple(one for one in found if one is not None)
+    return tuple(host(one, samples=view().samples) for one in worker.connectors if one.is_enabled)
 
 
 def hosted() -> CheckpointConnector:

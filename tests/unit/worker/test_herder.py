@@ -9,7 +9,7 @@ from mirrorflow_core.connect.worker_records import ConnectorConfig
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors.connector_host import IdleConnector
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, host
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker import herder
 from mirrorflow_replicator.worker.herder import FixedHerder
@@ -45,7 +45,9 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
     async def warnings() -> tuple[str, ...]:
         configs = WorkerConfigs()
         configs.take(ConnectorConfig(connector="heartbeats", properties=HEARTBEATS))
-        running = LocalConnectors(configs, WORKER, host=lambda *_: None, grace_s=1.0)
+        running = LocalConnectors(
+            configs, WORKER, host=lambda _, settings: host(settings, samples=Samples()), grace_s=1.0
+        )
         running.arrange()
         await running.settled()
         await running.stop()
