@@ -202,7 +202,7 @@ class ConnectorReport:
     warnings: tuple[str, ...] = ()
     heartbeats: tuple[HeartbeatReport, ...] = ()
     groups: GroupsReport | None = None  # of a checkpoint connector
-    heard_of_all: bool = False  # every partition has reported, so totals are complete
+    has_reported_all: bool = False  # every partition has reported, so totals are complete
     is_here: bool = True  # whether the connector itself is on this node of a group
     is_standby: bool = False  # another process owns the flow; this one takes over when that one stops
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not fully, copied

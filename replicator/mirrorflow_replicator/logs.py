@@ -29,15 +29,15 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the object, on one line."""
         moment = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds")
-        said = {
+        entry = {
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False)
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
 
 
 def set_up(environment: Mapping[str, str]) -> None:

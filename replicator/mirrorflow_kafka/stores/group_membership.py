@@ -55,7 +55,7 @@ class MemberLostError(Exception):
     """Raised if the coordinator does not know the member or its generation: it must join as a new one."""
 
 
-class MeetAgainError(Exception):
+class RejoinError(Exception):
     """Raised when a new rebalance has begun: the member must join again."""
 
 
@@ -90,7 +90,7 @@ class Membership:
 
         *metadata* is by protocol name, preferred first.
 
-        Raises MemberLostError (join again: the member id is dropped), MeetAgainError, ClusterError.
+        Raises MemberLostError (join again: the member id is dropped), RejoinError, ClusterError.
         """
         settings = self._settings
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
@@ -159,7 +159,7 @@ class Membership:
             self._check(answer.error_code, "Heartbeat")
         except MemberLostError:
             return MemberStanding.LOST
-        except MeetAgainError:
+        except RejoinError:
             return MemberStanding.REBALANCING
         return MemberStanding.MEMBER
 
@@ -199,5 +199,5 @@ class Membership:
             self._member_id = ""
             raise MemberLostError
         if code == REBALANCE_IN_PROGRESS:
-            raise MeetAgainError
+            raise RejoinError
         self._cluster.raise_for(code, request, self._settings.group_id)

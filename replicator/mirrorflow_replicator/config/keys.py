@@ -300,8 +300,8 @@ KEYS: tuple[Key, ...] = (
         plugin.discovery: there are no plugins
         topic.creation.enable: topics are created as on the source
         topic.tracking.*: active topics are always known
-        worker.sync.timeout.ms: a node that is behind meets the others again after a second
-        worker.unsync.backoff.ms: a node that is behind meets the others again after a second
+        worker.sync.timeout.ms: a node that is behind rejoins after a second
+        worker.unsync.backoff.ms: a node that is behind rejoins after a second
         scheduled.rebalance.max.delay.ms: always 0, Connect's is 300000: what a lost node had is given to others at once, for it begins within seconds
         group.instance.id: a node that comes again is a new one; others have its work by then
         metric.reporters: metrics are served by HTTP; reporters are Java classes

@@ -56,7 +56,7 @@ class CheckpointConnector:
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
         self.target_cluster_id = ""
-        self.heard_of_all = False  # whether every group was read once
+        self.has_reported_all = False  # whether every group was read once
 
     async def run(self) -> None:
         try:
@@ -127,7 +127,7 @@ class CheckpointConnector:
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)
             self._setbacks.over()
-            self.heard_of_all = True
+            self.has_reported_all = True
             self._passed_s = time.time()
             await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
 
@@ -136,7 +136,7 @@ class CheckpointConnector:
         try:
             await passes.refresh()
         except ClusterError as error:
-            if not self.heard_of_all:
+            if not self.has_reported_all:
                 raise
             # The known groups are still processed: a broker that is down must not delay them.
             self._errors[error.reason] += 1
@@ -167,7 +167,7 @@ class CheckpointConnector:
     def _groups(self, passes: CheckpointPasses) -> GroupsReport:
         due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
         # A connector that writes nothing misses no pass.
-        is_well = self.heard_of_all and self._setbacks.newest is None
+        is_well = self.has_reported_all and self._setbacks.newest is None
         passed_s = time.time() if is_well and not due else self._passed_s
         return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
 

@@ -57,7 +57,7 @@ class PausedSource:
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._partitions: tuple[PartitionReport, ...] = ()
         self._setbacks = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
-        self.heard_of_all = False  # whether every partition was read once
+        self.has_reported_all = False  # whether every partition was read once
 
     async def run(self) -> None:
         try:
@@ -69,7 +69,7 @@ class PausedSource:
                     await asyncio.sleep(self._setbacks.pause_s)
                 else:
                     self._setbacks.over()
-                    self.heard_of_all = True
+                    self.has_reported_all = True
                     await asyncio.sleep(LAG_S)
         finally:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
@@ -167,7 +167,7 @@ class PausedSource:
 class IdleConnector:
     """Reports *state* for the connector with *properties* and for its tasks. *error* is why it failed."""
 
-    heard_of_all = True
+    has_reported_all = True
     target_cluster_id = ""
 
     def __init__(
@@ -209,7 +209,7 @@ class IdleConnector:
             now_s=time.time(),
             tasks=tuple(TaskReport(task=number, state=self._state) for number in range(len(self._tasks))),
             task_properties=self._tasks,
-            heard_of_all=True,
+            has_reported_all=True,
         )
 
 
@@ -226,7 +226,7 @@ class ConnectorHost(Protocol):
         """Returns the current report of the connector; safe at any time."""
 
     @property
-    def heard_of_all(self) -> bool:
+    def has_reported_all(self) -> bool:
         """Whether everything it does was reported once; before that, nothing may count as caught up."""
 
     @property

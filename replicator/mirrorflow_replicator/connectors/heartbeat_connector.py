@@ -169,7 +169,7 @@ class HeartbeatClusters:
 class HeartbeatConnector:
     """Runs the heartbeats of one connector to each of its clusters."""
 
-    heard_of_all = True  # it has no partitions; `report` shows whether it works
+    has_reported_all = True  # it has no partitions; `report` shows whether it works
 
     def __init__(self, connector: ConnectorSettings, settings: HeartbeatSettings) -> None:
         self._connector = connector

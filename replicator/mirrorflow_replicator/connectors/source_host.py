@@ -153,7 +153,7 @@ class SourceParts:
             await asyncio.sleep(1)
 
     @property
-    def heard_partitions(self) -> set[TopicPartition]:
+    def reported_partitions(self) -> set[TopicPartition]:
         """The partitions that tasks have reported."""
         return {partition for task in self.tasks.values() for partition in task.partitions}
 
@@ -259,10 +259,10 @@ class SourceHost:
         self._initial = False
 
     @property
-    def heard_of_all(self) -> bool:
+    def has_reported_all(self) -> bool:
         assigned = self._parts.discovery.assignment
         given = {partition for task in assigned or () for partition in task}
-        return self._parts.is_standby or (assigned is not None and given <= self._parts.heard_partitions)
+        return self._parts.is_standby or (assigned is not None and given <= self._parts.reported_partitions)
 
     @property
     def target_cluster_id(self) -> str:

@@ -68,8 +68,8 @@ def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tupl
             if name in configs.connectors and not command.may_exist:
                 raise ConnectError(409, f"Connector {name} already exists")
             check(properties, problems)
-            said = () if target is None else (ConnectorTarget(connector=name, state=target),)
-            return (*said, ConnectorConfig(connector=name, properties=properties))
+            targets = () if target is None else (ConnectorTarget(connector=name, state=target),)
+            return (*targets, ConnectorConfig(connector=name, properties=properties))
         case Patch(name=name, changes=changes):
             _must_exist(name, configs, "Connector {} not found")
             patched = {**configs.connectors[name], **changes}
@@ -183,8 +183,8 @@ def statuses(
     """Returns the statuses that a worker writes of connectors and tasks, by record key."""
     found: dict[bytes, WorkerStatus] = {}
     for report in reports:
-        said = [(None, report.state, report.trace), *((t.task, t.state, t.trace) for t in report.tasks)]
-        for task, state, trace in said:
+        states = [(None, report.state, report.trace), *((t.task, t.state, t.trace) for t in report.tasks)]
+        for task, state, trace in states:
             status = WorkerStatus(
                 connector=report.name,
                 task=task,

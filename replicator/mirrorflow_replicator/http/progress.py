@@ -94,7 +94,7 @@ def _has_started(report: ConnectorReport) -> bool:
 
 def is_ready(report: ConnectorReport, view: WorkerView) -> bool:
     """Whether *report* is complete for its connector, even if other connectors are not ready."""
-    return view.ready or (report.heard_of_all and _has_started(report))
+    return view.ready or (report.has_reported_all and _has_started(report))
 
 
 def totals(report: ConnectorReport, view: WorkerView) -> Totals:

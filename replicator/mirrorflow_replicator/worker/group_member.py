@@ -38,10 +38,10 @@ from mirrorflow_core.settings import GroupSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.group_membership import (
     Joined,
-    MeetAgainError,
     MemberLostError,
     Membership,
     MemberStanding,
+    RejoinError,
 )
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.http import command_decisions
@@ -50,8 +50,10 @@ from mirrorflow_replicator.http import command_decisions
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 # Attempts whose error is not reported: the first group of a cluster waits for brokers to create its coordinator.
 UNREPORTED = 2
-MEETING_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
-QUIET_S = 30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
+REBALANCE_MAX_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
+IDLE_MAX_S = (
+    30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
+)
 LOOK_S = 0.1
 UNSYNC_S = 1.0  # after a sync whose leader was behind the config topic: it reads on meanwhile
 
@@ -89,7 +91,7 @@ class GroupMember:
         self.protocol = ""
         self.leads = False
         self.leader_url = ""  # "" before the first rebalance
-        self.meeting = True  # a rebalance is under way; commands wait
+        self.is_rebalancing = True  # a rebalance is under way; commands wait
         self.problem: MirrorFlowError | None = None
 
     @property
@@ -102,11 +104,11 @@ class GroupMember:
         """Whether requests between the nodes are signed."""
         return PROTOCOLS.get(self.protocol, 0) >= PROTOCOLS["sessioned"]
 
-    def look(self) -> None:
+    def rejoin_if_due(self) -> None:
         """Starts a rebalance if this node leads and the config topic has other work than was assigned."""
         if (
             self.leads
-            and not self.meeting
+            and not self.is_rebalancing
             and command_decisions.units(self._configs.configs) != self._shared_out
         ):
             self._rejoin.set()
@@ -126,17 +128,17 @@ class GroupMember:
             if state.held is not None
         )
 
-    async def met(self) -> bool:
+    async def wait_for_leader(self) -> bool:
         """Waits until a leader is known; returns False after a timeout."""
-        return await self._until(lambda: bool(self.leader_url), timeout_s=MEETING_S)
+        return await self._until(lambda: bool(self.leader_url), timeout_s=REBALANCE_MAX_S)
 
-    async def quiet(self, connector: str) -> bool:
+    async def wait_until_idle(self, connector: str) -> bool:
         """Waits until no node has tasks of *connector*, as the leader knows it; False after a timeout."""
-        return await self._until(lambda: not self.holders(connector), timeout_s=QUIET_S)
+        return await self._until(lambda: not self.holders(connector), timeout_s=IDLE_MAX_S)
 
     async def _until(self, is_true: Callable[[], bool], *, timeout_s: float) -> bool:
         for _ in range(round(timeout_s / LOOK_S)):
-            if not self.meeting and is_true():
+            if not self.is_rebalancing and is_true():
                 return True
             await asyncio.sleep(LOOK_S)
         return False
@@ -145,15 +147,15 @@ class GroupMember:
         attempts = Backoff(min_s=BACKOFF_MIN_S, max_s=BACKOFF_MAX_S)
         async for attempt in attempts:
             try:
-                self.meeting = True
-                await self._meet()
+                self.is_rebalancing = True
+                await self._rebalance()
                 self.problem = None
                 attempts.reset()
                 await self._stay()
             except MemberLostError:
                 await self._lose()
                 attempts.reset()
-            except MeetAgainError:
+            except RejoinError:
                 attempts.reset()
             except MirrorFlowError as error:
                 if attempt > UNREPORTED:
@@ -165,7 +167,7 @@ class GroupMember:
         except MirrorFlowError as error:
             log.warning("the group could not be left in order: %s", error)
 
-    async def _meet(self) -> None:
+    async def _rebalance(self) -> None:
         self._rejoin.clear()
         await self._read()
         state = MemberState(url=self._url, config_offset=self._configs.offset, held=self._assignment)
@@ -176,9 +178,9 @@ class GroupMember:
         self.generation, self.protocol, self.leads = joined.generation, joined.protocol, joined.leads
         self.leader_url = assignment.leader_url
         if assignment.error:
-            log.warning("the group's leader is behind the config topic; the group meets again")
+            log.warning("the group's leader is behind the config topic; rejoining")
             await asyncio.sleep(UNSYNC_S)
-            raise MeetAgainError
+            raise RejoinError
         if assignment.config_offset > self._configs.offset:
             await self._read()
         revoked = assignment.revoked & self.held
@@ -197,9 +199,9 @@ class GroupMember:
         )
         await self._followed()
         if revoked:
-            raise MeetAgainError
-        self.meeting = False
-        self.look()
+            raise RejoinError
+        self.is_rebalancing = False
+        self.rejoin_if_due()
 
     def _read_assignment(self, data: bytes) -> GroupAssignment:
         try:

@@ -107,7 +107,7 @@ class GroupNode:
 
     @property
     def is_rebalancing(self) -> bool:
-        return self._member.meeting
+        return self._member.is_rebalancing
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether this node's part has started; a node without a part is ready."""
@@ -116,7 +116,7 @@ class GroupNode:
         mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
         tasks = [task for report in mine for task in report.tasks if task.is_here]
         begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
-        return begun and all(report.heard_of_all for report in mine)
+        return begun and all(report.has_reported_all for report in mine)
 
     async def run(self) -> None:
         await together([asyncio.create_task(self.connectors.run()), asyncio.create_task(self._be_a_member())])
@@ -168,15 +168,15 @@ class GroupNode:
             if isinstance(record, RestartRequest):
                 self._restart_here(record)
         if records:
-            self._leader.look()
+            self._leader.note_files()
             self.arrange()
 
     async def publish(self) -> None:
         node, configs = self._member, self._configs.configs
-        settled = node.leads and not node.meeting
+        settled = node.leads and not node.is_rebalancing
         if settled:
             await self._leader.lead()
-        if not node.meeting:
+        if not node.is_rebalancing:
             self._leader.compare()
         await self._statuses.publish(
             [self.connectors.report(name) for name in configs.connectors],
@@ -217,7 +217,7 @@ class GroupNode:
         for name, hosted in self.connectors.hosted.items():
             if isinstance(hosted, SharedConnector | SharedTask) and not self._stopping:
                 hosted.share(self._share(name))
-        self._member.look()
+        self._member.rejoin_if_due()
 
     def _runs_here(self, name: str, wanted: command_decisions.Wanted) -> bool:
         return name in {unit.connector for unit in self._member.held} or _stands_by(wanted)
@@ -265,7 +265,9 @@ class GroupNode:
 
     async def relay(self, command: Command, request: Request) -> Response | None:
         node, topic = self._member, self._configs
-        if not await node.met():  # first: whether the group signs is known only after the rebalance
+        if (
+            not await node.wait_for_leader()
+        ):  # first: whether the group signs is known only after the rebalance
             raise ConnectError(409, BUSY)
         if isinstance(command, PutTasks | Fence) and node.signs:
             if topic.configs.session_key is None:
@@ -334,7 +336,7 @@ class GroupNode:
             raise ConnectError(404, f"Connector {name} not found")
 
     async def wait_until_idle(self, name: str) -> None:
-        if not await self._member.quiet(name):
+        if not await self._member.wait_until_idle(name):
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
 
 
@@ -362,9 +364,9 @@ class GroupLeader:
         self._in_force: set[str] = set()  # connectors that the topic once had as in our file
         self._led = False  # whether the steps of a new leader are done
         self.problem: FilesDifferError | None = None  # which of our files the topic differs from
-        self.look()
+        self.note_files()
 
-    def look(self) -> None:
+    def note_files(self) -> None:
         """Notes which of our files are in force, after the topic may have changed."""
         known = self._topic.configs.connectors
         self._in_force |= {file["name"] for file in self._files if known.get(file["name"]) == file}
@@ -373,7 +375,7 @@ class GroupLeader:
         """Replaces our files; the leader writes those that differ from the topic."""
         self._files = files
         self._in_force.clear()
-        self.look()
+        self.note_files()
         self._led = False
 
     async def lead(self) -> None:

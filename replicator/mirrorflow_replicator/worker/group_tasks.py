@@ -111,7 +111,7 @@ class TaskFencing:
     def check(self, task: int) -> None:
         """Raise NotAssignedError unless the group has given the task to this node."""
         node, unit = self._node.member, Unit(connector=self._name, task=task)
-        if node.meeting or not node.leader_url or unit not in node.held:
+        if node.is_rebalancing or not node.leader_url or unit not in node.held:
             raise NotAssignedError(self._name, task)
 
 
@@ -159,7 +159,7 @@ class TaskConfigWriter:
                 if node.acts_for_leader:
                     await self.write(name, tasks)
                     return
-                if node.leader_url and not node.meeting:
+                if node.leader_url and not node.is_rebalancing:
                     key = topic.configs.session_key if node.signs else None
                     await self._node.others.post_tasks(node.leader_url, name, tasks, key)
                 await self._node.read()

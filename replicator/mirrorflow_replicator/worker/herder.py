@@ -170,7 +170,7 @@ class FixedHerder:
         copying = [slot for name, slot in self._slots.items() if self.settings[name].source is not None]
         self._start(copying)
         for _ in range(round(BESIDE_AFTER_S / LOOK_BESIDE_S)):
-            if all(slot.hosted is not None and slot.hosted.heard_of_all for slot in copying):
+            if all(slot.hosted is not None and slot.hosted.has_reported_all for slot in copying):
                 break
             await asyncio.sleep(LOOK_BESIDE_S)
         self._start(self._slots.values())
@@ -208,13 +208,13 @@ class FixedHerder:
         report = (hosted or IdleConnector(name, settings.properties, state="UNASSIGNED")).report()
         return replace(
             report,
-            heard_of_all=hosted is not None and hosted.heard_of_all,
+            has_reported_all=hosted is not None and hosted.has_reported_all,
             warnings=(*settings.warnings, *report.warnings),
         )
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether all connectors have started and have reported everything they run once."""
-        return has_started(tuple(reports)) and all(report.heard_of_all for report in reports)
+        return has_started(tuple(reports)) and all(report.has_reported_all for report in reports)
 
     def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether the connectors have started; nothing can be asked of it before."""

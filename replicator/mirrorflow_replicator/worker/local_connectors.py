@@ -127,7 +127,7 @@ class LocalConnectors:
             name=name,
             properties=properties,
             task_properties=command_decisions.with_task_class(report.connector_class, report.task_properties),
-            heard_of_all=hosted.heard_of_all,
+            has_reported_all=hosted.has_reported_all,
             warnings=(*converter_warnings(properties, self._worker), *report.warnings),
         )
 

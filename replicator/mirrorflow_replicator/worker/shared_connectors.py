@@ -94,8 +94,8 @@ class ShareFollower:
         self._settled.clear()
         self._changed.set()
 
-    def look(self) -> None:
-        """Looks after the share again, though it is the same."""
+    def wake(self) -> None:
+        """Applies the share again, though it is the same."""
         self._changed.set()
 
     async def changed(self) -> None:
@@ -236,7 +236,7 @@ class SharedConnector:
             self._leading = asyncio.create_task(
                 parts.discover_topics(self._hand), name=f"leading-{self._name}"
             )
-            self._leading.add_done_callback(lambda _: self._follower.look())
+            self._leading.add_done_callback(lambda _: self._follower.wake())
         share = self._share
         await parts.discovery.connect()  # also where there is nothing to do yet
         self._is_connected = True
@@ -268,10 +268,10 @@ class SharedConnector:
         self._initial = False
 
     @property
-    def heard_of_all(self) -> bool:
+    def has_reported_all(self) -> bool:
         given = {partition for partitions in self._share.tasks.values() for partition in partitions}
         is_found = not self._share.leads or self._parts.discovery.assignment is not None
-        return given <= self._parts.heard_partitions and is_found
+        return given <= self._parts.reported_partitions and is_found
 
     @property
     def target_cluster_id(self) -> str:
@@ -297,7 +297,7 @@ class SharedTask:
     *make* returns the host that does the work; *publish* stores that there is one task.
     """
 
-    heard_of_all = True
+    has_reported_all = True
 
     def __init__(
         self,
@@ -370,7 +370,7 @@ class SharedTask:
         return (
             self._absent.report()
             if hosted is None
-            else replace(hosted.report(), heard_of_all=hosted.heard_of_all)
+            else replace(hosted.report(), has_reported_all=hosted.has_reported_all)
         )
 
     @property

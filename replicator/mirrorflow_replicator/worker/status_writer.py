@@ -114,7 +114,7 @@ def is_settled(report: ConnectorReport) -> bool:
     """Whether the tasks of *report* are complete and steady; incomplete ones would be rewritten at once."""
     steady = ("RUNNING", "STOPPED")
     return (
-        report.heard_of_all
+        report.has_reported_all
         and report.state in steady
         and all(task.state in steady for task in report.tasks)
         and len(report.tasks) == len(report.task_properties)
@@ -138,8 +138,8 @@ class SharedStatuses(StatusWriter):
             if self._ended:
                 return
             await self._topic.read_new()
-            said = command_decisions.statuses(reports, worker_id=self._worker_id(), generation=generation)
-            now = {key: status for key, status in said.items() if _unit(status) in held}
+            statuses = command_decisions.statuses(reports, worker_id=self._worker_id(), generation=generation)
+            now = {key: status for key, status in statuses.items() if _unit(status) in held}
             changed = [
                 status
                 for key, status in now.items()
@@ -169,25 +169,29 @@ class SharedStatuses(StatusWriter):
         )
         if Unit(connector=name) in held:
             return report
-        said = self._topic.statuses.connector(name)
-        if said is None:
+        status = self._topic.statuses.connector(name)
+        if status is None:
             return replace(report, state=WorkerState.UNASSIGNED.value, is_here=False)
         return replace(
-            report, state=said.state.value, trace=said.trace or "", worker_id=said.worker_id, is_here=False
+            report,
+            state=status.state.value,
+            trace=status.trace or "",
+            worker_id=status.worker_id,
+            is_here=False,
         )
 
     def _elsewhere(self, name: str, number: int) -> TaskReport:
-        said = self._topic.statuses.tasks(name).get(number)
-        if said is None:
+        status = self._topic.statuses.tasks(name).get(number)
+        if status is None:
             return TaskReport(
                 task=number, state=WorkerState.UNASSIGNED.value, is_here=False, worker_id=NO_WORKER
             )
         return TaskReport(
             task=number,
-            state=said.state.value,
-            trace=said.trace or "",
+            state=status.state.value,
+            trace=status.trace or "",
             is_here=False,
-            worker_id=said.worker_id or NO_WORKER,
+            worker_id=status.worker_id or NO_WORKER,
         )
 
     def _is_lost(self, status: WorkerStatus) -> bool:

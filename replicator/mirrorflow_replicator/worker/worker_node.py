@@ -133,7 +133,7 @@ class SingleNode:
         """Whether all connectors that should run have started; a worker without connectors is ready."""
         to_run = tuple(report for report in reports if report.state not in {"PAUSED", "STOPPED"})
         begun = not to_run or has_started(to_run)
-        return begun and all(report.heard_of_all for report in reports)
+        return begun and all(report.has_reported_all for report in reports)
 
     async def run(self) -> None:
         await self.connectors.run()

@@ -59,7 +59,7 @@ def test_before_the_clusters_were_reached_nothing_is_said_to_run():
 
     assert ("UNASSIGNED", "UNASSIGNED", 1) == (report.state, report.tasks[0].state, len(report.tasks))
     assert (None, (), ()) == (report.groups, report.topics, report.warnings)
-    assert not hosted().heard_of_all
+    assert not hosted().has_reported_all
 
 
 def test_unreachable_cluster_is_reported_and_retried():

@@ -337,18 +337,18 @@ def test_started_means_that_every_partition_was_asked(report, started):
 def test_one_connectors_trouble_does_not_hold_back_anothers_word():
     """A process of several: the source has caught up, though heartbeats are refused and the process is not ready."""
     caught_up = partition(source_offset=100, reached_start_end=True)
-    source = connector(task(caught_up), heard_of_all=True)
-    heartbeat = connector(task(state="FAILED"), name="beat", state="FAILED", heard_of_all=True)
+    source = connector(task(caught_up), has_reported_all=True)
+    heartbeat = connector(task(state="FAILED"), name="beat", state="FAILED", has_reported_all=True)
     state = view(source, heartbeat, ready=False)
 
     assert progress.summary(source, state)["caughtUp"]
-    assert not progress.summary(replace(source, heard_of_all=False), state)["caughtUp"]
+    assert not progress.summary(replace(source, has_reported_all=False), state)["caughtUp"]
     assert "Stuck" == progress.summary(heartbeat, state)["replicating"]
 
 
 def test_a_connector_without_partitions_runs_and_copies_nothing():
     """Heartbeats: a running task, nothing to catch up with."""
-    found = summary(connector(task(), heard_of_all=True))
+    found = summary(connector(task(), has_reported_all=True))
 
     assert {"total": 1, "running": 1, "failed": 0} == found["tasks"]
     assert 0 == found["partitions"]["total"]
@@ -357,7 +357,7 @@ def test_a_connector_without_partitions_runs_and_copies_nothing():
 
 def test_a_process_that_waits_for_the_flow_does_not_say_that_there_is_nothing_to_copy():
     """It has no partitions while another process owns the flow, which may have died without leaving it."""
-    found = summary(connector(heard_of_all=True, is_standby=True))
+    found = summary(connector(has_reported_all=True, is_standby=True))
 
     assert ("Waiting", False) == (found["replicating"], found["caughtUp"])
 

@@ -42,7 +42,7 @@ def lead(one: GroupLeader, others: list[GroupLeader]) -> None:
         other.follow()
     asyncio.run(one.lead())
     for each in (one, *others):
-        each.look()
+        each.note_files()
 
 
 def problem(one: GroupLeader) -> FilesDifferError | None:

@@ -151,7 +151,7 @@ def test_what_is_revoked_has_ended_before_the_next_meeting_and_the_rest_stays() 
         [given(FIRST, SECOND), given(revoked=[SECOND]), given()],
         [MemberStanding.MEMBER, MemberStanding.REBALANCING],
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.meeting)
+    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
     assert [{FIRST, SECOND}, {FIRST}, {FIRST}] == followed
     assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.told]
     assert "http://leader/" == node.leader_url
@@ -163,9 +163,9 @@ def test_node_acts_for_a_leader_that_serves_no_http() -> None:
     acted = []
 
     def until(node: GroupMember) -> bool:
-        if not node.meeting:
+        if not node.is_rebalancing:
             acted.append(node.acts_for_leader)
-        return node.generation == 2 and not node.meeting
+        return node.generation == 2 and not node.is_rebalancing
 
     node, _ = run(coordinator, Topic(), until)
     assert [False, True] == [acted[0], acted[-1]]
@@ -193,7 +193,7 @@ def test_a_leader_that_is_behind_changes_nothing() -> None:
     coordinator = Coordinator(
         [given(FIRST), given(error=CONFIG_MISMATCH), given()], [MemberStanding.REBALANCING]
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.meeting)
+    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
     assert {FIRST} == node.held
     assert all(now == {FIRST} for now in followed)
 
@@ -219,7 +219,7 @@ def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch
 
 def test_unreadable_assignment_is_reported_and_causes_a_rejoin() -> None:
     coordinator = Coordinator([b"", given(FIRST)])
-    node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.meeting)
+    node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.is_rebalancing)
     assert node.problem is None
 
 
@@ -229,10 +229,10 @@ def test_a_leader_shares_out_what_the_topic_says_and_calls_a_meeting_when_it_say
     topic = two_tasks()
 
     def until(node: GroupMember) -> bool:
-        if len(coordinator.told) == 1 and not node.meeting:
+        if len(coordinator.told) == 1 and not node.is_rebalancing:
             topic.configs.take(ConnectorConfig(connector="c", properties=None))
-            node.look()
-        return len(coordinator.told) >= 3 and not node.meeting
+            node.rejoin_if_due()
+        return len(coordinator.told) >= 3 and not node.is_rebalancing
 
     node, followed = run(coordinator, topic, until)
     first = {name: decode_assignment(data) for name, data in coordinator.shared[0].items()}
@@ -251,7 +251,7 @@ def test_a_leader_that_lags_behind_a_member_says_so() -> None:
     def until(node: GroupMember) -> bool:
         if len(coordinator.shared) == 1:
             topic.offset = 6
-        return not node.meeting
+        return not node.is_rebalancing
 
     run(coordinator, topic, until)
     shared: list[Any] = [decode_assignment(one["you"]) for one in coordinator.shared]

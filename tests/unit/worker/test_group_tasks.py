@@ -21,7 +21,7 @@ class Group:
         self.done: list[str] = []
         self.configs = WorkerConfigs()
         self.node = SimpleNamespace(
-            meeting=False,
+            is_rebalancing=False,
             acts_for_leader=leads,
             leader_url="http://leader",
             signs=True,
@@ -86,7 +86,7 @@ def test_a_task_that_was_lost_or_written_anew_meanwhile_does_not_begin(
 
 def test_nothing_is_taken_while_the_group_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(monkeypatch)
-    group.node.meeting = True
+    group.node.is_rebalancing = True
     with pytest.raises(NotAssignedError):
         group.claim()
     assert group.done == []

@@ -61,7 +61,7 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
 class Started(IdleConnector):
     """A connector that notes that it has begun, and has heard of all once the test says so."""
 
-    heard_of_all = False
+    has_reported_all = False
 
     def __init__(self, settings: ConnectorSettings) -> None:
         super().__init__(settings.name, settings.properties, state="RUNNING")
@@ -100,7 +100,7 @@ def test_others_begin_when_what_copies_was_heard_of(monkeypatch: pytest.MonkeyPa
         async with asyncio.timeout(300):
             await started["source"].begun.wait()
             assert not started["heartbeats"].begun.is_set()
-            started["source"].heard_of_all = True
+            started["source"].has_reported_all = True
             await started["heartbeats"].begun.wait()
         running.cancel()
 
