@@ -58,10 +58,17 @@ WRITE_TIMEOUT_S = 10.0
 PAUSE_MAX_S = 5.0
 REPLICATION_FACTOR_KEY = "heartbeats.topic.replication.factor"
 
+READ_S = 3.0  # interval of the monitor; heartbeats come each second by default
+TOPICS_MAX = 50  # one for each upstream cluster; of more, the first by name are shown
+# The last offset may be a transaction marker, or removed by compaction. Heartbeats are 100 bytes, and a batch
+# is returned whole.
+LOOK_BACK_RECORDS = 32
+LOOK_BACK_BYTES = 16 << 10
+
 log = logging.getLogger("mirrorflow.worker")
 
 
-class HeartbeatClusters:
+class HeartbeatWriter:
     """Writes heartbeats to one cluster.
 
     `run` ends only by cancellation; everything else is safe to read at any time.
@@ -175,12 +182,12 @@ class HeartbeatConnector:
         self._connector = connector
         self._settings = settings
         self._started_at_s = time.time()
-        self._beats = tuple(HeartbeatClusters(connector.name, beat, settings) for beat in settings.beats)
+        self._writers = tuple(HeartbeatWriter(connector.name, beat, settings) for beat in settings.beats)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for beats in self._beats:
-                group.create_task(beats.run(), name=f"heartbeats-{beats.settings.target_alias}")
+            for writer in self._writers:
+                group.create_task(writer.run(), name=f"heartbeats-{writer.settings.target_alias}")
 
     async def stop(self, grace_s: float) -> None:
         """Does nothing: an unacknowledged heartbeat is as good as none."""
@@ -188,7 +195,7 @@ class HeartbeatConnector:
     @property
     def target_cluster_id(self) -> str:
         target = self._settings.target_alias
-        ids = (one.cluster_id for one in self._beats if one.settings.target_alias == target)
+        ids = (one.cluster_id for one in self._writers if one.settings.target_alias == target)
         return next(ids, "")
 
     def report(self) -> ConnectorReport:
@@ -196,7 +203,7 @@ class HeartbeatConnector:
 
         Its state is that of the first cluster, the target; failures of others are warnings.
         """
-        first, *others = self._beats
+        first, *others = self._writers
         state = "UNASSIGNED" if first.newest_ms < 0 else "RUNNING"
         report = report_of(
             self._connector,
@@ -206,11 +213,11 @@ class HeartbeatConnector:
             started_at_s=self._started_at_s,
         )
         errors: Counter[str] = Counter()
-        for beats in self._beats:
-            errors.update(beats.errors)
+        for writer in self._writers:
+            errors.update(writer.errors)
         written = tuple(
             HeartbeatReport(cluster=one.settings.target_alias, topic=one.topic, timestamp_ms=one.newest_ms)
-            for one in self._beats
+            for one in self._writers
             if one.newest_ms >= 0
         )
         return replace(
@@ -227,7 +234,7 @@ class HeartbeatConnector:
                     for one in others
                     if one.problem
                 ),
-                *(warning for one in self._beats for warning in one.warnings),
+                *(warning for one in self._writers for warning in one.warnings),
             ),
             heartbeats=written,
             source=self._side(self._settings.source_alias),
@@ -235,15 +242,7 @@ class HeartbeatConnector:
         )
 
     def _side(self, alias: str) -> SideReport:
-        return worst_side(one.side for one in self._beats if one.settings.target_alias == alias)
-
-
-LOOK_S = 3.0  # heartbeats come each second by default
-TOPICS_MAX = 50  # one for each upstream cluster; of more, the first by name are shown
-# The last offset may be a transaction marker, or removed by compaction. Heartbeats are 100 bytes, and a batch
-# is returned whole.
-LOOK_BACK_RECORDS = 32
-LOOK_BACK_BYTES = 16 << 10
+        return worst_side(one.side for one in self._writers if one.settings.target_alias == alias)
 
 
 class HeartbeatMonitor:
@@ -269,7 +268,7 @@ class HeartbeatMonitor:
 
     async def run(self, copying: SourceConnector) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(READ_S)
             copies = sorted(
                 target for source, target in copying.names.items() if self._is_heartbeats_topic(source)
             )[:TOPICS_MAX]
@@ -278,7 +277,7 @@ class HeartbeatMonitor:
             if not copies:
                 continue
             try:
-                await self.look(copying.clusters[1], copies)
+                await self.read_ends(copying.clusters[1], copies)
             except MirrorFlowError as error:
                 if self.problem is None or self.problem.reason != error.reason:
                     log.warning("%s: copied heartbeats cannot be looked at: %s", self._name, error)
@@ -286,7 +285,7 @@ class HeartbeatMonitor:
             else:
                 self.problem = None
 
-    async def look(self, cluster: Cluster, topics: Sequence[str]) -> None:
+    async def read_ends(self, cluster: Cluster, topics: Sequence[str]) -> None:
         """Reads the ends of *topics* where they have moved. Heartbeats are in partition 0.
 
         Raises ClusterError; whatever could be read was read by then.
