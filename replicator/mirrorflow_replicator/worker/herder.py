@@ -141,7 +141,7 @@ class Herder(Protocol):
 
 
 class FixedHerder:
-    """Runs the connectors that files define."""
+    """Runs the connectors that files define. Raises SettingError where one can never run."""
 
     takes_changes = False
     has_connectors = True
@@ -153,6 +153,8 @@ class FixedHerder:
         self._stopping = False
         self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
         self.settings = {one.name: one for one in connectors if one.is_enabled}
+        for one in self.settings.values():
+            host(one, samples=samples)  # raises for what can never run, before anything starts
         self._slots = {
             name: ConnectorSlot(name, make=self._make, broken=self._broken.put_nowait, grace_s=grace_s)
             for name in self.settings
