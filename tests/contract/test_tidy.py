@@ -13,6 +13,8 @@ FUNCTION_LINES_MAX = 60
 FOREIGN_OBJECTS = frozenset(
     {"_KubernetesLoader", "_arithmetic", "action", "arguments", "context", "server", "settings"}
 )
+# Temporary: these classes still override private methods.
+OVERRIDES_LEFT = frozenset({"DistributedHerder", "SharedConnector"})
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
 
 
@@ -25,6 +27,14 @@ def tree(path: Path) -> ast.Module:
 def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+
+
+@cache
+def private_methods(owner: ast.ClassDef) -> frozenset[str]:
+    functions = [node for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(
+        one.name for one in functions if one.name.startswith("_") and not one.name.endswith("__")
+    )
 
 
 @cache
@@ -134,6 +144,28 @@ def test_only_an_object_writes_its_own_fields():
     ]
 
     assert [] == found
+
+
+def test_no_class_overrides_a_private_method():
+    """What differs between classes is a function or an object that is passed in, or a public method."""
+    classes = {
+        node.name: node for path in SOURCES for node in definitions(path) if isinstance(node, ast.ClassDef)
+    }
+
+    def ancestors(owner: ast.ClassDef) -> list[ast.ClassDef]:
+        names = (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases)
+        parents = [classes[name] for name in names if name in classes]
+        return parents + [found for parent in parents for found in ancestors(parent)]
+
+    overridden = {
+        f"{owner.name}.{name} ({base.name})"
+        for owner in classes.values()
+        if owner.name not in OVERRIDES_LEFT
+        for base in ancestors(owner)
+        for name in private_methods(owner) & private_methods(base)
+    }
+
+    assert not overridden
 
 
 def test_standard_operator_is_not_shadowed():

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mirrorflow_core.connect.position_records import (
     Malformed,
@@ -35,10 +35,18 @@ from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records must not fill memory
 
 
-class PositionStore(ABC):
-    """The newest position of each source partition of one connector, from records in the order of the log."""
+class _Append(Protocol):
+    async def __call__(self, values: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None: ...
 
-    def __init__(self, *, connector: str, source_alias: str) -> None:
+
+class PositionStore(ABC):
+    """The newest position of each source partition of one connector, from records in the order of the log.
+
+    *append* stores keys and values safely.
+    """
+
+    def __init__(self, append: _Append, *, connector: str, source_alias: str) -> None:
+        self._append = append
         self.positions: dict[TopicPartition, Position] = {}  # as last read or written
         # Their newest record, or removal, is not an earlier release's.
         self.foreign: set[TopicPartition] = set()
@@ -70,11 +78,8 @@ class PositionStore(ABC):
             new = {
                 TopicPartition(one.topic, one.partition): replace(one, written_ms=now_ms) for one in positions
             }
-            await self._append({self._key(p): encode_value(one) for p, one in new.items()}, now_ms)
+            await self._append(((self._key(p), encode_value(one)) for p, one in new.items()), now_ms=now_ms)
             self.positions.update(new)
-
-    @abstractmethod
-    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None: ...
 
     def _key(self, partition: TopicPartition) -> bytes:
         return encode_key(PositionKey(self._connector, self._source_alias, *partition))
@@ -124,8 +129,8 @@ class OffsetsLog(PositionStore):
     def __init__(
         self, cluster: Cluster, settings: OffsetStorageSettings, *, connector: str, source_alias: str
     ) -> None:
-        super().__init__(connector=connector, source_alias=source_alias)
         self._log = CompactedTopic(cluster, settings, key=TOPIC_KEY)
+        super().__init__(self._log.append, connector=connector, source_alias=source_alias)
 
     async def open(self) -> None:
         if warning := await self._log.open():
@@ -144,9 +149,6 @@ class OffsetsLog(PositionStore):
             await self._log.read_new(take)
         return frozenset(changed)
 
-    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None:
-        await self._log.append(values.items(), now_ms=now_ms)
-
 
 _SETTING = "offset.storage.file.filename"
 
@@ -159,7 +161,7 @@ class OffsetsFile(PositionStore):
     """
 
     def __init__(self, path: Path, *, connector: str, source_alias: str) -> None:
-        super().__init__(connector=connector, source_alias=source_alias)
+        super().__init__(self._store, connector=connector, source_alias=source_alias)
         self._path = path
 
     async def open(self) -> None:
@@ -177,10 +179,8 @@ class OffsetsFile(PositionStore):
             partition for partition in before.keys() | after if before.get(partition) != after.get(partition)
         )
 
-    async def _append(self, values: Mapping[bytes, bytes], now_ms: int) -> None:
-        await asyncio.to_thread(
-            self._merge, {key.decode(): json.loads(value) for key, value in values.items()}
-        )
+    async def _store(self, values: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        await asyncio.to_thread(self._merge, {key.decode(): json.loads(value) for key, value in values})
 
     def _load(self) -> dict[str, Any]:
         try:

@@ -10,7 +10,7 @@ it may write.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from mirrorflow_core.connect.worker_records import (
@@ -34,11 +34,24 @@ WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records mus
 T = TypeVar("T")
 
 
-class _Following(Generic[T]):
-    """Base of both topics: reads new records, and reads back what was written."""
+class _WorkerTopic(Generic[T]):
+    """One topic: reads new records, and reads back what was written. *take* receives each record that is read."""
 
-    def __init__(self, log: CompactedTopic) -> None:
+    def __init__(
+        self,
+        log: CompactedTopic,
+        *,
+        encode: Callable[[T], tuple[bytes, bytes | None]],
+        decode: Callable[[bytes | None, bytes | None], T | None],
+        take: Callable[[T], None],
+    ) -> None:
+        self.offset = (
+            0  # behind the last record read; workers exchange the config topic's in the group protocol
+        )
         self._log = log
+        self._encode = encode
+        self._decode = decode
+        self._apply = take
         self._lock = asyncio.Lock()
         self._unseen: deque[T] = deque(maxlen=UNSEEN_MAX)
         self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
@@ -67,58 +80,38 @@ class _Following(Generic[T]):
             self._unseen.clear()
             return new
 
-    async def _put(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
+    async def put(self, *values: T, now_ms: int) -> None:
+        """Write *values* in order. Raises ClusterError; some may have been written then."""
         async with self._lock:
-            await self._log.append(values, now_ms=now_ms)
+            await self._log.append(map(self._encode, values), now_ms=now_ms)
             await self._log.read_new(self._take)
 
     def _take(self, record: Record) -> None:
+        self.offset = record.offset + 1
         try:
-            found = self._understood(record)
+            found = self._decode(record.key, record.value)
         except ValueError as problem:
             key = (record.key or b"").decode("utf-8", "replace")
             self._warnings.append(f"The record {key!r} cannot be read: {problem}")
             return
         if found is not None:
+            self._apply(found)
             self._unseen.append(found)
 
-    def _understood(self, record: Record) -> T | None:
-        raise NotImplementedError
 
-
-class ConfigTopic(_Following[ConfigRecord]):
+class ConfigTopic(_WorkerTopic[ConfigRecord]):
     """The config topic: connectors, tasks and target states."""
 
     def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
-        super().__init__(CompactedTopic(cluster, settings, key="config.storage.topic", single=True))
         self.configs = WorkerConfigs()
-        self.offset = 0  # behind the last record read; workers exchange it in the group protocol
-
-    async def put(self, *records: ConfigRecord, now_ms: int) -> None:
-        """Write *records* in order. Raises ClusterError; some may have been written then."""
-        await self._put([encode_config(record) for record in records], now_ms=now_ms)
-
-    def _understood(self, record: Record) -> ConfigRecord | None:
-        self.offset = record.offset + 1
-        found = decode_config(record.key, record.value)
-        if found is not None:
-            self.configs.take(found)
-        return found
+        log = CompactedTopic(cluster, settings, key="config.storage.topic", single=True)
+        super().__init__(log, encode=encode_config, decode=decode_config, take=self.configs.take)
 
 
-class StatusTopic(_Following[WorkerStatus]):
-    """The status topic: states of connectors and tasks."""
+class StatusTopic(_WorkerTopic[WorkerStatus]):
+    """The status topic: states of connectors and tasks; a status DESTROYED is written as a tombstone."""
 
     def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
-        super().__init__(CompactedTopic(cluster, settings, key="status.storage.topic"))
         self.statuses = LatestStatuses()
-
-    async def put(self, *statuses: WorkerStatus, now_ms: int) -> None:
-        """Write *statuses*, DESTROYED as tombstones. Raises ClusterError; some may have been written then."""
-        await self._put([encode_status(status) for status in statuses], now_ms=now_ms)
-
-    def _understood(self, record: Record) -> WorkerStatus | None:
-        found = decode_status(record.key, record.value)
-        if found is not None:
-            self.statuses.take(found)
-        return found
+        log = CompactedTopic(cluster, settings, key="status.storage.topic")
+        super().__init__(log, encode=encode_status, decode=decode_status, take=self.statuses.take)

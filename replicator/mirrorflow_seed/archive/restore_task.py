@@ -14,6 +14,7 @@ from typing import Any
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
@@ -61,11 +62,34 @@ def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
         if tally_builder.tally != file.tally:
             yield FileResult(tally=tally_builder.tally)
             return
-        copy = FileCopy(task, spool)
-        result = asyncio.run(copy.run())
-        yield FileResult(
-            tally=tally_builder.tally, task_result=result, wanted_earlier=copy.archive.wanted_earlier
-        )
+        settings = without_source(task.wave.files.load())
+        archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
+        result = asyncio.run(_runner(task, settings, archive, end=spool.reach).run())
+        yield FileResult(tally=tally_builder.tally, task_result=result, wanted_earlier=archive.wanted_earlier)
+
+
+def _runner(task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *, end: int) -> SeedTaskRunner:
+    """Returns the seed task that copies one partition, with the archive as source."""
+
+    async def connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
+        return archive, await Cluster.connect(settings.target_producer, resolve=resolve)
+
+    topic, partition = task.of
+    share = SeedShare(
+        index=task.index,
+        topic=topic,
+        partition=partition,
+        start=task.start,
+        end=end,
+        bytes=task.file.tally.bytes,
+    )
+    return SeedTaskRunner(
+        SeedTask(shares=(share,)),
+        task.wave,
+        settings,
+        connect=connect,
+        wants_end=lambda: archive.wanted_earlier is not None,
+    )
 
 
 def without_source(settings: SourceSettings) -> SourceSettings:
@@ -81,28 +105,3 @@ def without_source(settings: SourceSettings) -> SourceSettings:
         on_source_loss=LossPolicy.FAIL,
         syncs=None if syncs is None or syncs.on_source else syncs,
     )
-
-
-class FileCopy(SeedTaskRunner):
-    """Copies one partition, with the archive as source."""
-
-    def __init__(self, task: FileTask, spool: Spool) -> None:
-        topic, partition = task.of
-        share = SeedShare(
-            index=task.index,
-            topic=topic,
-            partition=partition,
-            start=task.start,
-            end=spool.reach,
-            bytes=task.file.tally.bytes,
-        )
-        super().__init__(SeedTask(shares=(share,)), task.wave)
-        self._settings = without_source(self._settings)
-        self.archive = ArchiveCluster(self._settings.source_alias, task.part, of=task.of, spool=spool)
-
-    async def _connect(self) -> tuple[Cluster, Cluster]:
-        target = await Cluster.connect(self._settings.target_producer, resolve=self._resolve)
-        return self.archive, target
-
-    def _must_end(self) -> bool:
-        return self.archive.wanted_earlier is not None or super()._must_end()

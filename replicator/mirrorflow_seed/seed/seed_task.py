@@ -11,7 +11,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -29,6 +29,7 @@ from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
+from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import process
@@ -101,7 +102,7 @@ def run_tasks(tasks: Iterator[SeedTask], wave: WaveSettings) -> Iterator[TaskRes
     """Runs each of *tasks* and yields its result; for Spark's `mapPartitions`."""
     prepare()
     for seed_task in tasks:
-        yield asyncio.run(SeedTaskRunner(seed_task, wave).run())
+        yield asyncio.run(SeedTaskRunner(seed_task, wave, wave.files.load()).run())
 
 
 def prepare() -> None:
@@ -112,13 +113,30 @@ def prepare() -> None:
     )
 
 
-class SeedTaskRunner:
-    """Copies the partitions of one seed task; `run` returns the result."""
+async def _connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
+    return await connect_both(settings.source_consumer, settings.target_producer, resolve=resolve)
 
-    def __init__(self, seed_task: SeedTask, wave: WaveSettings) -> None:
+
+class SeedTaskRunner:
+    """Copies the partitions of one seed task; `run` returns the result.
+
+    *connect* opens source and target. It ends early once *wants_end* returns True.
+    """
+
+    def __init__(
+        self,
+        seed_task: SeedTask,
+        wave: WaveSettings,
+        settings: SourceSettings,
+        *,
+        connect: Callable[[SourceSettings, Resolve], Awaitable[tuple[Cluster, Cluster]]] = _connect,
+        wants_end: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._wave = wave
-        self._settings: SourceSettings = wave.files.load()
-        self._resolve = Resolver(self._settings.providers).resolve_client
+        self._settings = settings
+        self._resolve: Resolve = Resolver(settings.providers).resolve_client
+        self._connect = connect
+        self._wants_end = wants_end
         self._chain = min(share.index for share in seed_task.shares)
         # What this process has learned in earlier starts.
         self._earlier: dict[TopicPartition, PartitionCopier] = {}
@@ -182,7 +200,7 @@ class SeedTaskRunner:
     async def _run_once(self) -> None:
         """Takes the open partitions over and copies them, until the end or until this start of the task ends."""
         self._ended_why = ""
-        clusters = await self._connect()
+        clusters = await self._connect(self._settings, self._resolve)
         task = None
         try:
             fenced = await self._start(clusters)
@@ -285,14 +303,10 @@ class SeedTaskRunner:
         copier = self._copiers.get(share.index)
         return self._connection_error if copier is None or copier.error is None else copier.error
 
-    async def _connect(self) -> tuple[Cluster, Cluster]:
-        settings = self._settings
-        return await connect_both(settings.source_consumer, settings.target_producer, resolve=self._resolve)
-
     # -- the driver
 
     def _must_end(self) -> bool:
-        return self._instructions.stop or time.monotonic() > self._until_s
+        return self._instructions.stop or time.monotonic() > self._until_s or self._wants_end()
 
     def _count(self) -> None:
         copiers = self._copiers
