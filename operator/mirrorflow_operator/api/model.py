@@ -75,7 +75,6 @@ RunId = Annotated[str, Field(max_length=63, pattern=r"^[-._a-zA-Z0-9]*$")]
 _UNITS: Final = "numkMGTPE"
 QUANTITY_PATTERN: Final = rf"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[{_UNITS}]|[eE][+-]?[0-9]{{1,2}})?$"
 _VALID: Final = re.compile(QUANTITY_PATTERN)
-_PARTS: Final = re.compile(r"\+?([0-9.]+)(.*)")
 _THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
@@ -89,9 +88,9 @@ Quantity = Annotated[
 
 def amount(quantity: int | str) -> Decimal:
     """Returns the value of *quantity*, which must be valid."""
-    found = _PARTS.fullmatch(str(quantity))
-    assert found is not None
-    number, unit = Decimal(found[1]), found[2]
+    text = str(quantity)
+    unit = text.lstrip("+0123456789.")
+    number = Decimal(text.removesuffix(unit))
     if unit in _BINARY:
         return number * Decimal(1024) ** _BINARY[unit]
     if unit in _THOUSANDS:

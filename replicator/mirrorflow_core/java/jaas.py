@@ -105,9 +105,7 @@ def resolve_jaas(text: str, lookup: Callable[[Reference], str]) -> str:
             quote = "" if text[at] == quote or text[at] in "\r\n" else quote
             parts.append(text[at:end])
             at = end
-        else:
-            match = _TOKEN.match(text, at)
-            assert match is not None  # `other` takes any character
+        elif match := _TOKEN.match(text, at):  # always: `other` takes any character
             end = match.end()
             if match.lastgroup == "quote":
                 quote = match.group()
@@ -146,9 +144,7 @@ def _options(tokens: list[_Token], at: int) -> tuple[dict[str, str], int]:
 
 def _tokens(text: str) -> Iterator[_Token]:
     at = 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        assert match is not None  # `other` takes any character
+    while match := _TOKEN.match(text, at):  # until the end: `other` takes any character
         at = match.end()
         if match.lastgroup == "quote":
             value, at = _quoted(text, at, match.group())

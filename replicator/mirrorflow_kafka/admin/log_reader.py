@@ -183,10 +183,9 @@ async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> 
         await cluster.refresh([partition.topic])
         leader = cluster.leader(*partition)
     if leader is None:
-        error_codes.raise_for(
+        raise error_codes.error_for(
             error_codes.LEADER_NOT_AVAILABLE, cluster=cluster.alias, request="Fetch", subject=str(partition)
         )
-    assert leader is not None
     return await cluster.connection(leader, purpose=purpose)
 
 

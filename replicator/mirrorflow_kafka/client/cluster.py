@@ -8,7 +8,7 @@ connection, a retriable error, or a response that it went to the wrong broker. E
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -58,9 +58,10 @@ _Item = TypeVar("_Item")
 class _Refresh:
     """One pending metadata request, shared by all callers that wait for it. `topics` None means all."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Callable[["_Refresh"], Coroutine[Any, Any, None]], *, name: str) -> None:
         self.topics: set[str] | None = set()
-        self.task: asyncio.Task[None] | None = None
+        self.task = asyncio.create_task(request(self), name=name)
+        self.task.add_done_callback(retrieve_error)
 
     def add(self, topics: Iterable[str] | None) -> None:
         if topics is None:
@@ -258,11 +259,8 @@ class Cluster:
         """
         refresh = self._next_refresh
         if refresh is None:
-            refresh = self._next_refresh = _Refresh()
-            refresh.task = asyncio.create_task(self._refresh_in_turn(refresh), name=f"refresh-{self.alias}")
-            refresh.task.add_done_callback(retrieve_error)
+            refresh = self._next_refresh = _Refresh(self._refresh_in_turn, name=f"refresh-{self.alias}")
         refresh.add(topics)
-        assert refresh.task is not None
         await asyncio.shield(refresh.task)
 
     async def _refresh_in_turn(self, refresh: _Refresh) -> None:

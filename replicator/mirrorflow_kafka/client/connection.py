@@ -471,9 +471,8 @@ class Connection:
         task = self._reauthentication
         if task is not None and task is not asyncio.current_task(self._loop):
             task.cancel()
-        if self.frames.transport is not None:
-            # Not close(): it would wait for the write buffer, which a frozen broker never drains.
-            self.frames.transport.abort()
+        # Not close(): it would wait for the write buffer, which a frozen broker never drains.
+        self.frames.abort()
 
     def _fail(self, answer: Answer, error: ClusterError) -> None:
         """Fail one request with its own error, chained to *error*.

@@ -110,7 +110,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._fault: Exception | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_lost = False
-        self.transport: asyncio.Transport | None = None
+        self._transport = asyncio.Transport()  # it raises NotImplementedError until `connection_made`
+        self._is_connected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Configure the socket; called for the plain socket, also if TLS follows."""
@@ -127,12 +128,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Write to *transport* from now on: first the plain transport, then the TLS one."""
         self._plain, self._plain_fd = None, -1
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
-        self.transport = transport
+        self._transport, self._is_connected = transport, True
+
+    def abort(self) -> None:
+        """Close the transport, if there is one, without sending what is buffered."""
+        if self._is_connected:
+            self._transport.abort()
 
     def write(self, parts: Sequence[bytes | bytearray | memoryview], size_bytes: int) -> None:
         """Write *parts* in order; *size_bytes* is their total size."""
-        transport = self.transport
-        assert transport is not None
+        transport = self._transport
         gathers = size_bytes >= GATHERED_BYTES_MIN and len(parts) <= GATHERED_PARTS_MAX
         if not gathers or self._plain_fd < 0 or transport.get_write_buffer_size():
             transport.writelines(parts)
@@ -197,8 +202,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if head[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and head[1] == 0x03:
             problem = "the listener speaks TLS, but security.protocol has none"
         self._fault = FrameError(problem)
-        if self.transport is not None:
-            self.transport.abort()
+        self.abort()
 
     def eof_received(self) -> bool:
         """Close this side too: a half-open connection returns no responses."""

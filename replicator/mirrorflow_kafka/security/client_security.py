@@ -38,26 +38,46 @@ PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordSecurity:
+    """A mechanism with a user name and password: PLAIN or SCRAM."""
+
+    mechanism: str
+    login: Login = field(repr=False)
+
+    def client(self, place: BrokerAddress) -> SaslClient:
+        """Return a new exchange with the broker at *place*."""
+        return PlainClient(self.login, place) if self.mechanism == "PLAIN" else ScramClient(self.login, place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSecurity:
+    """A mechanism with tokens: OAUTHBEARER."""
+
+    mechanism: str
+    tokens: TokenCache = field(repr=False)
+    extensions: Mapping[str, str] = field(repr=False)
+
+    def client(self, place: BrokerAddress) -> SaslClient:
+        """Return a new exchange with the broker at *place*."""
+        return OAuthBearerClient(self.tokens, self.extensions, place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """What a connection needs: `ssl_context` is None without TLS, `mechanism` None without SASL."""
+    """What a connection needs: `ssl_context` is None without TLS, `sasl` None without SASL."""
 
     cluster: str
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
-    mechanism: str | None = None
+    sasl: PasswordSecurity | TokenSecurity | None = None
     warnings: tuple[str, ...] = ()
-    login: Login | None = field(default=None, repr=False)
-    tokens: TokenCache | None = field(default=None, repr=False)
-    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def sasl_client(self, address: str) -> SaslClient | None:
         """Return a new SASL exchange with the broker at *address*, which errors show; None without SASL."""
-        if self.mechanism is None:
+        if self.sasl is None:
             return None
-        place = BrokerAddress(cluster=self.cluster, address=address, mechanism=self.mechanism)
-        if self.tokens is not None:
-            return OAuthBearerClient(self.tokens, self.extensions, place)
-        assert self.login is not None
-        return PlainClient(self.login, place) if self.mechanism == "PLAIN" else ScramClient(self.login, place)
+        return self.sasl.client(
+            BrokerAddress(cluster=self.cluster, address=address, mechanism=self.sasl.mechanism)
+        )
 
 
 def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecurity:
@@ -66,8 +86,8 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
     Raises InvalidSettingError and RefusedSettingError, which name the key.
     """
     protocol, warnings = check_protocol(properties)
-    context = mechanism = login = tokens = None
-    extensions: Mapping[str, str] = {}
+    context = None
+    sasl: PasswordSecurity | TokenSecurity | None = None
     if protocol.endswith("SSL"):
         context, said = build_context(properties)
         warnings += said
@@ -79,21 +99,14 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
             warnings += said
             tokens = TokenCache(source.fetch, cluster=cluster, window=refresh_window(properties))
             extensions = sasl_extensions(module.options, source)
+            sasl = TokenSecurity(mechanism=mechanism, tokens=tokens, extensions=extensions)
         else:
-            login = password_login(module, mechanism)
+            sasl = PasswordSecurity(mechanism=mechanism, login=password_login(module, mechanism))
             if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
                 warnings += (
                     "security.protocol: SASL_PLAINTEXT sends the password readable over the network",
                 )
-    return ClientSecurity(
-        cluster=cluster,
-        ssl_context=context,
-        mechanism=mechanism,
-        warnings=warnings,
-        login=login,
-        tokens=tokens,
-        extensions=extensions,
-    )
+    return ClientSecurity(cluster=cluster, ssl_context=context, sasl=sasl, warnings=warnings)
 
 
 def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

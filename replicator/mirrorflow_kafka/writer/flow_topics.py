@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mirrorflow_core.connect.position_records import Malformed, PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import OffsetStorageSettings, StorageTopicSettings
-from mirrorflow_core.wire.records import Record
+from mirrorflow_core.wire.records import Record, partition_for
 from mirrorflow_core.writer.claim import Claim, claims_topic, decode_claim, encode_claim
 from mirrorflow_core.writer.position import (
     WriterPosition,
@@ -61,10 +61,11 @@ class FlowTopics:
         """Return the record of a claim."""
         return Record(0, time.time_ns() // 1_000_000, *encode_claim(claim))
 
-    def position_record(self, position: WriterPosition) -> Record:
-        """Return the record of a position."""
-        key = PositionKey(self.connector, self.source_alias, position.topic, position.partition)
-        return Record(0, time.time_ns() // 1_000_000, encode_key(key), encode_position(position))
+    def position_record(self, position: WriterPosition, *, partitions: int) -> tuple[TopicPartition, Record]:
+        """Return the record of a position, and its partition of the offsets topic, which has so many *partitions*."""
+        key = encode_key(PositionKey(self.connector, self.source_alias, position.topic, position.partition))
+        home = TopicPartition(self.offsets, partition_for(key, partitions))
+        return home, Record(0, time.time_ns() // 1_000_000, key, encode_position(position))
 
     def claim_in(self, record: Record) -> Claim | None:
         """Return the claim in a record, None if there is none."""

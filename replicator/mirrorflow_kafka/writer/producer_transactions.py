@@ -13,7 +13,7 @@ from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import BrokerError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
-from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split, partition_for
+from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_core.writer.broker_requests import (
     NO_ANSWER,
     Busy,
@@ -155,9 +155,7 @@ class ProducerTransactions:
         topics = self._topics
         for position in positions:
             count = len(await partition_numbers(self._cluster, topics.offsets))
-            record = topics.position_record(position)
-            assert record.key is not None
-            home = TopicPartition(topics.offsets, partition_for(record.key, count))
+            home, record = topics.position_record(position, partitions=count)
             found.setdefault(home, []).append(record)
         return found
 

@@ -75,24 +75,21 @@ class Key:
         return written in self.default.split() or (self.scope is Scope.CLIENT and not written)
 
 
-_ROW = re.compile(r"(?P<name>\S+?)(?: \[(?P<default>.*?)\])?:(?: (?P<note>.*))?")
-
-
 def rows(
     scope: Scope, verdict: Verdict, text: str, *, top_level: bool = True, warns: bool = True, needs: str = ""
 ) -> tuple[Key, ...]:
     """Returns the rows of *text*, a line each: `name [default]: note`."""
     found = []
     for line in text.strip().splitlines():
-        row = _ROW.fullmatch(line.strip())
-        assert row is not None, line
+        head, _, note = f"{line.strip()} ".partition(": ")
+        name, _, default = head.partition(" [")
         found.append(
             Key(
-                name=row["name"],
+                name=name,
                 scope=scope,
                 verdict=verdict,
-                note=row["note"] or "",
-                default=row["default"] or "",
+                note=note.rstrip(),
+                default=default.removesuffix("]"),
                 top_level=top_level,
                 warns=warns,
                 needs=needs,

@@ -44,6 +44,11 @@ CARRY_OUT_S = 90.0  # as for Connect's REST requests
 STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of that
 
 
+async def refuse(_command: Command, _request: Request) -> Response:
+    """Carries nothing out: the answer where connectors cannot be changed."""
+    return error_response(405, NOT_ALLOWED, headers=rest.ALLOW)
+
+
 class HttpServer:
     """Answers on every listener until closed. Create it with `start`."""
 
@@ -51,7 +56,7 @@ class HttpServer:
         self,
         view: Callable[[], WorkerView],
         limits: HttpLimits,
-        carry_out: CarryOut | None = None,
+        carry_out: CarryOut,
         route: Route | None = None,
     ) -> None:
         self._view = view
@@ -72,7 +77,7 @@ class HttpServer:
         listeners: Sequence[str],
         view: Callable[[], WorkerView],
         *,
-        carry_out: CarryOut | None = None,
+        carry_out: CarryOut = refuse,
         tls: ssl.SSLContext | None = None,
         others_tls: ssl.SSLContext | None = None,
         limits: HttpLimits = LIMITS,
@@ -173,7 +178,6 @@ class HttpServer:
             found = self._route(request)
             if isinstance(found, Response):
                 return found
-            assert self._carry_out is not None
             async with asyncio.timeout(CARRY_OUT_S):
                 return await self._carry_out(found, request)
         except TimeoutError:

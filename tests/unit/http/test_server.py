@@ -10,7 +10,7 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_replicator.http.connection import HttpLimits
-from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server import HttpServer, refuse
 from mirrorflow_replicator.http.worker_view import Response
 from tests.unit.http.reports import connector, partition, task, view
 
@@ -19,7 +19,7 @@ VIEW = view(connector(task(partition())), ready=True)
 GET = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def run(client, *, state=lambda: VIEW, limits=None, carry_out=None):
+def run(client, *, state=lambda: VIEW, limits=None, carry_out=refuse):
     """Run *client*(port, server) against a server."""
 
     async def main():

@@ -307,7 +307,7 @@ def test_refused_token_is_not_offered_again():
         assert first.receive(b'{"status":"invalid_token"}') == b"\x01"
         said.append(await security.sasl_client("b").first())
         assert security.sasl_client("b").receive(b"") is None
-        assert SECRET not in repr(security) + repr(security.tokens) + repr(first)
+        assert SECRET not in repr(security) + repr(security.sasl.tokens) + repr(first)
         return said
 
     assert ask(server, talk) == [

@@ -31,8 +31,9 @@ def test_a_partition_of_the_source_is_named_as_on_the_target():
 
 def test_claims_and_positions_are_read_as_they_were_written():
     assert TOPICS.claim_in(TOPICS.claim_record(CLAIM)) == CLAIM
-    assert TOPICS.position_record(POSITION).key == KEY
-    assert TOPICS.position_in(TOPICS.position_record(POSITION)) == POSITION
+    home, record = TOPICS.position_record(POSITION, partitions=1)
+    assert (home, record.key) == ((TOPICS.offsets, 0), KEY)
+    assert TOPICS.position_in(record) == POSITION
 
 
 def test_a_position_of_java_is_obeyed_and_a_deleted_one_starts_anew():
