@@ -27,8 +27,7 @@ from typing import Any, Final
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.view import View, list_all
-from mirrorflow_operator.cluster.watches import Watches
+from mirrorflow_operator.cluster.view import View, Watches, list_all
 from mirrorflow_operator.errors import (
     ApiServerError,
     ConflictError,

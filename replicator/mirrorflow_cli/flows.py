@@ -25,8 +25,7 @@ from mirrorflow_operator.api.rules.table import may_hold_secret
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.plan import ConnectorPlan, Plan, plan
-from mirrorflow_operator.plan.properties import FILE_PROVIDER, SecretLayout
+from mirrorflow_operator.plan.properties import FILE_PROVIDER, ConnectorPlan, Plan, SecretLayout, plan
 from mirrorflow_replicator.config.connector import parse_checkpoint
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems

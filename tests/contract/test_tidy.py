@@ -13,8 +13,6 @@ FUNCTION_LINES_MAX = 60
 FOREIGN_OBJECTS = frozenset(
     {"_KubernetesLoader", "_arithmetic", "action", "arguments", "context", "server", "settings"}
 )
-# Temporary: these classes still override private methods.
-OVERRIDES_LEFT = frozenset({"DistributedHerder", "SharedConnector"})
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
 
 
@@ -160,7 +158,6 @@ def test_no_class_overrides_a_private_method():
     overridden = {
         f"{owner.name}.{name} ({base.name})"
         for owner in classes.values()
-        if owner.name not in OVERRIDES_LEFT
         for base in ancestors(owner)
         for name in private_methods(owner) & private_methods(base)
     }

@@ -29,7 +29,6 @@ from mirrorflow_operator.api.workloads import (
 )
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import content_hash
-from mirrorflow_operator.plan.plan import ConnectorPlan, plan_of_all
 from mirrorflow_operator.plan.pod import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
@@ -44,7 +43,7 @@ from mirrorflow_operator.plan.pod import (
     volume_mounts,
     volumes,
 )
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_of_all
 from mirrorflow_operator.settings import SEED_ACCOUNT
 
 

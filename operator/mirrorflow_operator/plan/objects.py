@@ -20,10 +20,9 @@ from mirrorflow_operator.api.model import same_amount
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.plan import Plan
 from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, ConnectorPods
 from mirrorflow_operator.plan.pod_sharing import Shape, pods, shape_of, shared_objects
-from mirrorflow_operator.plan.properties import STATE_KEY
+from mirrorflow_operator.plan.properties import STATE_KEY, Plan
 
 # List members are matched by the first of these keys that all have; others by their index.
 _KEYS: Final = ("name", "mountPath", "containerPort", "uid", "topologyKey")

@@ -28,7 +28,6 @@ from mirrorflow_operator.api.workloads import (
     Volume,
 )
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.plan import ConnectorPlan
 from mirrorflow_operator.plan.pod_sharing import (
     INTERNAL_PORT,
     POD_IP,
@@ -38,7 +37,7 @@ from mirrorflow_operator.plan.pod_sharing import (
     internal_listener,
     node_properties,
 )
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

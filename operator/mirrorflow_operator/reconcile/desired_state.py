@@ -17,9 +17,8 @@ from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import active_kinds, plan
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, pods
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission

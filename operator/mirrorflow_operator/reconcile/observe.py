@@ -16,7 +16,7 @@ from mirrorflow_operator.cluster.observed import (
 )
 from mirrorflow_operator.cluster.progress_poller import Authorities, Poller, name_in, scrape_targets
 from mirrorflow_operator.cluster.view import Id, View
-from mirrorflow_operator.plan.plan import connector_names
+from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen

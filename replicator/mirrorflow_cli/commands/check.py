@@ -54,10 +54,10 @@ from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_log
 from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
-from mirrorflow_kafka.writer.log_batches import read_log
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.connectors.flow_takeover import refuse_changed_clusters

@@ -29,7 +29,7 @@ from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
-from mirrorflow_operator.plan.plan import Plan
+from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_replicator.config.plugins import make_replication_policy
 
 Fields = Mapping[str, Any]

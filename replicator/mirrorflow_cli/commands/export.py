@@ -21,8 +21,7 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.plan import Plan, plan_of_all
-from mirrorflow_operator.plan.properties import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_of_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

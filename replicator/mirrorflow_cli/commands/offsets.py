@@ -30,7 +30,7 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
-from mirrorflow_operator.plan.plan import plan_of_all
+from mirrorflow_operator.plan.properties import plan_of_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.progress import line

@@ -19,7 +19,7 @@ from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
 from mirrorflow_operator.plan.names import naming_of
-from mirrorflow_operator.plan.plan import Plan
+from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_replicator.config.plugins import make_selection
 

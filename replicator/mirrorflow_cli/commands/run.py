@@ -43,7 +43,7 @@ from mirrorflow_core.errors import (
     RefusedSettingError,
     UnsupportedBrokerError,
 )
-from mirrorflow_operator.plan.plan import ConnectorPlan
+from mirrorflow_operator.plan.properties import ConnectorPlan
 from mirrorflow_replicator.logs import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 
 PORT_MAX = 65_535

@@ -19,7 +19,7 @@ from mirrorflow_cli.flows import (
 )
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_operator.api.rules.table import ignored_fields
-from mirrorflow_operator.plan.plan import Plan
+from mirrorflow_operator.plan.properties import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

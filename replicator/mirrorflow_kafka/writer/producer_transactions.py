@@ -24,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -34,7 +35,6 @@ from mirrorflow_kafka.client.error_codes import (
 )
 from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
-from mirrorflow_kafka.writer.log_batches import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
 
 # How long a request waits for its coordinator, or for the markers of the producer's last transaction; then a
 # partition of that transaction has no leader.

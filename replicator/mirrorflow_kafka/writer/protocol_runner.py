@@ -43,11 +43,11 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import Decode, read_batches, read_log, retrying
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset, log_offsets
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
-from mirrorflow_kafka.writer.log_batches import Decode, read_batches, read_log, retrying
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte

@@ -33,7 +33,7 @@ from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConn
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
 from mirrorflow_replicator.connectors.source_host import SourceHost
-from mirrorflow_replicator.http.command_decisions import simple_name
+from mirrorflow_replicator.http.commands import simple_name
 from mirrorflow_replicator.http.samples import Samples
 
 # Maximum age of the reported lag. It costs a few requests, however many partitions there are.

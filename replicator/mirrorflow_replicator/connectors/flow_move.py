@@ -22,13 +22,12 @@ from mirrorflow_core.writer.identity import LAST_EPOCH, Decisions, Identity
 from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.admin.log_reader import batches_between, read_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
 from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, moved_name
 from mirrorflow_kafka.stores.position_store import position_store
-from mirrorflow_kafka.writer.log_batches import read_batches
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.copy.task_parts import flow_topics
 

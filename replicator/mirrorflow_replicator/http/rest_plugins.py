@@ -28,8 +28,7 @@ from mirrorflow_replicator.config.connector import (
 from mirrorflow_replicator.config.keys import Key, Scope, Verdict
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
-from mirrorflow_replicator.http.command_decisions import simple_name
-from mirrorflow_replicator.http.commands import NULL_VALUE
+from mirrorflow_replicator.http.commands import NULL_VALUE, simple_name
 from mirrorflow_replicator.http.worker_view import WorkerView
 from mirrorflow_replicator.version import connect_version
 

@@ -2,7 +2,8 @@
 
 Guarantees: each client's cost is bounded, by limits on connections, header and body sizes, and the time a client may take to
 send or read. Requests of a connection are answered in order, pipelined or not. A bug in an answer becomes a 500 with Connect's
-error body and a log line, and the server keeps running.
+error body and a log line, and the server keeps running. If the input is not HTTP, the connection gets Connect's error body and
+is closed.
 
 TLS is read from Java's `ssl.*` as in Connect's REST server (RestServer, SSLUtils), in every form that clients may use. It
 follows the files: connections opened after a certificate was renewed get the new one.
@@ -11,11 +12,16 @@ follows the files: connections opened after a certificate was renewed get the ne
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import Self
 from urllib.parse import parse_qsl
 
+import h11
+
+from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
 from mirrorflow_kafka.security.rotation import LOOK_S, stamp
@@ -23,8 +29,9 @@ from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_
 from mirrorflow_replicator.config.worker import LISTENERS_KEY, parse_listener
 from mirrorflow_replicator.http import metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
-from mirrorflow_replicator.http.connection import LIMITS, READ_BYTES, HttpConnection, HttpLimits
 from mirrorflow_replicator.http.worker_view import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
     Request,
     Response,
     WorkerView,
@@ -32,6 +39,201 @@ from mirrorflow_replicator.http.worker_view import (
     here,
     json_response,
 )
+
+READ_BYTES = 64 * 1024
+WRITE_BYTES = 64 * 1024  # a piece of a large body; the client must have taken the previous one
+LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal, else TCP's reset would overtake the answer
+LINGER_S = 2.0
+BODILESS = (204, 304)  # for which HTTP forbids a body and its length
+
+_MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORITHM_HEADER))
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """The limits for one client, and for all of them together."""
+
+    connections: int = 64  # a monitoring system, an operator, probes and a few people; 64 x 64 KiB is 4 MiB
+    header_bytes: int = 16 * 1024  # h11's own default; Connect's (Jetty) is 8 KiB
+    body_bytes: int = 1024 * 1024  # a configuration to validate has a few kB
+    request_s: float = 10.0  # from a request's first byte to its last
+    idle_s: float = 60.0  # between requests; Prometheus scrapes every 15 to 60 s
+    write_s: float = 30.0  # for a client to take a piece of an answer
+
+
+LIMITS = HttpLimits()
+
+
+class _RefusedError(Exception):
+    """The request is answered with *response*, and nothing more is read as HTTP."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        super().__init__()
+
+
+class HttpConnection:
+    """The server side of one connection."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpLimits
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._host = ""  # of the current request
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        # Then `drain` returns when the client's side has taken everything: a slow client costs one piece.
+        writer.transport.set_write_buffer_limits(high=0)
+
+    async def serve(self, answer: Answer) -> None:
+        """Answers requests until the client closes, breaks the protocol or exceeds a time limit.
+
+        Raises TimeoutError or ConnectionError when the client idles or disconnects.
+        """
+        while await self._arrived():
+            try:
+                request = await self._request()
+                if request is None:
+                    return
+                answered = await answer(request)
+                await self._send(self._located(answered), head=request.method == "HEAD")
+            except _RefusedError as refused:
+                await self._refuse(refused.response)
+                return
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    def _located(self, response: Response) -> Response:
+        """Returns *response* with an absolute Location as in Java, with the host from the request."""
+        if not self._host or not any(name == "Location" for name, _ in response.headers):
+            return response
+        scheme = "http" if self._writer.get_extra_info("ssl_object") is None else "https"
+        base = f"{scheme}://{self._host}"
+        headers = tuple(
+            (name, base + value if name == "Location" and value.startswith("/") else value)
+            for name, value in response.headers
+        )
+        return replace(response, headers=headers)
+
+    async def _arrived(self) -> bool:
+        """Waits for the first byte of the next request; returns False if the client has closed instead."""
+        data, closed = self._http.trailing_data
+        if data or closed:
+            return not closed or bool(data)
+        async with asyncio.timeout(self._limits.idle_s):
+            received = await self._reader.read(READ_BYTES)
+        self._http.receive_data(received)
+        return bool(received)
+
+    async def _request(self) -> Request | None:
+        """Returns the next request, whole; None if the client closed before it was complete."""
+        try:
+            async with asyncio.timeout(self._limits.request_s):
+                return await self._read()
+        except TimeoutError:
+            raise _RefusedError(error_response(408, "HTTP 408 Request Timeout")) from None
+        except h11.RemoteProtocolError as error:
+            if self._http.trailing_data[1]:  # cut off by the client: no one is left to answer
+                return None
+            status = error.error_status_hint or 400
+            raise _RefusedError(
+                error_response(status, f"This is not HTTP/1.1 as expected: {error}.")
+            ) from error
+
+    async def _read(self) -> Request | None:
+        head = await self._event()
+        if not isinstance(head, h11.Request):
+            return None
+        self._check(head)
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
+            if len(body) > self._limits.body_bytes:
+                message = f"The body is larger than the {self._limits.body_bytes} bytes that are taken here."
+                raise _RefusedError(error_response(413, message))
+        headers = dict(head.headers)
+        self._host = headers.get(b"host", b"").decode("latin-1")
+        path, _, query = head.target.decode("ascii").partition("?")
+        return Request(
+            method=head.method.decode("ascii"),
+            path=path,
+            query=query,
+            body=bytes(body),
+            content_type=headers.get(b"content-type", b"").decode("latin-1"),
+            signature=Signature(
+                mac=headers.get(_MAC, b"").decode("latin-1"),
+                algorithm=headers.get(_ALGORITHM, b"").decode("latin-1"),
+            ),
+        )
+
+    def _check(self, head: h11.Request) -> None:
+        """Refuses what h11 lets through: a large head that arrived in one read, and unsupported versions."""
+        if head.http_version not in {b"1.0", b"1.1"}:
+            raise _RefusedError(error_response(505, "HTTP 505 HTTP Version Not Supported"))
+        size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+        if size > self._limits.header_bytes:
+            message = f"The request's head is larger than the {self._limits.header_bytes} bytes that are taken here."
+            raise _RefusedError(error_response(431, message))
+
+    async def _event(self) -> object:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if self._http.they_are_waiting_for_100_continue:
+                await self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+            self._http.receive_data(await self._reader.read(READ_BYTES))
+
+    async def _send(self, response: Response, *, head: bool) -> None:
+        headers = [("Date", formatdate(usegmt=True)), *response.headers]
+        body = response.body
+        if body or not isinstance(body, bytes):
+            headers.append(("Content-Type", response.content_type))
+        if isinstance(body, bytes) and response.status not in BODILESS:
+            headers.append(("Content-Length", str(len(body))))
+        reason = HTTPStatus(response.status).phrase
+        start = h11.Response(status_code=response.status, headers=headers, reason=reason)
+        pending = bytearray(self._http.send(start) or b"")
+        for piece in () if head else _pieces(body):
+            pending += self._http.send(h11.Data(data=piece)) or b""
+            if len(pending) >= WRITE_BYTES:
+                await self._write(bytes(pending))
+                pending.clear()
+            await asyncio.sleep(0)
+        pending += self._http.send(h11.EndOfMessage()) or b""
+        await self._write(bytes(pending))
+
+    async def _refuse(self, response: Response) -> None:
+        if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            return
+        closing = Response(
+            status=response.status, headers=(*response.headers, ("Connection", "close")), body=response.body
+        )
+        await self._send(closing, head=False)
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        left = LINGER_BYTES
+        async with asyncio.timeout(LINGER_S):
+            while left > 0 and (dropped := await self._reader.read(READ_BYTES)):
+                left -= len(dropped)
+
+    async def _write(self, data: bytes | None) -> None:
+        if not data:
+            return
+        self._writer.write(data)
+        async with asyncio.timeout(self._limits.write_s):
+            await self._writer.drain()
+
+
+def _pieces(body: bytes | Iterable[bytes]) -> Iterable[bytes]:
+    if not isinstance(body, bytes):
+        return body
+    return (body[begin : begin + WRITE_BYTES] for begin in range(0, len(body), WRITE_BYTES))
+
 
 CarryOut = Callable[[Command, Request], Awaitable[Response]]
 Route = Callable[[Request], Response | Command]

@@ -12,7 +12,7 @@ from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import (
     NOT_FOUND,
     AlterOffsets,
@@ -54,7 +54,7 @@ class CommandExecutor:
         topic, node = self._configs, self._node
         await node.read_on()
         existed = command.name in topic.configs.connectors
-        records = command_decisions.decide(command, topic.configs, self._problems)
+        records = commands.decide(command, topic.configs, self._problems)
         if records:
             await topic.put(*self._tasks_to_store(command), *records, now_ms=now_ms())
         await node.read_on()
@@ -120,9 +120,7 @@ class CommandExecutor:
         if is_stored or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._node.report(command.name)
-        return (
-            command_decisions.new_tasks(report.name, report.task_properties, configs) if report.tasks else ()
-        )
+        return commands.new_tasks(report.name, report.task_properties, configs) if report.tasks else ()
 
     async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
         name = command.name

@@ -19,8 +19,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 from mirrorflow_replicator.config.connector import kept_offsets
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.http.command_decisions import simple_name
-from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets
+from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets, simple_name
 from mirrorflow_replicator.process import now_ms
 
 CONNECT_TIMEOUT_S = 15.0

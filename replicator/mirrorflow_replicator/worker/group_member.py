@@ -44,7 +44,7 @@ from mirrorflow_kafka.stores.group_membership import (
     RejoinError,
 )
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 
 # After a failed rebalance: a coordinator that has moved is found within a second or two.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
@@ -109,7 +109,7 @@ class GroupMember:
         if (
             self.leads
             and not self.is_rebalancing
-            and command_decisions.units(self._configs.configs) != self._shared_out
+            and commands.units(self._configs.configs) != self._shared_out
         ):
             self._rejoin.set()
 
@@ -224,7 +224,7 @@ class GroupMember:
             member: frozenset[Unit]() if state.held is None else state.held.assigned
             for member, state in states.items()
         }
-        wanted = command_decisions.units(self._configs.configs)
+        wanted = commands.units(self._configs.configs)
         shares = share_out(held, wanted)
         if not behind:
             self._shared_out = wanted

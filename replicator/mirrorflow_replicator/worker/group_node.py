@@ -29,7 +29,7 @@ from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
 from mirrorflow_replicator.http.commands import task_configs as sent_tasks
 from mirrorflow_replicator.http.worker_view import Request, Response
@@ -181,7 +181,7 @@ class GroupNode:
         await self._statuses.publish(
             [self.connectors.report(name) for name in configs.connectors],
             held=node.held,
-            wanted=command_decisions.units(configs) if settled else None,
+            wanted=commands.units(configs) if settled else None,
             generation=node.generation,
         )
 
@@ -219,7 +219,7 @@ class GroupNode:
                 hosted.share(self._share(name))
         self._member.rejoin_if_due()
 
-    def _runs_here(self, name: str, wanted: command_decisions.Wanted) -> bool:
+    def _runs_here(self, name: str, wanted: commands.Wanted) -> bool:
         return name in {unit.connector for unit in self._member.held} or _stands_by(wanted)
 
     def _share(self, name: str) -> TaskShare:
@@ -340,9 +340,9 @@ class GroupNode:
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
 
 
-def _stands_by(wanted: command_decisions.Wanted) -> bool:
+def _stands_by(wanted: commands.Wanted) -> bool:
     """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
-    plugin = command_decisions.simple_name(wanted.properties.get("connector.class", ""))
+    plugin = commands.simple_name(wanted.properties.get("connector.class", ""))
     return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
 
 
@@ -386,7 +386,7 @@ class GroupLeader:
             records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
         if not self._led:
             files = [file for file in self._files if file["name"] not in self._in_force]
-            records += command_decisions.seeds(files, topic.configs)
+            records += commands.seeds(files, topic.configs)
         if records:
             await topic.put(*records, now_ms=now_ms())
         self._led = True

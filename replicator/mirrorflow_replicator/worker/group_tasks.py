@@ -28,7 +28,7 @@ from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.worker.group_member import GroupMember
 from mirrorflow_replicator.worker.internal_rest import FENCE_TIMEOUT_MS, PeerClient
@@ -141,7 +141,7 @@ class TaskConfigWriter:
 
     async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """Writes *tasks* to the config topic. Raises ClusterError."""
-        if records := command_decisions.new_tasks(name, tasks, self._node.configs.configs):
+        if records := commands.new_tasks(name, tasks, self._node.configs.configs):
             await self._node.configs.put(*records, now_ms=now_ms())
         self._arrange()
 
@@ -151,7 +151,7 @@ class TaskConfigWriter:
             if Unit(connector=name) not in node.held or name not in topic.configs.connectors:
                 return
             properties = topic.configs.connectors[name]
-            tasks = command_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
+            tasks = commands.with_task_class(properties.get("connector.class", ""), make(properties))
             written = topic.configs.tasks.get(name)
             if worker_state.are_same_tasks(tasks, written) and name not in topic.configs.inconsistent:
                 return

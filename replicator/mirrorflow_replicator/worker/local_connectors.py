@@ -30,8 +30,8 @@ from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.connector import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
-from mirrorflow_replicator.http import command_decisions
-from mirrorflow_replicator.http.command_decisions import Wanted
+from mirrorflow_replicator.http import commands
+from mirrorflow_replicator.http.commands import Wanted
 from mirrorflow_replicator.logs import LOGGERS, NUMBERS
 
 T = TypeVar("T")  # what is wanted; another value means a restart
@@ -84,7 +84,7 @@ class LocalConnectors:
         """Starts, changes and stops connectors so that exactly those run that the config topic wants here now."""
         wanted = {
             name: one
-            for name, one in command_decisions.wanted(self._configs, self._restarts).items()
+            for name, one in commands.wanted(self._configs, self._restarts).items()
             if self._runs_here(name, one)
         }
         for name in wanted.keys() - self._slots.keys():
@@ -126,7 +126,7 @@ class LocalConnectors:
             report,
             name=name,
             properties=properties,
-            task_properties=command_decisions.with_task_class(report.connector_class, report.task_properties),
+            task_properties=commands.with_task_class(report.connector_class, report.task_properties),
             has_reported_all=hosted.has_reported_all,
             warnings=(*converter_warnings(properties, self._worker), *report.warnings),
         )

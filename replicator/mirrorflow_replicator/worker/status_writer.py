@@ -18,7 +18,7 @@ from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.process import now_ms
 
 GOODBYE_S = 3.0  # for the last statuses; a later worker writes its own
@@ -98,13 +98,11 @@ class WorkerStatuses(StatusWriter):
                 one
                 for report in reports
                 if settled(report)
-                for one in command_decisions.new_tasks(report.name, report.task_properties, configs.configs)
+                for one in commands.new_tasks(report.name, report.task_properties, configs.configs)
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())
-            now = command_decisions.statuses(
-                reports, worker_id=self._worker_id(), generation=self._generation
-            )
+            now = commands.statuses(reports, worker_id=self._worker_id(), generation=self._generation)
             gone = [status for key, status in self._written.items() if key not in now]
             await self._put(gone, [status for key, status in now.items() if self._written.get(key) != status])
             self._written = now
@@ -138,7 +136,7 @@ class SharedStatuses(StatusWriter):
             if self._ended:
                 return
             await self._topic.read_new()
-            statuses = command_decisions.statuses(reports, worker_id=self._worker_id(), generation=generation)
+            statuses = commands.statuses(reports, worker_id=self._worker_id(), generation=generation)
             now = {key: status for key, status in statuses.items() if _unit(status) in held}
             changed = [
                 status

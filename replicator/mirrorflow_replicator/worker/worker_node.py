@@ -12,7 +12,7 @@ from mirrorflow_core.settings import DistributedSettings, WorkerSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.connectors.connector_host import host
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Restart
 from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.samples import Samples
@@ -121,7 +121,7 @@ class SingleNode:
     async def begin(cls, context: NodeContext, topics: WorkerTopics) -> WorkerNode:
         """Returns the node after it has written the connectors of files that the topic lacks. Raises ClusterError."""
         configs = topics.configs
-        if records := command_decisions.seeds(context.distributed.seeds, configs.configs):
+        if records := commands.seeds(context.distributed.seeds, configs.configs):
             await configs.put(*records, now_ms=now_ms())
         return cls(context, topics)
 

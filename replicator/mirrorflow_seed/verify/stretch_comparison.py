@@ -3,7 +3,15 @@
 An error of one stretch (a damaged batch, records deleted meanwhile, no permission) makes its windows
 undecided; other stretches continue. An unusable cluster fails the task, which Spark retries.
 
-A compacted partition is compared by the newest record of each key on both sides, for the keys of one class.
+`Comparison` receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at a
+batch boundary and the two batches have the same bytes, their records are equal and are not decoded. Otherwise it
+compares digests record by record until both sides are at a boundary again. Where digests differ, `find_resync` finds
+where both sides continue alike, so one lost record does not make all later ones different.
+
+A stretch begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
+it is counted in exactly one window. So no record between two stretches is missed.
+
+A compacted partition (`NewestPerKeyComparison`) is compared by the newest record of each key on both sides, for the keys of one class.
 
 The log cleaner removes older records and tombstones at different times on each side. So the comparison is of
 what a consumer ends up with: the newest value of each key, where a tombstone equals no record. Classes of
@@ -17,22 +25,325 @@ record on both sides shows what was copied, because records are copied in order.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.batch import Batch, checksum_holds
+from mirrorflow_core.wire.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, Batch, checksum_holds
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.verify.comparison import Comparison, Needs
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
 from mirrorflow_seed.verify.windows import DifferenceKind, Method, Split, WindowResult, WindowTally
+
+TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
+# Consecutive records that must agree, or all up to the end: a single one may be a twin.
+RESYNC_RECORDS: Final = 3
+# Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
+RESYNC_LEVELS: Final = (16, 512, 16_384)
+_DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
+
+
+class Needs(NamedTuple):
+    """Which side must be fed or ended before the comparison can continue; if neither, it is complete."""
+
+    source: bool = False
+    target: bool = False
+
+
+def same_records(one: Batch, other: Batch) -> bool:
+    """Whether two batches are known to hold equal records, each at the same distance from its batch's first.
+
+    A record's bytes hold its key, value and headers, and its timestamp and offset as deltas to those of the
+    batch. So with the same codec, base timestamp and count, equal bytes are equal records; with
+    LogAppendTime, the batch's max timestamp is that of all its records. Producer, sequence, leader epoch and
+    the transactional bit do not matter. False decides nothing: equal records can be encoded in different
+    bytes.
+    """
+    return (
+        one.size_bytes == other.size_bytes
+        and one.count == other.count
+        and one.base_timestamp == other.base_timestamp
+        and one.last_offset_delta == other.last_offset_delta
+        and one.magic == other.magic == 2
+        and not (one.attributes ^ other.attributes) & _DECIDES_TIMESTAMPS
+        and (not one.is_log_append_time or one.max_timestamp == other.max_timestamp)
+        # A memoryview compares element by element, a bytearray with memcmp; copying one side is cheap.
+        and bytearray(one.data[HEADER_BYTES:]) == other.data[HEADER_BYTES:]
+    )
+
+
+class Comparison:
+    """Compares one stretch: `feed` and `end` supply batches, `advance` returns which side it needs next."""
+
+    def __init__(
+        self, split: Split, *, source: RecordDigest, target: RecordDigest, decode_all: bool = False
+    ) -> None:
+        self.behind = 0  # records at the end of the source that the target may not have yet
+        self._split = split
+        self._is_plain = source.is_plain and not decode_all
+        self._source = _Side("source", source, split.source_from, split.source_to)
+        self._target = _Side("target", target, split.target_from, split.target_to)
+        self._tallies: dict[int, WindowTally] = {}
+        self._cursor = split.source_from
+        self._level = 0
+
+    def feed(self, *, source: Iterable[Batch] = (), target: Iterable[Batch] = ()) -> None:
+        """Adds fetched batches, without control batches and those of aborted transactions."""
+        self._source.batches.extend(source)
+        self._target.batches.extend(target)
+
+    def end(self, *, source: bool = False, target: bool = False) -> None:
+        for side, is_ended in ((self._source, source), (self._target, target)):
+            side.is_ended |= is_ended
+
+    def advance(self) -> Needs:
+        """Compares as far as both sides have batches. Raises CorruptRecordsError."""
+        source, target = self._source, self._target
+        while True:
+            if source.wants or target.wants:
+                return Needs(source=source.wants, target=target.wants)
+            if self._is_plain and not source.head and not target.head and self._same_batches():
+                continue
+            source.fill(1)
+            target.fill(1)
+            if source.wants or target.wants:
+                continue
+            if not (source.head or target.head):
+                return Needs()
+            if not (source.head and target.head):
+                self._skip(len(source.head), len(target.head), at_end=True)
+                continue
+            self._same_heads()
+            if source.head and target.head:
+                needs = self._rejoin()
+                if needs is not None:
+                    return needs
+
+    def results(self, *, reason: str = "") -> list[WindowResult]:
+        """Returns the windows in order; with a *reason* for an early end, the rest are undecided."""
+        size, split = self._split.window_offsets, self._split
+        if reason:
+            for index in range(self._cursor // size, -(-split.source_to // size)):
+                self._tally(index * size).leave_undecided(reason)
+        return [
+            tally.result(
+                split,
+                max(index * size, split.source_from),
+                min((index + 1) * size, max(split.source_to, split.source_from)),
+            )
+            for index, tally in sorted(self._tallies.items())
+        ]
+
+    def _tally(self, offset: int) -> WindowTally:
+        index = offset // self._split.window_offsets
+        found = self._tallies.get(index)
+        if found is None:
+            found = self._tallies[index] = WindowTally(index)
+        return found
+
+    def _same_batches(self) -> bool:
+        one, other = self._source.whole, self._target.whole
+        if one is None or other is None:
+            return False
+        size = self._split.window_offsets
+        is_in_one = one.base_offset // size == one.last_offset // size
+        if not (is_in_one or one.is_dense) or not same_records(one, other):
+            return False
+        if not checksum_holds(other):
+            self._target.corrupt(other)
+        self._source.batches.popleft()
+        self._target.batches.popleft()
+        offset, left = one.base_offset, one.count
+        while left:
+            count = left if is_in_one else min(left, size - offset % size)
+            self._tally(offset).same(count, other.base_offset + offset - one.base_offset)
+            offset, left = offset + count, left - count
+        self._cursor = one.last_offset
+        return True
+
+    def _same_heads(self) -> None:
+        sources, targets = self._source.head, self._target.head
+        size = self._split.window_offsets
+        while sources and targets:
+            first, begin = sources[0], targets[0].offset
+            border = (first.offset // size + 1) * size
+            run: list[Digested] = []
+            while (
+                sources and targets and sources[0].digest == targets[0].digest and sources[0].offset < border
+            ):
+                run.append(sources.popleft())
+                end = targets.popleft().offset + 1
+            if not run:
+                return
+            self._tally(first.offset).same_digested(run, begin, end)
+            self._cursor = run[-1].offset
+
+    def _rejoin(self) -> Needs | None:
+        """Skips to where both sides continue alike; returns which side is needed for that, None once done."""
+        source, target = self._source, self._target
+        while self._level < len(RESYNC_LEVELS):
+            count = RESYNC_LEVELS[self._level]
+            source.fill(count)
+            target.fill(count)
+            needs = Needs(source=source.lacks(count), target=target.lacks(count))
+            if any(needs):
+                return needs
+            left = [one.digest for one in islice(source.head, count)]
+            right = [one.digest for one in islice(target.head, count)]
+            is_all = source.is_all_within(count), target.is_all_within(count)
+            found = find_resync(left, right, is_all=is_all)
+            if found is not None:
+                self._skip(*found)
+                break
+            if all(is_all):
+                self._skip(len(left), len(right), at_end=True)
+                break
+            self._level += 1
+        else:
+            self._skip(min(RESYNC_LEVELS[-1], len(source.head)), min(RESYNC_LEVELS[-1], len(target.head)))
+        self._level = 0
+        return None
+
+    def _skip(self, sources: int, targets: int, *, at_end: bool = False) -> None:
+        """Removes so many records from the front of each side and counts them as differences."""
+        left = [self._source.head.popleft() for _ in range(sources)]
+        right = [self._target.head.popleft() for _ in range(targets)]
+        both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
+        waiting: dict[bytes, deque[Digested]] = {}
+        unpaired: deque[Digested] = deque()
+        places = both.copy()
+        for record in right:
+            if places[record.digest]:
+                places[record.digest] -= 1
+                waiting.setdefault(record.digest, deque()).append(record)
+            else:
+                unpaired.append(record)
+        placed: list[tuple[Digested, WindowTally]] = []
+        for record in left:
+            if waiting.get(record.digest):
+                self._differ(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
+            elif unpaired:
+                self._differ(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
+            elif at_end and self._split.is_behind(record.offset):
+                self.behind += 1
+            elif at_end and self._split.settled_before is None:
+                self._cursor = record.offset
+                self._tally(record.offset).source(record)
+                self._tally(record.offset).leave_undecided(TARGET_ENDS)
+            else:
+                self._differ(DifferenceKind.MISSING, record, None, placed)
+        for record in unpaired:
+            self._differ(DifferenceKind.EXTRA, None, record, placed)
+        # The chain of the target needs the order of the target.
+        for record, tally in sorted(placed, key=lambda one: one[0].offset):
+            tally.target(record)
+
+    def _differ(
+        self,
+        kind: DifferenceKind,
+        source: Digested | None,
+        target: Digested | None,
+        placed: list[tuple[Digested, WindowTally]],
+    ) -> None:
+        if source is not None:
+            self._cursor = source.offset
+        tally = self._tally(self._cursor)
+        if source is not None:
+            tally.source(source)
+        if target is not None:
+            placed.append((target, tally))
+        tally.differs(kind, source, target)
+
+
+class _Side:
+    """One side: waiting batches, and the digests of the records before them."""
+
+    __slots__ = ("_begin", "_digest", "_end", "batches", "head", "is_ended", "name")
+
+    def __init__(self, name: str, digest: RecordDigest, begin: int, end: int) -> None:
+        self.name = name
+        self.batches: deque[Batch] = deque()
+        self.head: deque[Digested] = deque()
+        self.is_ended = False
+        self._digest = digest
+        self._begin, self._end = begin, end
+
+    @property
+    def wants(self) -> bool:
+        """Whether it is empty and not complete."""
+        return not (self.is_ended or self.head or self.batches)
+
+    @property
+    def whole(self) -> Batch | None:
+        """The first batch, if it lies entirely within the stretch."""
+        if not self.batches:
+            return None
+        first = self.batches[0]
+        return first if first.base_offset >= self._begin and first.next_offset <= self._end else None
+
+    def lacks(self, count: int) -> bool:
+        """Whether it has fewer than *count* digests and is not complete."""
+        return len(self.head) < count and not self.is_ended
+
+    def is_all_within(self, count: int) -> bool:
+        """Whether no records follow the first *count* digests."""
+        return self.is_ended and not self.batches and len(self.head) <= count
+
+    def fill(self, count: int) -> None:
+        """Decodes batches until it has *count* digests or no batch is left."""
+        while len(self.head) < count and self.batches:
+            batch = self.batches.popleft()
+            if not checksum_holds(batch):
+                self.corrupt(batch)
+            within = self._begin, self._end
+            self.head.extend(
+                one for one in self._digest.of_batch(batch) if within[0] <= one.offset < within[1]
+            )
+
+    def corrupt(self, batch: Batch) -> None:
+        """Raises CorruptRecordsError for *batch*."""
+        raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {self.name} is damaged")
+
+
+def find_resync(
+    left: Sequence[bytes], right: Sequence[bytes], *, is_all: tuple[bool, bool]
+) -> tuple[int, int] | None:
+    """Returns how many records to skip on each side so that the rest agrees; None if nothing agrees.
+
+    It skips the fewest records on both sides. Skipped records are reported as missing, extra or changed, so a poor
+    choice makes a difference look larger, never smaller.
+
+    *is_all* says for each side whether its sequence is complete.
+    """
+    places: dict[bytes, int] = {}
+    for at, digest in enumerate(right):
+        places.setdefault(digest, at)
+    best: tuple[int, int] | None = None
+    for at, digest in enumerate(left):
+        if best is not None and at >= sum(best):
+            break
+        there = places.get(digest)
+        if there is None or (best is not None and at + there >= sum(best)):
+            continue
+        count = min(RESYNC_RECORDS, len(left) - at, len(right) - there)
+        is_enough = (
+            count == RESYNC_RECORDS
+            or (is_all[0] and len(left) - at == count)
+            or (is_all[1] and len(right) - there == count)
+        )
+        if is_enough and all(left[at + i] == right[there + i] for i in range(count)):
+            best = at, there
+    return best
+
 
 UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
 EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
@@ -42,7 +353,7 @@ _Newest = tuple[Digested, bool]
 
 
 class NewestPerKeyComparison:
-    """Compares the keys of one class; used like `comparison.Comparison`."""
+    """Compares the keys of one class; used like `Comparison`."""
 
     def __init__(self, split: Split, *, source: RecordDigest, target: RecordDigest) -> None:
         self.behind = 0

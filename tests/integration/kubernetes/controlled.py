@@ -10,8 +10,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, held_back, job_objects
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.spark_jobs import decide
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written

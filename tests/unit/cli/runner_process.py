@@ -15,7 +15,7 @@ from mirrorflow_cli.commands.run import Runner, RunOptions
 from mirrorflow_cli.run_display import JsonDisplay
 from mirrorflow_cli.run_process import LogFile
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.plan import ConnectorPlan
+from mirrorflow_operator.plan.properties import ConnectorPlan
 
 STUB = Path(__file__).with_name("stub.py")
 SERVER = multiprocessing.get_context("forkserver")

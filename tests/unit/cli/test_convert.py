@@ -16,8 +16,7 @@ from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import State
-from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout
+from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from mirrorflow_replicator.config.keys import KEYS, Scope
 from tests.unit.cli.effective import effective, emitting

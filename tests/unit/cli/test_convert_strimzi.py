@@ -6,8 +6,7 @@ from mirrorflow_cli.commands.convert import converted
 from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_operator.api.load import flow_of
-from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 
 V1BETA2 = """
 apiVersion: kafka.strimzi.io/v1beta2

@@ -12,10 +12,9 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
 from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, connectors_in, pods
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
 from mirrorflow_operator.status.progress import SideReachability, SideSummary
 from mirrorflow_operator.status.rollouts import (

@@ -15,10 +15,9 @@ from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
-from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.rollouts import reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed
 

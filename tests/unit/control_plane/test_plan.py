@@ -15,8 +15,7 @@ from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.names import naming_of
-from mirrorflow_operator.plan.plan import Plan, plan
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.worker import load_standalone
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod import DEFAULTS_ANNOTATION
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.rollouts import with_kept_pods
 from tests.unit.control_plane.observations import mirror_flow
 

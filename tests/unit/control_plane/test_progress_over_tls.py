@@ -15,8 +15,7 @@ from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarge
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout
+from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_operator.status.progress import Reading, Unread
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone

@@ -15,16 +15,6 @@ from mirrorflow_core.connect.worker_records import (
     WorkerStatus,
 )
 from mirrorflow_core.connect.worker_state import WorkerConfigs
-from mirrorflow_replicator.http.command_decisions import (
-    Wanted,
-    decide,
-    new_tasks,
-    seeds,
-    simple_name,
-    statuses,
-    wanted,
-    with_task_class,
-)
 from mirrorflow_replicator.http.commands import (
     AlterOffsets,
     Configure,
@@ -35,6 +25,14 @@ from mirrorflow_replicator.http.commands import (
     Restart,
     RestartTask,
     SetTarget,
+    Wanted,
+    decide,
+    new_tasks,
+    seeds,
+    simple_name,
+    statuses,
+    wanted,
+    with_task_class,
 )
 from mirrorflow_replicator.version import connect_version
 from tests.unit.http.reports import connector, task

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_replicator.http.connection import HttpLimits
-from mirrorflow_replicator.http.server import HttpServer, refuse
+from mirrorflow_replicator.http.server import HttpLimits, HttpServer, refuse
 from mirrorflow_replicator.http.worker_view import Response
 from tests.unit.http.reports import connector, partition, task, view
 

@@ -7,8 +7,8 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
+from mirrorflow_kafka.admin.log_reader import ExpectedMarker
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
-from mirrorflow_kafka.writer.log_batches import ExpectedMarker
 
 CONNECTOR = "MirrorSourceConnector"
 TOPICS = FlowTopics(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_driver import written_files
+from mirrorflow_seed.archive.export_driver import RangeResult, written_files
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, OffsetExtent, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
@@ -18,7 +18,6 @@ from mirrorflow_seed.archive.manifest import (
     differences,
     encode,
 )
-from mirrorflow_seed.archive.range_reader import RangeResult
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
 from mirrorflow_seed.verify.digests import Tally
 

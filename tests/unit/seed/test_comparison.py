@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import RecordDigest
+from mirrorflow_seed.verify.stretch_comparison import Comparison
 from mirrorflow_seed.verify.windows import DifferenceKind, Split, WindowOutcome, WindowResult
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 

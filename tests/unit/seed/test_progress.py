@@ -1,8 +1,8 @@
 """What a seed says of itself."""
 
 from mirrorflow_seed.report import JobPhase
+from mirrorflow_seed.seed.driver import SeedProgress, StallTimer
 from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.progress import SeedProgress, StallTimer
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
 
 

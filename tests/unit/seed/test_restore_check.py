@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
-from mirrorflow_seed.archive.restore_check import FileDigestChecker, RestoreComparison
+from mirrorflow_seed.archive.restore_driver import FileDigestChecker, RestoreComparison
 from mirrorflow_seed.verify.digests import TallyBuilder
 from tests.unit.core.wire.strategies import batch_of
 

@@ -24,7 +24,7 @@ from mirrorflow_core.errors import MirrorFlowError, UnreachableError
 from mirrorflow_core.settings import ClientSettings, GroupSettings
 from mirrorflow_kafka.stores.group_membership import Joined, Membership, MemberStanding
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.worker import group_member
 from mirrorflow_replicator.worker.group_member import GroupMember
 
@@ -240,7 +240,7 @@ def test_a_leader_shares_out_what_the_topic_says_and_calls_a_meeting_when_it_say
     assert not first["me"].assigned & first["you"].assigned
     assert "http://me/" == first["you"].leader_url
     assert frozenset() == node.held == followed[-1]
-    assert command_decisions.units(topic.configs) == frozenset()
+    assert commands.units(topic.configs) == frozenset()
 
 
 def test_a_leader_that_lags_behind_a_member_says_so() -> None:
