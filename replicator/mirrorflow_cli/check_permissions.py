@@ -76,7 +76,7 @@ async def check_source(
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
     needed: dict[str, tuple[Operation, ...]] = dict.fromkeys(wanted, SOURCE_TOPIC.existing)
     if settings.syncs is not None and settings.syncs.on_source:
-        needed[offset_syncs_topic(settings)] = WRITTEN_SYNCS.existing
+        needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
     missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
     if selected.nothing and not missing:
         findings.problem(selected.nothing)
@@ -116,7 +116,7 @@ async def check_target(
     if settings.syncs is not None:
         needed[offset_map_topic(settings.source_alias)] = LOG.existing
         if not settings.syncs.on_source:
-            needed[offset_syncs_topic(settings)] = WRITTEN_SYNCS.existing
+            needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = STORE.existing
     await lacking(target, _together(needed, more), settings.target_alias, findings)
@@ -227,12 +227,6 @@ def _together(one: Needed, other: Needed) -> Needed:
 GROUPS_ASKED_MAX = 100
 
 
-def syncs_topic(settings: CheckpointSettings) -> str:
-    """Returns the offset-syncs topic that the connector reads, on the side given by `syncs_on_source`."""
-    other = settings.target_alias if settings.syncs_on_source else settings.source_alias
-    return make_replication_policy(settings).offset_syncs_topic(other)
-
-
 def checkpoints_topic(settings: CheckpointSettings) -> str:
     """Returns the topic of checkpoints, on the target."""
     return make_replication_policy(settings).checkpoints_topic(settings.source_alias)
@@ -240,7 +234,7 @@ def checkpoints_topic(settings: CheckpointSettings) -> str:
 
 def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
     """Returns topic -> operations needed on the source and on the target, without the copies."""
-    syncs: Needed = {syncs_topic(settings): READ_LOG.existing}
+    syncs: Needed = {offset_syncs_topic(settings, on_source=settings.syncs_on_source): READ_LOG.existing}
     own = READ_LOG if settings.emit_s is None else LOG
     target: Needed = {
         checkpoints_topic(settings): own.existing,

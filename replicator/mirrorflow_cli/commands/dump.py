@@ -30,6 +30,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_operator.plan.properties import Plan
+from mirrorflow_replicator.config.connector import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 
 Fields = Mapping[str, Any]
@@ -128,13 +129,10 @@ def _checkpoints(_: Plan, settings: SourceSettings) -> DumpTopic:
 
 def _offset_syncs(planned: Plan, settings: SourceSettings) -> DumpTopic:
     checkpoint = checkpoint_settings(planned)
-    policy = make_replication_policy(settings)
-    client, other = checkpoint.target_consumer, settings.source_alias
-    if checkpoint.syncs_on_source:
-        client, other = checkpoint.source_consumer, settings.target_alias
-    return DumpTopic(
-        client=client, name=policy.offset_syncs_topic(other), read=_as_fields(decode_offset_sync)
-    )
+    on_source = checkpoint.syncs_on_source
+    client = checkpoint.source_consumer if on_source else checkpoint.target_consumer
+    name = offset_syncs_topic(settings, on_source=on_source)
+    return DumpTopic(client=client, name=name, read=_as_fields(decode_offset_sync))
 
 
 _TOPICS: Mapping[str, Callable[[Plan, SourceSettings], DumpTopic]] = {

@@ -389,10 +389,9 @@ def offset_syncs(
     )
 
 
-def offset_syncs_topic(settings: SourceSettings) -> str:
-    """Returns the topic's name, which contains the alias of the flow's other cluster."""
-    assert settings.syncs is not None
-    other = settings.target_alias if settings.syncs.on_source else settings.source_alias
+def offset_syncs_topic(settings: SourceSettings | CheckpointSettings, *, on_source: bool) -> str:
+    """Returns the name of the topic on the source or the target; it contains the alias of the other cluster."""
+    other = settings.target_alias if on_source else settings.source_alias
     return make_replication_policy(settings).offset_syncs_topic(other)
 
 

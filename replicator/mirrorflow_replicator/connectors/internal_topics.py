@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_core.settings import OffsetStore, OffsetSyncSettings, SourceSettings
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
@@ -62,7 +62,7 @@ def internal_topics(settings: SourceSettings, *, has_owner: bool = True) -> list
     if settings.syncs is not None:
         topics.append(_own_topic(offset_map_topic(settings.source_alias), settings, MIRROR_TOPIC_CONFIGS))
     if settings.syncs is not None and not settings.syncs.on_source:
-        topics.append(_offset_syncs(settings, settings.syncs.replication_factor))
+        topics.append(_offset_syncs(settings, settings.syncs))
     return topics
 
 
@@ -80,14 +80,14 @@ def internal_topics_of_source(settings: SourceSettings) -> list[admin.NewTopic]:
     """
     if settings.syncs is None or not settings.syncs.on_source:
         return []
-    return [_offset_syncs(settings, settings.syncs.replication_factor)]
+    return [_offset_syncs(settings, settings.syncs)]
 
 
-def _offset_syncs(settings: SourceSettings, replication_factor: int) -> admin.NewTopic:
+def _offset_syncs(settings: SourceSettings, syncs: OffsetSyncSettings) -> admin.NewTopic:
     return admin.NewTopic(
-        name=offset_syncs_topic(settings),
+        name=offset_syncs_topic(settings, on_source=syncs.on_source),
         partitions=1,
-        replication_factor=replication_factor,
+        replication_factor=syncs.replication_factor,
         configs=MIRROR_TOPIC_CONFIGS,
     )
 

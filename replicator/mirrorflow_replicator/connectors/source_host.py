@@ -69,7 +69,11 @@ class SourceParts:
         self._syncs_topic = (
             None
             if settings.syncs is None
-            else SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=self._resolve)
+            else SyncsTopic(
+                settings.syncs,
+                offset_syncs_topic(settings, on_source=settings.syncs.on_source),
+                resolve=self._resolve,
+            )
         )
 
     def _new_discovery(self) -> SourceConnector:

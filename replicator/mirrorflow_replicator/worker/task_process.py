@@ -302,7 +302,9 @@ def _syncing(
 ) -> OffsetSyncWriter | None:
     if settings.syncs is None:
         return None
-    log = SyncsLog(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
+    log = SyncsLog(
+        settings.syncs, offset_syncs_topic(settings, on_source=settings.syncs.on_source), resolve=resolve
+    )
     map_log = MapLog(
         target,
         offset_map_topic(settings.source_alias),

@@ -78,7 +78,11 @@ class SeedSurvey:
         settings = self.settings
         if settings.syncs is not None:
             resolve = Resolver(settings.providers).resolve_client
-            await SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=resolve).ensure()
+            await SyncsTopic(
+                settings.syncs,
+                offset_syncs_topic(settings, on_source=settings.syncs.on_source),
+                resolve=resolve,
+            ).ensure()
         return await self._topics().arrange()
 
     async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str]) -> None:

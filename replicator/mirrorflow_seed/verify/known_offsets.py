@@ -120,7 +120,9 @@ async def read_known(source: Cluster, target: Cluster, settings: SourceSettings)
     store_of_syncs = OffsetSyncStore(must_read_to_end=False)
     if settings.syncs is not None:
         where = source if settings.syncs.on_source else target
-        async for key, value in _read(where, offset_syncs_topic(settings), problems):
+        async for key, value in _read(
+            where, offset_syncs_topic(settings, on_source=settings.syncs.on_source), problems
+        ):
             try:
                 sync = decode_offset_sync(key, value)
             except ValueError:

@@ -27,7 +27,7 @@ def test_by_default_they_are_written_to_the_source():
 
     assert syncs is not None
     assert (syncs.on_source, syncs.replication_factor, syncs.lag_max) == (True, 3, 100)
-    assert offset_syncs_topic(settings) == "mm2-offset-syncs.B.internal"
+    assert offset_syncs_topic(settings, on_source=syncs.on_source) == "mm2-offset-syncs.B.internal"
     assert (syncs.producer.alias, syncs.producer.bootstrap_servers) == ("A", "a:9092")
     assert syncs.producer.client_id == "A->B|MirrorSourceConnector-0|offset-syncs-source-producer"
     assert syncs.admin.client_id == "A->B|MirrorSourceConnector|offset-syncs-source-admin"
@@ -45,7 +45,7 @@ def test_on_the_target_the_topic_is_named_after_the_source():
     syncs = settings.syncs
 
     assert syncs is not None
-    assert offset_syncs_topic(settings) == "mm2-offset-syncs.A.internal"
+    assert offset_syncs_topic(settings, on_source=syncs.on_source) == "mm2-offset-syncs.A.internal"
     assert (syncs.producer.alias, syncs.producer.bootstrap_servers) == ("B", "b:9092")
     assert syncs.producer.client_id == "A->B|MirrorSourceConnector-0|offset-syncs-target-producer"
 
@@ -64,7 +64,9 @@ def test_a_target_that_only_the_worker_knows_is_reached_as_the_worker_reaches_it
     ("separator", "topic"), [("_", "mm2-offset-syncs_B_internal"), (".", "mm2-offset-syncs.B.internal")]
 )
 def test_the_topic_follows_the_separator(separator, topic):
-    assert topic == offset_syncs_topic(with_keys({"replication.policy.separator": separator}))
+    settings = with_keys({"replication.policy.separator": separator})
+
+    assert topic == offset_syncs_topic(settings, on_source=True)
 
 
 def test_the_producer_is_the_connectors_own_and_not_the_workers():
