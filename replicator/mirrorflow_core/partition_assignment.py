@@ -16,7 +16,7 @@ because no task may be empty. A first assignment is a round robin, as in Java. `
 only after several checks in a row have shown a gain, a few at a time, and a moved partition stays for some checks.
 All are deterministic.
 
-This module does no I/O; `connectors.rebalancing` reads what the loads are computed from.
+This module does no I/O; `connectors.load_balancing` reads what the loads are computed from.
 """
 
 import heapq

@@ -32,7 +32,7 @@ from mirrorflow_replicator.connectors.internal_topics import (
     internal_topics_of_source,
     mend_topics,
 )
-from mirrorflow_replicator.connectors.rebalancing import Rebalancing
+from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
 from mirrorflow_replicator.process import now_ms
 
@@ -70,10 +70,10 @@ class SourceConnector:
     """One MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
 
     def __init__(
-        self, settings: SourceSettings, *, resolve: Resolve, balancing: Rebalancing | None = None
+        self, settings: SourceSettings, *, resolve: Resolve, balancer: LoadBalancer | None = None
     ) -> None:
         self._settings = settings
-        self._balancing = balancing  # None: tasks get equal numbers of partitions, whatever their load
+        self._balancer = balancer  # None: tasks get equal numbers of partitions, whatever their load
         self._resolve = resolve
         self._selection = make_selection(settings)
         self._clusters: dict[str, Cluster] = {}
@@ -135,7 +135,7 @@ class SourceConnector:
             *_shown(arranged),
             *_shown(self._config_warnings),
             *_shown(self._acl_warnings),
-            *((self._balancing.warning,) if self._balancing is not None and self._balancing.warning else ()),
+            *((self._balancer.warning,) if self._balancer is not None and self._balancer.warning else ()),
             *self._gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
@@ -197,7 +197,7 @@ class SourceConnector:
         now = asyncio.get_running_loop().time
         refresh_at = now()
         configs_s, acls_s = settings.sync_configs_s or NEVER, settings.sync_acls_s or NEVER
-        balance_s = NEVER if self._balancing is None else settings.balance_tasks_s or NEVER
+        balance_s = NEVER if self._balancer is None else settings.balance_tasks_s or NEVER
         # Right after the first assignment: starting a copy matters more than its last setting.
         configs_at, acls_at, balance_at = (
             NEVER if every_s == NEVER else refresh_at for every_s in (configs_s, acls_s, balance_s)
@@ -307,23 +307,23 @@ class SourceConnector:
         self._arrangement = arrangement
         held = self._earlier_assignment if self.assignment is None else self.assignment
         copied = _copied(arrangement, held)
-        if self._balancing is None:
+        if self._balancer is None:
             assignment = assign(copied, self._settings.tasks_max, held)
         else:
-            assignment = self._balancing.place(copied, held)
+            assignment = self._balancer.place(copied, held)
         if assignment != self.assignment:
             await hand(assignment)
             self.assignment = assignment
 
     async def _balance(self, hand: Hand) -> None:
         """Balances the load of the tasks. With a single task there is nothing to measure."""
-        if self._balancing is None or self.assignment is None or len(self.assignment) < 2:
+        if self._balancer is None or self.assignment is None or len(self.assignment) < 2:
             return
         try:
-            assignment = await self._balancing.look(*self.clusters, self.assignment)
+            assignment = await self._balancer.balance(*self.clusters, self.assignment)
         except MirrorFlowError as error:
             # Copying continues unchanged; if a cluster is unreachable, the next refresh reports it.
-            self._balancing.failed(error)
+            self._balancer.failed(error)
             return
         if assignment != self.assignment:
             await hand(assignment)

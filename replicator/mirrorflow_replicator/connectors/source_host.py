@@ -18,7 +18,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import report_of
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
-from mirrorflow_replicator.connectors.rebalancing import Rebalancing
+from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
@@ -77,8 +77,8 @@ class SourceParts:
         )
 
     def _new_discovery(self) -> SourceConnector:
-        balancing = Rebalancing(self._settings) if self._balances else None
-        return SourceConnector(self._settings, resolve=self._resolve, balancing=balancing)
+        balancer = LoadBalancer(self._settings) if self._balances else None
+        return SourceConnector(self._settings, resolve=self._resolve, balancer=balancer)
 
     def renew_discovery(self) -> None:
         """Replaces the discovery, which has ended and closed its connections."""

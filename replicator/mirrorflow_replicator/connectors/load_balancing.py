@@ -26,12 +26,12 @@ from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 SAMPLES_MAX = 16
 SAMPLE_BYTES = 64 << 10  # a whole batch at least
 SAMPLE_RECORDS = 200  # before the end: transaction markers among so many have little weight
-SAMPLE_AGE_LOOKS = 10
+SAMPLE_AGE_CHECKS = 10
 
 log = logging.getLogger("mirrorflow.worker")
 
 
-class Rebalancing:
+class LoadBalancer:
     """Balances the tasks of one connector. Created each time a process begins to lead it, with nothing measured."""
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -42,7 +42,7 @@ class Rebalancing:
         self._record_bytes: dict[TopicPartition, float] = {}
         self._sampled: dict[TopicPartition, int] = {}  # in which check
         self._copied: Mapping[TopicPartition, int] = {}  # the last offset of each, in the last check
-        self._looks = 0
+        self._checks = 0
         self.loads: Mapping[TopicPartition, float] = {}
         self.warning = ""  # what could not be measured, and why
 
@@ -50,7 +50,7 @@ class Rebalancing:
         """Returns an assignment of *partitions* to tasks, which have *held* so far."""
         return place(partitions, self._settings.tasks_max, held, self.loads)
 
-    async def look(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
+    async def balance(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
         """Measures, and returns the new assignment; mostly *assignment* unchanged. Raises ClusterError."""
         partitions = [one for task in assignment for one in task]
         positions = await self._positions(target)
@@ -61,7 +61,7 @@ class Rebalancing:
         copied = {one: position.source_offset for one, position in positions.positions.items()}
         lags, self._copied = behind(ends, copied, self._copied), copied
         self._rates = self._rates.looked(ends, asyncio.get_running_loop().time())
-        self._looks += 1
+        self._checks += 1
         await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
         self._balance, better = self._balance.looked(assignment, self.loads)
@@ -89,7 +89,7 @@ class Rebalancing:
         for known in (self._record_bytes, self._sampled):
             for gone in known.keys() - unread.keys():
                 del known[gone]
-        since = self._looks - SAMPLE_AGE_LOOKS
+        since = self._checks - SAMPLE_AGE_CHECKS
         due = [one for one, count in unread.items() if count > 0 and self._sampled.get(one, since) <= since]
         busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -unread[one], one))
         self.warning = ""
@@ -109,7 +109,7 @@ class Rebalancing:
             offsets = sum(batch.next_offset - batch.base_offset for batch in batches)
             if offsets:
                 self._record_bytes[one] = sum(batch.size_bytes for batch in batches) / offsets
-                self._sampled[one] = self._looks
+                self._sampled[one] = self._checks
 
 
 def _log_moves(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:

@@ -11,8 +11,8 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors import rebalancing
-from mirrorflow_replicator.connectors.rebalancing import SAMPLES_MAX, Rebalancing
+from mirrorflow_replicator.connectors import load_balancing
+from mirrorflow_replicator.connectors.load_balancing import SAMPLES_MAX, LoadBalancer
 
 WORKER = "bootstrap.servers=127.0.0.1:1\noffset.storage.topic=o\n"
 CONNECTOR = (
@@ -66,8 +66,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         raise NotAuthorizedError(cluster="A", operation="Read", resource="topic t")
 
     monkeypatch.setattr(admin, "list_offsets", list_offsets)
-    monkeypatch.setattr(rebalancing, "read_once", read_once)
-    monkeypatch.setattr(rebalancing, "position_store", lambda *_: NoPositions())
+    monkeypatch.setattr(load_balancing, "read_once", read_once)
+    monkeypatch.setattr(load_balancing, "position_store", lambda *_: NoPositions())
     return lambda: tried[0]
 
 
@@ -75,9 +75,9 @@ def test_records_that_may_not_be_read_count_alike_and_a_warning_says_so(
     settings: SourceSettings, refused: Callable[[], int]
 ) -> None:
     async def run() -> None:
-        measured, assignment = Rebalancing(settings), ASSIGNMENT
+        measured, assignment = LoadBalancer(settings), ASSIGNMENT
         for looks in range(1, 5):
-            assignment = await measured.look(None, None, assignment)  # type: ignore[arg-type]
+            assignment = await measured.balance(None, None, assignment)  # type: ignore[arg-type]
             assert looks - 1 == refused()  # the first look has no rates; each later one asks once
         assert "by records, not by bytes" in measured.warning
         assert "Read" in measured.warning
