@@ -33,7 +33,7 @@ from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_phases import OwnedFlow, UnfencedFlow, UnownedFlow
 from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 
 RENEW_S: Final = RENEW_MS / 1000
 # A renewal that was not answered may have been refused by a coordinator that is moving. So often the lock is checked
@@ -152,42 +152,47 @@ class FlowOwner:
         self._keep_renewing()
 
     async def start_in_group(
-        self, clusters: tuple[Cluster, Cluster], task: int, message: Assign, *, ids: WriterIds | None = None
+        self,
+        clusters: tuple[Cluster, Cluster],
+        task: int,
+        wanted: TaskAssignment,
+        *,
+        ids: WriterIds | None = None,
     ) -> Assign:
         """As `start_of`, in any process of the group that owns the flow."""
         async with self._working:
             flow = await self._connect(clusters)
-            if message.initial:
-                flow.clusters.begin_with(message.partitions)
+            if wanted.initial:
+                flow.clusters.begin_with(wanted.partitions)
         if isinstance(flow, UnfencedFlow):
             self._keep_renewing()
-        return await self.start_of(task, message, ids=ids)
+        return await self.start_of(task, wanted, ids=ids)
 
-    async def start_of(self, task: int, message: Assign, *, ids: WriterIds | None = None) -> Assign:
-        """Return *message* with the start of the task, which has no other start any more. Raises MirrorFlowError.
+    async def start_of(self, task: int, wanted: TaskAssignment, *, ids: WriterIds | None = None) -> Assign:
+        """Return *wanted* with the start of the task, which has no other start any more. Raises MirrorFlowError.
 
         *ids*: what it writes with; the task's own by default.
         """
         self._held.release(task)
-        await self._held.wait_for(message.partitions)
+        await self._held.wait_for(wanted.partitions)
         async with self._working:
             flow = self._flow
             if isinstance(flow, UnownedFlow) and self._group:
                 flow = await self._takeover.owned_by_group(flow.clusters)
             match flow:
                 case OwnedFlow():
-                    started = await self._start_fenced(flow, task, message, ids)
+                    started = await self._start_fenced(flow, task, wanted, ids)
                 case UnfencedFlow():
-                    started = await flow.start_task(message, self._takeover.plan(flow.clusters))
+                    started = await flow.start_task(wanted, self._takeover.plan(flow.clusters))
                 case _:
                     raise FlowTakenError(source=self._settings.source_alias)
-            self._held.hold(task, message.partitions)
+            self._held.hold(task, wanted.partitions)
             return started
 
     async def _start_fenced(
-        self, owned: OwnedFlow, task: int, message: Assign, ids: WriterIds | None
+        self, owned: OwnedFlow, task: int, wanted: TaskAssignment, ids: WriterIds | None
     ) -> Assign:
-        started = await owned.start_task(task, message, ids)
+        started = await owned.start_task(task, wanted, ids)
         if isinstance(started, Fenced):
             self._lose(owned)
         # The next owner knows no ids but those of tasks, and of positions, which these are in only now.

@@ -19,7 +19,7 @@ from mirrorflow_core.writer.takeover import read_positions, start_unfenced
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -38,17 +38,17 @@ class UnfencedFlow:
     clusters: FlowClusters
     why: str
 
-    async def start_task(self, message: Assign, plan: FlowPlan) -> Assign:
-        """Return *message* with a start behind the stored positions. Raises MirrorFlowError."""
-        clusters, partitions = self.clusters, message.partitions
+    async def start_task(self, wanted: TaskAssignment, plan: FlowPlan) -> Assign:
+        """Return *wanted* with a start behind the stored positions. Raises MirrorFlowError."""
+        clusters, partitions = self.clusters, wanted.partitions
         producer_id, epoch = await admin.init_producer_id(
             clusters.target, None, timeout_ms=clusters.settings.transaction_timeout_ms
         )
         plan = replace(plan, topic_ids=await clusters.topic_ids(partitions))
-        positions, wanted = await clusters.stored_positions(), await clusters.writable(partitions)
+        positions, writable = await clusters.stored_positions(), await clusters.writable(partitions)
         producer = Producer("", producer_id, epoch)
-        start = await clusters.runner.run(start_unfenced(plan, producer, wanted, positions, self.why))
-        return replace(message, start=start)
+        start = await clusters.runner.run(start_unfenced(plan, producer, writable, positions, self.why))
+        return Assign(assignment=wanted, start=start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +67,25 @@ class OwnedFlow:
         """Return whether no other process has taken the flow."""
         return await self.clusters.runner.run(holds_lock(self.ownership.lock))
 
-    async def start_task(self, task: int, message: Assign, ids: WriterIds | None) -> Assign | Fenced:
-        """Return *message* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
+    async def start_task(self, task: int, wanted: TaskAssignment, ids: WriterIds | None) -> Assign | Fenced:
+        """Return *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
         start = self.starts.pop(task, None)
-        if start is None or {*start.points, *start.problems} != {*message.partitions}:
-            found = await self._recover(ids or self.ownership.plan.ids.task(task), message)
+        if start is None or {*start.points, *start.problems} != {*wanted.partitions}:
+            found = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)
             if isinstance(found, Fenced):
                 return found
             start = found
         sequences = self.clusters.runner.transactions.sequences(start.producers.transactional)
-        return replace(message, start=start, sequences=sequences)
+        return Assign(assignment=wanted, start=start, sequences=sequences)
 
-    async def _recover(self, ids: WriterIds, message: Assign) -> TaskStart | Fenced:
-        clusters, partitions = self.clusters, message.partitions
+    async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> TaskStart | Fenced:
+        clusters, partitions = self.clusters, wanted.partitions
         topic_ids = await clusters.topic_ids(partitions)
         ownership = replace(self.ownership, plan=replace(self.ownership.plan, topic_ids=topic_ids))
         clusters.begin_lookup(partitions)
         acknowledged = [
             decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
-            for one in message.acknowledged
+            for one in wanted.acknowledged
         ]
         writable = await clusters.writable(partitions)
         found = await clusters.runner.run(recover_task(ownership, ids, writable, acknowledged))

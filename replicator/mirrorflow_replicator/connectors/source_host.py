@@ -20,7 +20,7 @@ from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.http.samples import Samples
@@ -31,13 +31,13 @@ TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partition
 log = logging.getLogger("mirrorflow.worker")
 
 
-Claim = Callable[[int, Assign], Awaitable[Assign]]
+Claim = Callable[[int, TaskAssignment], Awaitable[Assign]]
 
 
 class SourceParts:
     """The parts of a source connector in this process, for its host: discovery, ownership and tasks.
 
-    *claim* returns a task's message with its start, and raises MirrorFlowError while the task must not begin; without it
+    *claim* returns a task's assignment with its start, and raises MirrorFlowError while the task must not begin; without it
     the owner of the flow answers. *group*: the Connect group whose processes share the connector; "": this process alone.
     """
 
@@ -255,10 +255,10 @@ class SourceHost:
         await parts.owner.own(parts.discovery.clusters, assignment)
         share = parts.bytes_per_s(len(assignment))
         for number, partitions in enumerate(assignment):
-            message = Assign(partitions=partitions, initial=self._initial, bytes_per_s=share)
-            parts.task(number).assign(message)
+            wanted = TaskAssignment(partitions=partitions, initial=self._initial, bytes_per_s=share)
+            parts.task(number).assign(wanted)
         for task in [*parts.tasks.values()][len(assignment) :]:
-            task.assign(Assign(partitions=(), initial=self._initial))
+            task.assign(TaskAssignment(partitions=(), initial=self._initial))
         # Topics that appear later are read from their beginning, wherever the first ones started.
         self._initial = False
 

@@ -28,14 +28,21 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assign:
-    """Copy exactly these partitions, as `start` says. `initial`: they existed when the flow began."""
+class TaskAssignment:
+    """What a task copies. `initial`: the partitions existed when the flow began."""
 
     partitions: tuple[TopicPartition, ...]
     initial: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
-    start: TaskStart | None = None  # None: not claimed yet
     acknowledged: tuple[AcknowledgedPosition, ...] = ()  # by the task's start before; not stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Copy exactly the partitions of the assignment, as `start` says."""
+
+    assignment: TaskAssignment
+    start: TaskStart
     # The next sequence numbers of the producers of `start`, which have stored positions already.
     sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
 

@@ -23,7 +23,16 @@ from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, Partit
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, encode
+from mirrorflow_replicator.connectors.task_messages import (
+    Assign,
+    Begin,
+    Finish,
+    Level,
+    Message,
+    Stop,
+    TaskAssignment,
+    encode,
+)
 from mirrorflow_replicator.copy.partition_reports import decode_report
 from mirrorflow_replicator.logs import LOGGERS
 from mirrorflow_replicator.process import now_ms
@@ -42,7 +51,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
-Claim = Callable[[int, Assign], Awaitable[Assign]]
+Claim = Callable[[int, TaskAssignment], Awaitable[Assign]]
 
 
 async def spawn() -> asyncio.subprocess.Process:
@@ -91,7 +100,7 @@ class TaskSupervisor:
         self._starts_given = 0  # to this process
         self._started_s = 0.0  # when the last one was given
         self._quick_ends = 0  # of consecutive starts that lasted less than HEALTHY_S
-        self._assign: Assign | None = None
+        self._assignment: TaskAssignment | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._restarting = False  # the restart was requested, so the end is no failure
@@ -99,14 +108,13 @@ class TaskSupervisor:
         LOGGERS.followers.add(self)
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
-    def assign(self, message: Assign) -> None:
-        """Copies the partitions of *message* from now on, also after a restart."""
-        if message == self._assign:
+    def assign(self, wanted: TaskAssignment) -> None:
+        """Copies the partitions of *wanted* from now on, also after a restart."""
+        if wanted == self._assignment:
             return
-        self._assign = message
+        self._assignment = wanted
         self.start_problem = None
-        wanted = set(message.partitions)
-        for gone in [partition for partition in self.partitions if partition not in wanted]:
+        for gone in self.partitions.keys() - set(wanted.partitions):
             del self.partitions[gone]
         if self._has_work:
             self.finish()
@@ -188,7 +196,7 @@ class TaskSupervisor:
         self._send(self._begin)
         for logger, level in LOGGERS.was_set.items():
             self.set_level(logger, level)
-        if self._assign is not None:
+        if self._assignment is not None:
             self._claiming = asyncio.create_task(self._send_claimed(), name=f"claim-{self.task}")
         while line := await _read_line(process):
             if line != HELLO:
@@ -212,7 +220,7 @@ class TaskSupervisor:
             )
         attempts = Backoff(min_s=CLAIM_RETRY_MIN_S, max_s=CLAIM_RETRY_MAX_S)
         async for _ in attempts:
-            if (wanted := self._assign) is None:
+            if (wanted := self._assignment) is None:
                 return
             try:
                 message = await self._claimed(replace(wanted, acknowledged=acknowledged), since_ms)
@@ -223,7 +231,7 @@ class TaskSupervisor:
                 if time.monotonic() - began_s >= STALLED_AFTER_S:
                     self.start_problem = error, since_ms
                 continue
-            if wanted is self._assign:
+            if wanted is self._assignment:
                 self._has_work = self._send(message)
                 self.start_problem = None
                 self._starts_given += 1
@@ -231,7 +239,7 @@ class TaskSupervisor:
                 return
             attempts.reset()  # a newer assignment is claimed at once
 
-    async def _claimed(self, wanted: Assign, since_ms: int) -> Assign:
+    async def _claimed(self, wanted: TaskAssignment, since_ms: int) -> Assign:
         """Return *wanted* with its start; notes when that takes long. Raises MirrorFlowError."""
         claiming = asyncio.ensure_future(self._claim(self.task, wanted))
         try:
@@ -253,7 +261,7 @@ class TaskSupervisor:
 
     def partition_reports(self, target_topic: Callable[[str], str]) -> tuple[PartitionReport, ...]:
         """Return the newest report of each partition, sorted; without a start for long, all are stalled."""
-        if self.start_problem is None or self._assign is None:
+        if self.start_problem is None or self._assignment is None:
             return tuple(self.partitions[key] for key in sorted(self.partitions))
         error, since_ms = self.start_problem
         return tuple(
@@ -270,13 +278,13 @@ class TaskSupervisor:
                 message=str(error),
                 stalled_since_ms=since_ms,
             )
-            for one in sorted(self._assign.partitions)
+            for one in sorted(self._assignment.partitions)
         )
 
     def _take(self, report: TaskReport) -> None:
         self.newest = report
         self.state, self.trace = report.state, report.trace
-        held = set(self._assign.partitions) if self._assign is not None else set()
+        held = set(self._assignment.partitions) if self._assignment is not None else set()
         for one in report.partitions:
             source = TopicPartition(one.topic, one.partition)
             if source in held:

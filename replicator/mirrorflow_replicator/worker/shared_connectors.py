@@ -30,7 +30,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
 from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.source_host import SourceParts
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from mirrorflow_replicator.connectors.task_supervisor import Spawn
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
@@ -160,7 +160,7 @@ class SharedConnector:
         self._publish = publish
         self._grace_s = grace_s
         self._claiming = claiming
-        self._given: dict[int, Assign] = {}
+        self._given: dict[int, TaskAssignment] = {}
         self._leading: asyncio.Task[None] | None = None
         self._initial = True
         self._is_connected = False
@@ -242,21 +242,21 @@ class SharedConnector:
         self._is_connected = True
         bytes_per_s = parts.bytes_per_s(share.count)
         for task, partitions in share.tasks.items():
-            message = Assign(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
-            if self._given.get(task) != message:
-                self._given[task] = message
-                parts.task(task).assign(message)
+            wanted = TaskAssignment(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
+            if self._given.get(task) != wanted:
+                self._given[task] = wanted
+                parts.task(task).assign(wanted)
 
-    async def _claim(self, task: int, message: Assign) -> Assign:
-        """Returns the claimed *message* when no earlier task can write to its partitions any more."""
+    async def _claim(self, task: int, wanted: TaskAssignment) -> Assign:
+        """Returns *wanted* with its start, when no earlier task can write to its partitions any more."""
         if self._claiming.is_needed:
             await self._claiming.claim(task)
         self._claiming.check(task)
         parts = self._parts
         await parts.discovery.connect()
-        claimed = await parts.owner.start_in_group(parts.discovery.clusters, task, message)
+        claimed = await parts.owner.start_in_group(parts.discovery.clusters, task, wanted)
         self._claiming.check(task)
-        if self._share.tasks.get(task) != message.partitions:
+        if self._share.tasks.get(task) != wanted.partitions:
             raise NotAssignedError(self._name, task)
         return claimed
 

@@ -19,7 +19,6 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.security.rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore, position_store
@@ -102,8 +101,8 @@ class TaskProcess:
             match message:
                 case Finish():
                     await self._end_start(self._starts_ended, leaves=True, why="")
-                case Assign(start=TaskStart() as start):  # the worker sends no other
-                    await self._assign(clusters, message, start)
+                case Assign():
+                    await self._assign(clusters, message)
 
     async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
         """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
@@ -156,31 +155,29 @@ class TaskProcess:
             log.warning("%s", error)
         self._failure = error
 
-    async def _assign(self, clusters: tuple[Cluster, Cluster], message: Assign, start: TaskStart) -> None:
+    async def _assign(self, clusters: tuple[Cluster, Cluster], message: Assign) -> None:
         ended = self._starts_ended
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             if ended != self._starts_ended:
                 return
             try:
                 async with self._changing:
-                    task = self._task or await self._begin_task(clusters, message, start)
+                    task = self._task or await self._begin_task(clusters, message)
                     self._task = task
-                await task.assign(message.partitions, bytes_per_s=message.bytes_per_s)
+                await task.assign(message.assignment.partitions, bytes_per_s=message.assignment.bytes_per_s)
             except MirrorFlowError as error:
                 self._note(error)
             else:
                 self._failure = None
                 return
 
-    async def _begin_task(
-        self, clusters: tuple[Cluster, Cluster], message: Assign, start: TaskStart
-    ) -> CopyTask:
+    async def _begin_task(self, clusters: tuple[Cluster, Cluster], message: Assign) -> CopyTask:
         topics, target = flow_topics(self._settings), clusters[1]
         store = position_store(self._settings, target)
-        if start.unfenced_why:
+        if message.start.unfenced_why:
             await store.open()
         fenced = FencedStart(
-            start=start,
+            start=message.start,
             transactions=ProducerTransactions(target, topics, sequences=message.sequences),
             earlier=self._earlier,
             stamped=self._stamped,

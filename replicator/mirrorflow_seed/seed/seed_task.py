@@ -35,7 +35,7 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import TaskAssignment
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
@@ -231,13 +231,12 @@ class SeedTaskRunner:
         settings = self._settings
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
         owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
-        wanted = Assign(
+        wanted = TaskAssignment(
             partitions=tuple(share.source for share in self._open.values()),
             initial=self._wave.initial,
             acknowledged=self._acknowledged,
         )
         given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
-        assert given.start is not None
         if given.start.unfenced_why:
             raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_why)
         transactions = ProducerTransactions(clusters[1], flow_topics(settings), sequences=given.sequences)

@@ -9,6 +9,7 @@ from mirrorflow_core.errors import BrokerError, FlowTakenError, FlowUnfencedErro
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_lock import Fenced
+from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
@@ -17,7 +18,7 @@ from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.flow_phases import OwnedFlow, UnfencedFlow
 from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
-from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from tests.unit.connectors.flow_settings import settings
 
 ORDERS = tuple(TopicPartition("orders", number) for number in range(3))
@@ -78,8 +79,10 @@ class Target:
     async def _no_positions(self, *_: object) -> dict[object, object]:
         return {}
 
-    async def _start_unfenced(self, message: Assign, *_: object) -> Assign:
-        return message
+    async def _start_unfenced(self, wanted: TaskAssignment, *_: object) -> Assign:
+        producer = Producer("", 7, 0)
+        producers = TaskProducers(plain=producer, transactional=producer)
+        return Assign(assignment=wanted, start=TaskStart(producers=producers, points={}, problems={}))
 
     async def _take(self, clusters: FlowClusters, *_: object, **__: object) -> OwnedFlow | Fenced:
         if self.takes and (refused := self.takes.pop(0)):
@@ -153,7 +156,7 @@ def test_tasks_continue_until_the_topics_of_a_flow_that_can_be_fenced_are_open(
 ):
     """The claims topic cannot be created while a broker is away; that is tried again."""
     target = Target(monkeypatch, NO_ACL)
-    message = Assign(partitions=ORDERS[:1], initial=True)
+    message = TaskAssignment(partitions=ORDERS[:1], initial=True)
 
     async def run() -> None:
         await target.owner.own(CLUSTERS, ASSIGNMENT)
@@ -162,7 +165,7 @@ def test_tasks_continue_until_the_topics_of_a_flow_that_can_be_fenced_are_open(
         target.changed.clear()
         await target.changed.wait()
         assert target.done == []
-        assert await target.owner.start_of(0, message) == message
+        assert (await target.owner.start_of(0, message)).assignment == message
         target.owner._held.release(0)  # the task finishes at once
         await until_done(target, "finish the tasks", "take the flow")
 
@@ -226,7 +229,7 @@ def test_tasks_of_a_group_that_start_at_once_all_begin_where_the_settings_say(
 ):
     """A task must not replace the partitions of another, which would then begin at the earliest record."""
     target = Target(monkeypatch, NO_ACL)
-    messages = [Assign(partitions=(one,), initial=True) for one in ORDERS]
+    messages = [TaskAssignment(partitions=(one,), initial=True) for one in ORDERS]
 
     async def run() -> None:
         starting = [

@@ -6,12 +6,24 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_replicator.connectors.task_messages import Assign, Message, Stop, encode, read
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart
+from mirrorflow_replicator.connectors.task_messages import (
+    Assign,
+    Message,
+    Stop,
+    TaskAssignment,
+    encode,
+    read,
+)
 
-ASSIGN = Assign(
+MANY = TaskAssignment(
     partitions=tuple(TopicPartition(f"orders-{i}", i % 7) for i in range(5000)),
     initial=True,
 )
+PRODUCER = Producer("mirrorflow.a.task-0", 7, 1)
+START = TaskStart(producers=TaskProducers(plain=PRODUCER, transactional=PRODUCER), points={}, problems={})
+ASSIGN = Assign(assignment=MANY, start=START)
 
 
 def heard(pieces):
@@ -39,7 +51,11 @@ def heard(pieces):
 @pytest.mark.parametrize("size", [1 << 20, 4096, 999])
 def test_messages_arrive_in_order_however_they_are_cut(size):
     """Thousands of partitions are more than a pipe holds at once."""
-    said: list[Message] = [ASSIGN, replace(ASSIGN, initial=False, partitions=()), Stop()]
+    said: list[Message] = [
+        ASSIGN,
+        replace(ASSIGN, assignment=replace(MANY, initial=False, partitions=())),
+        Stop(),
+    ]
     data = b"".join(map(encode, said))
 
     assert said == heard([data[at : at + size] for at in range(0, len(data), size)])
