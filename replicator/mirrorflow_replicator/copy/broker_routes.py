@@ -43,35 +43,35 @@ class BrokerRoutes:
         self._new_reader = reader
         self._new_writer = writer
         self._on_error = on_error
-        self._lanes: dict[PartitionCopier, None] = {}
+        self._copiers: dict[PartitionCopier, None] = {}
         self._stale: dict[PartitionCopier, float] = {}  # since when
         self._look = asyncio.Event()
 
-    async def add(self, lanes: Sequence[PartitionCopier]) -> None:
-        """Looks up the leaders of *lanes* and connects them. Raises ClusterError."""
-        self._lanes.update(dict.fromkeys(lanes))
-        await self._refresh(lanes)
+    async def add(self, copiers: Sequence[PartitionCopier]) -> None:
+        """Looks up the leaders of *copiers* and connects them. Raises ClusterError."""
+        self._copiers.update(dict.fromkeys(copiers))
+        await self._refresh(copiers)
 
-    def remove(self, lane: PartitionCopier) -> None:
-        """Disconnects *lane*, which no longer belongs to this task."""
-        self._lanes.pop(lane, None)
-        self._stale.pop(lane, None)
-        if lane.reader is not None:
-            lane.reader.remove(lane.topic, lane.partition)
-        if lane.pipe is not None:
-            lane.pipe.remove(lane, lane.writing)
+    def remove(self, copier: PartitionCopier) -> None:
+        """Disconnects *copier*, which no longer belongs to this task."""
+        self._copiers.pop(copier, None)
+        self._stale.pop(copier, None)
+        if copier.reader is not None:
+            copier.reader.remove(copier.topic, copier.partition)
+        if copier.pipe is not None:
+            copier.pipe.remove(copier, copier.writing)
 
-    def stale(self, lane: PartitionCopier) -> None:
-        """Looks up the leaders of *lane* again, because a broker does not lead it any more."""
-        self._stale.setdefault(lane, time.monotonic())
+    def stale(self, copier: PartitionCopier) -> None:
+        """Looks up the leaders of *copier* again, because a broker does not lead it any more."""
+        self._stale.setdefault(copier, time.monotonic())
         self._look.set()
 
     def reader_lost(self, node_id: int) -> None:
         """Looks up the leaders of the partitions read from a source broker whose connection was lost."""
         reader = self.readers.get(node_id)
-        for lane in self._lanes:
-            if lane.reader is reader and lane.state is not CopierState.STOPPED:
-                self.stale(lane)
+        for copier in self._copiers:
+            if copier.reader is reader and copier.state is not CopierState.STOPPED:
+                self.stale(copier)
 
     def writer_lost(self, node_id: int) -> None:
         """Looks up the leaders of the partitions written to a target broker that cannot be reached.
@@ -80,9 +80,9 @@ class BrokerRoutes:
         dead broker alive, the broker still leads its partitions, and nothing else reports when that ends.
         """
         writer = self.writers[node_id]
-        for lane in self._lanes:
-            if lane.pipe in writer.pipes and lane.state is not CopierState.STOPPED:
-                self.stale(lane)
+        for copier in self._copiers:
+            if copier.pipe in writer.pipes and copier.state is not CopierState.STOPPED:
+                self.stale(copier)
 
     def pump(self) -> None:
         """Lets every pipe send what is ready."""
@@ -112,8 +112,8 @@ class BrokerRoutes:
                     await self._look.wait()
             self._look.clear()
             now = time.monotonic()
-            wanted = list(self._lanes) if now - looked_at > METADATA_S else list(self._stale)
-            looked_at = now if len(wanted) == len(self._lanes) else looked_at
+            wanted = list(self._copiers) if now - looked_at > METADATA_S else list(self._stale)
+            looked_at = now if len(wanted) == len(self._copiers) else looked_at
             try:
                 await self._refresh(wanted)
             except MirrorFlowError as error:
@@ -124,77 +124,79 @@ class BrokerRoutes:
         await asyncio.gather(*(reader.close() for reader in self.readers.values()))
         await asyncio.gather(*(writer.close() for writer in self.writers.values()))
 
-    async def _refresh(self, lanes: Sequence[PartitionCopier]) -> None:
-        if not lanes:
+    async def _refresh(self, copiers: Sequence[PartitionCopier]) -> None:
+        if not copiers:
             return
         await asyncio.gather(
-            self._source.refresh({lane.topic for lane in lanes}),
-            self._target.refresh({lane.target_topic for lane in lanes}),
+            self._source.refresh({copier.topic for copier in copiers}),
+            self._target.refresh({copier.target_topic for copier in copiers}),
         )
-        for lane in lanes:
-            if lane in self._lanes:
-                self._wire(lane)
+        for copier in copiers:
+            if copier in self._copiers:
+                self._wire(copier)
 
-    def _wire(self, lane: PartitionCopier) -> None:
-        reading, writing = self._source.leader(*lane.source), self._target.leader(*lane.target)
+    def _wire(self, copier: PartitionCopier) -> None:
+        reading, writing = self._source.leader(*copier.source), self._target.leader(*copier.target)
         if reading is None or writing is None:
-            self._unknown(lane)
+            self._unknown(copier)
         else:
-            self._stale.pop(lane, None)
+            self._stale.pop(copier, None)
         if reading is not None:
-            found = self._source.metadata.topics[lane.topic]
-            if _is_another(found, lane):
+            found = self._source.metadata.topics[copier.topic]
+            if _is_another(found, copier):
                 # Another topic of the same name: none of its records may be taken for one of the old topic.
-                lane.doubt()
-            epoch = found.partitions[lane.partition].leader_epoch
-            is_same = lane.reader is self.readers.get(reading) and lane.cursor.leader_epoch == epoch
-            lane.cursor.note_leader_epoch(epoch)
-            if not is_same or lane.reader is None or _is_another(found, lane):
-                self.read_at(lane, reading)
+                copier.doubt()
+            epoch = found.partitions[copier.partition].leader_epoch
+            is_same = copier.reader is self.readers.get(reading) and copier.cursor.leader_epoch == epoch
+            copier.cursor.note_leader_epoch(epoch)
+            if not is_same or copier.reader is None or _is_another(found, copier):
+                self.read_at(copier, reading)
         if writing is not None:
-            self._write_at(lane, writing)
+            self._write_at(copier, writing)
 
-    def _unknown(self, lane: PartitionCopier) -> None:
+    def _unknown(self, copier: PartitionCopier) -> None:
         now = time.monotonic()
-        since = self._stale.setdefault(lane, now)
-        if lane.state is CopierState.STOPPED:
+        since = self._stale.setdefault(copier, now)
+        if copier.state is CopierState.STOPPED:
             # When it is retried, its leaders are looked up again.
-            del self._stale[lane]
+            del self._stale[copier]
             return
         if now - since < GONE_S:
             return
-        for cluster, topic in ((self._source, lane.topic), (self._target, lane.target_topic)):
+        for cluster, topic in ((self._source, copier.topic), (self._target, copier.target_topic)):
             found = cluster.metadata.topics.get(topic)
             if found is None or found.error:
-                lane.stop(TopicGoneError(topic=lane.topic, partition=lane.partition, cluster=cluster.alias))
+                copier.stop(
+                    TopicGoneError(topic=copier.topic, partition=copier.partition, cluster=cluster.alias)
+                )
 
-    def read_at(self, lane: PartitionCopier, node_id: int) -> None:
-        """Reads *lane* from broker *node_id*."""
+    def read_at(self, copier: PartitionCopier, node_id: int) -> None:
+        """Reads *copier* from broker *node_id*."""
         reader = self.readers.get(node_id)
         if reader is None:
             reader = self.readers[node_id] = self._new_reader(node_id)
-        topic_id = self._source.metadata.topics[lane.topic].topic_id.bytes
-        if lane.reader is not None and lane.reader is not reader:
-            lane.reader.remove(lane.topic, lane.partition)
-        lane.read_by(reader)
-        reader.add(lane.topic, lane.partition, topic_id, lane)
+        topic_id = self._source.metadata.topics[copier.topic].topic_id.bytes
+        if copier.reader is not None and copier.reader is not reader:
+            copier.reader.remove(copier.topic, copier.partition)
+        copier.read_by(reader)
+        reader.add(copier.topic, copier.partition, topic_id, copier)
 
-    def _write_at(self, lane: PartitionCopier, node_id: int) -> None:
+    def _write_at(self, copier: PartitionCopier, node_id: int) -> None:
         writer = self.writers.get(node_id)
         if writer is None:
             writer = self.writers[node_id] = self._new_writer(node_id)
-        pipe = writer.pipe_for(lane.target_topic, lane.partition)
-        if pipe is lane.pipe:
-            epoch = self._target.metadata.leader_epoch(*lane.target)
-            if lane.target_epoch not in {NOT_ASKED, epoch}:
-                lane.doubt()  # the same leader was elected again: it may have lost records
+        pipe = writer.pipe_for(copier.target_topic, copier.partition)
+        if pipe is copier.pipe:
+            epoch = self._target.metadata.leader_epoch(*copier.target)
+            if copier.target_epoch not in {NOT_ASKED, epoch}:
+                copier.doubt()  # the same leader was elected again: it may have lost records
             return
-        if lane.pipe is not None:
-            lane.pipe.remove(lane, lane.writing)
-        lane.write_through(pipe)
-        pipe.add(lane)
+        if copier.pipe is not None:
+            copier.pipe.remove(copier, copier.writing)
+        copier.write_through(pipe)
+        pipe.add(copier)
 
 
-def _is_another(found: TopicMetadata, lane: PartitionCopier) -> bool:
-    known = "" if lane.writing is None else lane.writing.map_stream.source_topic_id
+def _is_another(found: TopicMetadata, copier: PartitionCopier) -> bool:
+    known = "" if copier.writing is None else copier.writing.map_stream.source_topic_id
     return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known

@@ -43,22 +43,22 @@ from mirrorflow_replicator.process import now_ms
 TIMESTAMP_TYPE = "message.timestamp.type"
 
 
-async def note_ends(source: Cluster, lanes: Collection[PartitionCopier], *, read_committed: bool) -> None:
-    """Sets the current end offset of each of *lanes*. Raises ClusterError."""
+async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
+    """Sets the current end offset of each of *copiers*. Raises ClusterError."""
     ends = await admin.list_offsets(
-        source, [lane.source for lane in lanes], LATEST, read_committed=read_committed
+        source, [copier.source for copier in copiers], LATEST, read_committed=read_committed
     )
-    for lane in lanes:
-        lane.note_start_end(ends[lane.source].offset)
+    for copier in copiers:
+        copier.note_start_end(ends[copier.source].offset)
 
 
-async def note_stamped_topics(target: Cluster, lanes: Collection[PartitionCopier]) -> None:
-    """Notes which target topics of *lanes* use LogAppendTime, where that may be read. Raises ClusterError."""
-    topics = sorted({lane.target_topic for lane in lanes})
+async def note_stamped_topics(target: Cluster, copiers: Collection[PartitionCopier]) -> None:
+    """Notes which target topics of *copiers* use LogAppendTime, where that may be read. Raises ClusterError."""
+    topics = sorted({copier.target_topic for copier in copiers})
     kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
-    for lane in lanes:
-        if kinds.get(lane.target_topic) == "LogAppendTime":
-            lane.around.stamped.add(lane.target_topic)
+    for copier in copiers:
+        if kinds.get(copier.target_topic) == "LogAppendTime":
+            copier.around.stamped.add(copier.target_topic)
 
 
 # Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
@@ -116,7 +116,7 @@ class CopyTask:
     """Composes the parts that copy the assigned partitions."""
 
     def __init__(self, settings: SourceSettings, index: int, parts: TaskParts) -> None:
-        self.lanes: dict[TopicPartition, PartitionCopier] = {}
+        self.copiers: dict[TopicPartition, PartitionCopier] = {}
         self.pace = RateLimiter(settings.bytes_per_second)
         self._settings = settings
         self._index = index
@@ -185,7 +185,7 @@ class CopyTask:
             source_trouble=self._trouble.of_source,
             refused=self._refused,
             stopped=self._trouble.stopped,
-            changed=self._lane_changed,
+            changed=self._copier_changed,
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             writer=self._task_writer,
@@ -209,7 +209,7 @@ class CopyTask:
             self._stalls.run(),
             follow_stopped_ends(
                 self._parts.source,
-                lanes=self.lanes.values,
+                copiers=self.copiers.values,
                 read_committed=self._settings.read_committed,
                 on_change=self._changed.setdefault,
                 on_error=self._cluster_trouble,
@@ -223,15 +223,15 @@ class CopyTask:
         """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""
         self.pace.limit(bytes_per_s)
         wanted = set(partitions)
-        await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
+        await self._leave([copier for source, copier in self.copiers.items() if source not in wanted])
         new = []
-        for source in sorted(wanted - set(self.lanes)):
-            lane = PartitionCopier(source, self._parts.route(source.topic), self._around)
+        for source in sorted(wanted - set(self.copiers)):
+            copier = PartitionCopier(source, self._parts.route(source.topic), self._around)
             if source in self._parts.fenced.earlier:
-                lane.inherit(self._parts.fenced.earlier[source])
-            self.lanes[source] = lane
-            self._stalls.changed(lane)
-            new.append(lane)
+                copier.inherit(self._parts.fenced.earlier[source])
+            self.copiers[source] = copier
+            self._stalls.changed(copier)
+            new.append(copier)
         if new:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
             await note_stamped_topics(self._parts.target, new)
@@ -254,9 +254,9 @@ class CopyTask:
         *leaves*: first finishes what is in flight, and stores offsets.
         """
         if leaves:
-            await self._leave(list(self.lanes.values()))
-        for lane in self.lanes.values():
-            lane.packer.clear()
+            await self._leave(list(self.copiers.values()))
+        for copier in self.copiers.values():
+            copier.packer.clear()
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -266,71 +266,71 @@ class CopyTask:
         """Returns what the partitions have acknowledged, for the next start; call it when the task has ended."""
         return tuple(
             AcknowledgedPosition(*one.topic_partition, encode_position(one).decode())
-            for one in self._task_writer.acknowledged(self.lanes.values())
+            for one in self._task_writer.acknowledged(self.copiers.values())
         )
 
     def report(self, *, whole: bool = False) -> TaskReport:
         """Returns what changed since the last report, or everything if *whole*."""
-        lanes = list(self.lanes.values()) if whole else list(self._changed)
+        copiers = list(self.copiers.values()) if whole else list(self._changed)
         self._changed.clear()
         syncs = self._parts.syncs
         return TaskReport(
             task=self._index,
             state="RUNNING",
-            partitions=tuple(partition_report(lane) for lane in lanes),
+            partitions=tuple(partition_report(copier) for copier in copiers),
             errors=dict(self.errors),
             throttle_ms=self._wiring.throttle_ms,
             offset_syncs=0 if syncs is None else syncs.written,
-            active_records=active_records(self.lanes.values()),
+            active_records=active_records(self.copiers.values()),
             buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._around.buffered_bytes),
             commit_ms=self._flushing.mean_ms,
             warnings=() if syncs is None else syncs.warnings,
         )
 
-    async def _leave(self, lanes: Sequence[PartitionCopier]) -> None:
-        """Gives *lanes* up: waits for what is in flight, then stores how far they got, marked as left."""
-        if not lanes:
+    async def _leave(self, copiers: Sequence[PartitionCopier]) -> None:
+        """Gives *copiers* up: waits for what is in flight, then stores how far they got, marked as left."""
+        if not copiers:
             return
-        for lane in lanes:
-            lane.leave()
+        for copier in copiers:
+            copier.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                for lane in lanes:
-                    await lane.drained.wait()
+                for copier in copiers:
+                    await copier.drained.wait()
         try:
             await self._task_writer.finish(FINISH_S)
-            await self._flushing.flush(lanes, left=True)
+            await self._flushing.flush(copiers, left=True)
         except MirrorFlowError as error:
             # The next copier still finds where to continue: it asks the target, after it has waited.
             self._cluster_trouble(error)
         if self._parts.syncs is not None:
-            await self._parts.syncs.leave(lanes)
-        for lane in lanes:
-            self.lanes.pop(lane.source, None)
-            self._resumer.forget(lane)
-            self._wiring.remove(lane)
-            self._changed.pop(lane, None)
-            self._flushing.forget(lane)
-            self._stalls.forget(lane)
+            await self._parts.syncs.leave(copiers)
+        for copier in copiers:
+            self.copiers.pop(copier.source, None)
+            self._resumer.forget(copier)
+            self._wiring.remove(copier)
+            self._changed.pop(copier, None)
+            self._flushing.forget(copier)
+            self._stalls.forget(copier)
 
     # -- callbacks
 
-    def _lane_changed(self, lane: PartitionCopier) -> None:
-        self._changed[lane] = None
-        self._flushing.changed(lane)
-        self._stalls.changed(lane)
-        self._task_writer.progressed(lane)
+    def _copier_changed(self, copier: PartitionCopier) -> None:
+        self._changed[copier] = None
+        self._flushing.changed(copier)
+        self._stalls.changed(copier)
+        self._task_writer.progressed(copier)
 
-    def _refused(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
+    def _refused(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
         self._task_writer.refused(code)
-        self._trouble.of_target(lane, code, message, span)
+        self._trouble.of_target(copier, code, message, span)
 
     def _was_paused(self, paused_s: float) -> None:
         if paused_s >= ABANDONED_MS / 1000:
             # Another process may own the flow by now.
             self._parts.fenced.end(f"this process did not run for {paused_s:.0f} s")
-        for lane in self.lanes.values():
-            lane.doubt()
+        for copier in self.copiers.values():
+            copier.doubt()
         self._stalls.paused()
 
     def _cluster_trouble(self, error: MirrorFlowError) -> None:
@@ -338,23 +338,23 @@ class CopyTask:
         if str(error) != self._told:
             self._told = str(error)
             log.warning("%s", error)
-        for lane in self.lanes.values():
-            if lane.state is CopierState.ASKING:
-                lane.note(error)
+        for copier in self.copiers.values():
+            if copier.state is CopierState.ASKING:
+                copier.note(error)
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._cluster_trouble(error)
         self._wiring.reader_lost(node_id)
-        for lane in self.lanes.values():
-            if lane.state is CopierState.COPYING and lane.reader is self._wiring.readers.get(node_id):
-                lane.note(error)
+        for copier in self.copiers.values():
+            if copier.state is CopierState.COPYING and copier.reader is self._wiring.readers.get(node_id):
+                copier.note(error)
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._cluster_trouble(error)
         self._wiring.writer_lost(node_id)
-        for lane in self.lanes.values():
-            if lane.state is CopierState.COPYING and lane.pipe in self._wiring.writers[node_id].pipes:
-                lane.note(error)
+        for copier in self.copiers.values():
+            if copier.state is CopierState.COPYING and copier.pipe in self._wiring.writers[node_id].pipes:
+                copier.note(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         job = asyncio.create_task(work)

@@ -90,41 +90,41 @@ class OffsetMaps:
             f"Offsets are translated by offset syncs alone, because {self._log.where} cannot be used: {self._problem}",
         )
 
-    def of(self, lane: "PartitionCopier", stream: MapStream, pair: OffsetPair) -> PartitionMap:
-        """Returns the map of *lane*, which copies *stream*; *pair* is the last record on the target."""
-        known = self._maps.get(lane)
+    def of(self, copier: "PartitionCopier", stream: MapStream, pair: OffsetPair) -> PartitionMap:
+        """Returns the map of *copier*, which copies *stream*; *pair* is the last record on the target."""
+        known = self._maps.get(copier)
         if known is None:
-            known = self._maps[lane] = PartitionMap(stream, pair)
-            self._unread[lane] = None
+            known = self._maps[copier] = PartitionMap(stream, pair)
+            self._unread[copier] = None
             self._wake.set()
         elif known.aligned(stream, pair):
             # Readers that know of records the target lost must forget them.
-            self._due[lane] = None
+            self._due[copier] = None
             self._wake.set()
-        known.note_leader_epoch(lane.target_epoch)
+        known.note_leader_epoch(copier.target_epoch)
         return known
 
     def report_losses_to(self, on_lost: Callable[["PartitionCopier", Sync], None]) -> None:
         """Calls *on_lost* with the last sync that still holds, where the target has lost records."""
         self._on_lost = on_lost
 
-    def syncs_written(self, lanes: Iterable["PartitionCopier"]) -> None:
-        """Notes that offset-sync readers know of the losses that were reported of *lanes*."""
-        for lane in lanes:
-            if self._epochs.pop(lane, None) is not None:
-                self._told.pop(lane, None)
-                self._due[lane] = None
+    def syncs_written(self, copiers: Iterable["PartitionCopier"]) -> None:
+        """Notes that offset-sync readers know of the losses that were reported of *copiers*."""
+        for copier in copiers:
+            if self._epochs.pop(copier, None) is not None:
+                self._told.pop(copier, None)
+                self._due[copier] = None
                 self._wake.set()
 
-    def promote(self, lanes: Iterable["PartitionCopier"]) -> None:
-        """Makes the maps of *lanes* due, because offsets are being stored."""
-        self._due.update((lane, None) for lane in lanes if lane in self._maps)
+    def promote(self, copiers: Iterable["PartitionCopier"]) -> None:
+        """Makes the maps of *copiers* due, because offsets are being stored."""
+        self._due.update((copier, None) for copier in copiers if copier in self._maps)
         if self._due:
             self._wake.set()
 
-    async def leave(self, lanes: Iterable["PartitionCopier"]) -> None:
-        """Writes what is known of *lanes*, for at most LEAVE_S, and drops them."""
-        leaving = list(lanes)
+    async def leave(self, copiers: Iterable["PartitionCopier"]) -> None:
+        """Writes what is known of *copiers*, for at most LEAVE_S, and drops them."""
+        leaving = list(copiers)
         self.promote(leaving)
         if self._problem is None:
             with contextlib.suppress(TimeoutError, MirrorFlowError):
@@ -132,9 +132,9 @@ class OffsetMaps:
                     await self._read()
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
-        for lane in leaving:
-            for of_lanes in (self._maps, self._unread, self._told, self._due, self._epochs):
-                of_lanes.pop(lane, None)
+        for copier in leaving:
+            for of_copiers in (self._maps, self._unread, self._told, self._due, self._epochs):
+                of_copiers.pop(copier, None)
 
     # -- reading and writing
 
@@ -164,58 +164,60 @@ class OffsetMaps:
             if not self._unread:
                 return
             begun = dict(self._unread)
-            found = await self._log.read({lane.source for lane in begun})
+            found = await self._log.read({copier.source for copier in begun})
             epochs = {
-                lane.target: FIRST_EPOCH if (kept := found.get(lane.source)) is None else kept.leader_epoch
-                for lane in begun
+                copier.target: FIRST_EPOCH
+                if (kept := found.get(copier.source)) is None
+                else kept.leader_epoch
+                for copier in begun
             }
             ends = await self._log.ends(epochs)
-            for lane in begun:
-                known, end = self._maps.get(lane), ends.get(lane.target)
-                if known is None or lane not in self._unread or end is None:
+            for copier in begun:
+                known, end = self._maps.get(copier), ends.get(copier.target)
+                if known is None or copier not in self._unread or end is None:
                     continue
-                del self._unread[lane]
-                written = found.get(lane.source)
+                del self._unread[copier]
+                written = found.get(copier.source)
                 if written is not None and written.stream[1:] == known.stream[1:]:
                     kept = written.before(end)
                     if kept is not written and kept is not None and self._on_lost is not None:
-                        last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
-                        self._on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
+                        last, self._epochs[copier] = kept.runs[-1], written.leader_epoch
+                        self._on_lost(copier, Sync(last.upstream_end - 1, last.downstream_end - 1))
                     if kept is not None:
                         known.follow(kept)
                 if written is None:
                     # A group that has read all of a partition that is empty by now needs it.
-                    self._due[lane] = None
+                    self._due[copier] = None
 
     async def _write_due(self) -> None:
         async with self._writing:
             taken = list(self._due)[:MAPS_PER_WRITE_MAX]
             records, told = [], {}
             now_ms = self._now_ms()
-            for lane in taken:
-                del self._due[lane]
-                kept = self._kept(lane)
+            for copier in taken:
+                del self._due[copier]
+                kept = self._kept(copier)
                 if kept is None:
                     continue
                 short = (kept.ordinal, kept.upstream_end, len(kept.runs))
-                if self._told.get(lane) != short:
-                    told[lane] = short
-                    records.append(Record(0, now_ms, encode_map_key(lane.source), encode_map(kept), ()))
+                if self._told.get(copier) != short:
+                    told[copier] = short
+                    records.append(Record(0, now_ms, encode_map_key(copier.source), encode_map(kept), ()))
             try:
                 if records:
                     await self._log.append(records)
             except BaseException:
-                self._due.update((lane, None) for lane in told if lane in self._maps)
+                self._due.update((copier, None) for copier in told if copier in self._maps)
                 raise
-            self._told.update((lane, short) for lane, short in told.items() if lane in self._maps)
+            self._told.update((copier, short) for copier, short in told.items() if copier in self._maps)
             self.written += len(records)
 
-    def _kept(self, lane: "PartitionCopier") -> OffsetMap | None:
-        """Returns the map to write for *lane*; None while the existing map was not read, or without a stream."""
-        if lane in self._unread or lane.stream is None or lane not in self._maps:
+    def _kept(self, copier: "PartitionCopier") -> OffsetMap | None:
+        """Returns the map to write for *copier*; None while the existing map was not read, or without a stream."""
+        if copier in self._unread or copier.stream is None or copier not in self._maps:
             return None
-        kept = self._maps[lane].kept(lane.stream.delivered)
-        return replace(kept, leader_epoch=self._epochs.get(lane, kept.leader_epoch))
+        kept = self._maps[copier].kept(copier.stream.delivered)
+        return replace(kept, leader_epoch=self._epochs.get(copier, kept.leader_epoch))
 
 
 class MapLog:

@@ -93,7 +93,7 @@ class OffsetSyncWriter:
         self._errors = errors
         self._now_ms = now_ms
         self._problem: MirrorFlowError | None = None
-        self._lanes: dict[PartitionCopier, _Told] = {}
+        self._copiers: dict[PartitionCopier, _Told] = {}
         self._due: dict[PartitionCopier, PartitionSyncs] = {}  # longest due first
         self._lost_in: set[PartitionCopier] = set()  # their next syncs report a loss
         self._wake = asyncio.Event()
@@ -111,14 +111,14 @@ class OffsetSyncWriter:
 
     # -- called by the partition copiers
 
-    def delivered(self, lane: "PartitionCopier", span: Span, base_offset: int) -> None:
+    def delivered(self, copier: "PartitionCopier", span: Span, base_offset: int) -> None:
         """Notes that the records of *span* lie on the target from *base_offset* on.
 
         Called for each batch, so it does nothing else.
         """
-        told = self._lanes.get(lane)
+        told = self._copiers.get(copier)
         if told is None:
-            told = self._lanes[lane] = _Told(self._lag_max)
+            told = self._copiers[copier] = _Told(self._lag_max)
         ordinal, count, source_offset, _, _, _, offsets, _ = span
         runs = told.runs
         if offsets is None:
@@ -130,51 +130,51 @@ class OffsetSyncWriter:
             if runs is not None:
                 runs.delivered_with_gaps(offsets, base_offset, ordinal)
         if due:
-            self._due[lane] = told.syncs
+            self._due[copier] = told.syncs
             self._wake.set()
 
     def aligned(
-        self, lane: "PartitionCopier", stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
+        self, copier: "PartitionCopier", stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
     ) -> None:
-        """Notes that *lane* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
-        told = self._lanes.setdefault(lane, _Told(self._lag_max))
+        """Notes that *copier* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
+        told = self._copiers.setdefault(copier, _Told(self._lag_max))
         if self._maps is not None:
-            told.runs = self._maps.of(lane, stream, pair)
+            told.runs = self._maps.of(copier, stream, pair)
         syncs = told.syncs
         if (
             was_cut_off
             and min(pair.ordinal, pair.target_offset) >= 0
             and syncs.aligned(pair.source_offset, pair.target_offset)
         ):
-            self._due[lane] = syncs
+            self._due[copier] = syncs
             self._wake.set()
 
-    def _lost(self, lane: "PartitionCopier", left: Sync) -> None:
+    def _lost(self, copier: "PartitionCopier", left: Sync) -> None:
         """Makes a sync due that makes readers drop pairs behind *left*.
 
         An earlier process may have written them, and the target has lost their records.
         """
-        told = self._lanes.get(lane)
+        told = self._copiers.get(copier)
         if told is not None:
             told.syncs.lost(left)
-            self._lost_in.add(lane)
-            self._due[lane] = told.syncs
+            self._lost_in.add(copier)
+            self._due[copier] = told.syncs
             self._wake.set()
 
-    def promote(self, lanes: Iterable["PartitionCopier"]) -> None:
-        """Makes the newest sync and the map of each of *lanes* due, because offsets are being stored."""
+    def promote(self, copiers: Iterable["PartitionCopier"]) -> None:
+        """Makes the newest sync and the map of each of *copiers* due, because offsets are being stored."""
         if self._maps is not None:
-            self._maps.promote(lanes)
-        for lane in lanes:
-            told = self._lanes.get(lane)
+            self._maps.promote(copiers)
+        for copier in copiers:
+            told = self._copiers.get(copier)
             if told is not None and told.syncs.promote():
-                self._due[lane] = told.syncs
+                self._due[copier] = told.syncs
         if self._due:
             self._wake.set()
 
-    async def leave(self, lanes: Iterable["PartitionCopier"]) -> None:
-        """Writes what *lanes* have, for at most LEAVE_S, and drops them."""
-        leaving = list(lanes)
+    async def leave(self, copiers: Iterable["PartitionCopier"]) -> None:
+        """Writes what *copiers* have, for at most LEAVE_S, and drops them."""
+        leaving = list(copiers)
         self.promote(leaving)
         if self._maps is not None:
             await self._maps.leave(leaving)
@@ -183,10 +183,10 @@ class OffsetSyncWriter:
                 async with asyncio.timeout(LEAVE_S):
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
-        for lane in leaving:
-            self._lanes.pop(lane, None)
-            self._due.pop(lane, None)
-            self._lost_in.discard(lane)
+        for copier in leaving:
+            self._copiers.pop(copier, None)
+            self._due.pop(copier, None)
+            self._lost_in.discard(copier)
 
     # -- writing
 
@@ -221,22 +221,22 @@ class OffsetSyncWriter:
             taken: list[tuple[PartitionCopier, PartitionSyncs, tuple[Sync, ...]]] = []
             count = 0
             while self._due and count < SYNCS_PER_WRITE_MAX:
-                lane = next(iter(self._due))
-                syncs = self._due.pop(lane)
-                taken.append((lane, syncs, syncs.take()))
+                copier = next(iter(self._due))
+                syncs = self._due.pop(copier)
+                taken.append((copier, syncs, syncs.take()))
                 count += len(taken[-1][2])
             if not self._due:
                 self._wake.clear()
-            of_losses = [lane for lane, _, _ in taken if lane in self._lost_in]
+            of_losses = [copier for copier, _, _ in taken if copier in self._lost_in]
             self._lost_in.difference_update(of_losses)
             try:
                 if count:
                     await self._log.append(self._records(taken))
             except BaseException:
-                for lane, syncs, those in taken:
+                for copier, syncs, those in taken:
                     syncs.give_back(those)
-                    if syncs.pending and lane in self._lanes:
-                        self._due[lane] = syncs
+                    if syncs.pending and copier in self._copiers:
+                        self._due[copier] = syncs
                 self._lost_in.update(of_losses)
                 self._wake.set()
                 raise
@@ -250,11 +250,11 @@ class OffsetSyncWriter:
     ) -> list[Record]:
         now_ms = self._now_ms()
         records = []
-        for lane, _, syncs in taken:
+        for copier, _, syncs in taken:
             for upstream, downstream in syncs:
                 sync = OffsetSync(
-                    topic=lane.topic,
-                    partition=lane.partition,
+                    topic=copier.topic,
+                    partition=copier.partition,
                     upstream_offset=upstream,
                     downstream_offset=downstream,
                 )

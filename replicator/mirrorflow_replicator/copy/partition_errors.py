@@ -43,7 +43,7 @@ POLL_INTERVAL_S = (
 async def follow_stopped_ends(
     source: Cluster,
     *,
-    lanes: Callable[[], Collection[PartitionCopier]],
+    copiers: Callable[[], Collection[PartitionCopier]],
     read_committed: bool,
     on_change: Callable[[PartitionCopier], object],
     on_error: Callable[[MirrorFlowError], None],
@@ -54,21 +54,21 @@ async def follow_stopped_ends(
     """
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
-        stopped = [lane for lane in lanes() if lane.state is CopierState.STOPPED]
+        stopped = [copier for copier in copiers() if copier.state is CopierState.STOPPED]
         if not stopped:
             continue
-        partitions = [lane.source for lane in stopped]
+        partitions = [copier.source for copier in stopped]
         try:
             ends = await admin.list_offsets(source, partitions, LATEST, read_committed=read_committed)
         except MirrorFlowError as error:
             on_error(error)
             continue
-        for lane in stopped:
-            found = ends[lane.source]
+        for copier in stopped:
+            found = ends[copier.source]
             end = UNKNOWN if found.error else found.offset
-            if lane.state is CopierState.STOPPED and lane.cursor.end_offset != end:
-                lane.cursor.note_end(end)
-                on_change(lane)
+            if copier.state is CopierState.STOPPED and copier.cursor.end_offset != end:
+                copier.cursor.note_end(end)
+                on_change(copier)
 
 
 WATCH_S = 30.0  # how often the settings of a limited topic are read again: one request for each topic
@@ -86,48 +86,52 @@ class BatchLimits:
         self._unreadable: set[str] = set()  # topics whose settings could not be read: logged once
         self._is_watching = False
 
-    def refused(self, lane: PartitionCopier, span: Span) -> None:
-        """Handles a refusal of *span* of *lane* for its size."""
-        if lane.state is not CopierState.COPYING:
+    def refused(self, copier: PartitionCopier, span: Span) -> None:
+        """Handles a refusal of *span* of *copier* for its size."""
+        if copier.state is not CopierState.COPYING:
             return  # It was in flight behind a refused batch, and packed by the same limit.
         if span.count > 1:
-            lane.packer.limit_to(lane.packer.limit.after_refusal())
-        before = self._by_settings.setdefault(lane, None)
-        self._spawn(self._learn(lane, span, before))
+            copier.packer.limit_to(copier.packer.limit.after_refusal())
+        before = self._by_settings.setdefault(copier, None)
+        self._spawn(self._learn(copier, span, before))
         if not self._is_watching:
             self._is_watching = True
             self._spawn(self._watch())
 
-    async def read_settings(self, lane: PartitionCopier) -> None:
-        """Reads the settings of *lane*'s target topic, and applies them if they have changed."""
-        self._apply(await self._read(lane.target_topic), lane)
+    async def read_settings(self, copier: PartitionCopier) -> None:
+        """Reads the settings of *copier*'s target topic, and applies them if they have changed."""
+        self._apply(await self._read(copier.target_topic), copier)
 
-    def _apply(self, limit: BatchLimit | None, lane: PartitionCopier) -> None:
-        if limit is None or limit == self._by_settings.get(lane):
+    def _apply(self, limit: BatchLimit | None, copier: PartitionCopier) -> None:
+        if limit is None or limit == self._by_settings.get(copier):
             return
-        self._by_settings[lane] = limit
-        lane.packer.limit_to(limit)
-        if lane.state is CopierState.COPYING:
-            lane.doubt()  # What is packed already was packed by another limit.
+        self._by_settings[copier] = limit
+        copier.packer.limit_to(limit)
+        if copier.state is CopierState.COPYING:
+            copier.doubt()  # What is packed already was packed by another limit.
 
-    async def _learn(self, lane: PartitionCopier, span: Span, before: BatchLimit | None) -> None:
+    async def _learn(self, copier: PartitionCopier, span: Span, before: BatchLimit | None) -> None:
         """Reads the settings after *span* was refused; *before* is the limit applied then.
 
         Stops the copier if one record alone is too large.
         """
-        await self.read_settings(lane)
-        if span.count == 1 and before == self._by_settings[lane] and lane.state is not CopierState.LEAVING:
-            lane.stop(lane.packer.too_large(span.base_offset, span.size_bytes))
+        await self.read_settings(copier)
+        if (
+            span.count == 1
+            and before == self._by_settings[copier]
+            and copier.state is not CopierState.LEAVING
+        ):
+            copier.stop(copier.packer.too_large(span.base_offset, span.size_bytes))
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            lanes = [lane for lane in self._by_settings if lane.state is not CopierState.LEAVING]
-            for topic in dict.fromkeys(lane.target_topic for lane in lanes):
+            copiers = [copier for copier in self._by_settings if copier.state is not CopierState.LEAVING]
+            for topic in dict.fromkeys(copier.target_topic for copier in copiers):
                 limit = await self._read(topic)
-                for lane in lanes:
-                    if lane.target_topic == topic:
-                        self._apply(limit, lane)
+                for copier in copiers:
+                    if copier.target_topic == topic:
+                        self._apply(limit, copier)
 
     async def _read(self, topic: str) -> BatchLimit | None:
         """Returns the limit by the settings of *topic*; None if they cannot be read.
@@ -268,137 +272,139 @@ class PartitionErrors:
         self._told: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
         self._looking: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
 
-    def of_target(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
-        """Handles the refusal of a batch of *lane*."""
+    def of_target(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
+        """Handles the refusal of a batch of *copier*."""
         self._errors[name_of(code)] += 1
         action = of_produce(code)
         if action is Action.LOOK:
-            self._wiring.stale(lane)
+            self._wiring.stale(copier)
         elif action is Action.SHRINK:
-            self._limits.refused(lane, span)
+            self._limits.refused(copier, span)
         elif action is Action.RECODE:
-            lane.packer.allow_codecs(BEFORE_ZSTD)
+            copier.packer.allow_codecs(BEFORE_ZSTD)
         elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
-            lane.stop(
+            copier.stop(
                 NotAuthorizedError(
-                    cluster=self._target.alias, operation="Write", resource=f"topic {lane.target_topic}"
+                    cluster=self._target.alias, operation="Write", resource=f"topic {copier.target_topic}"
                 ),
             )
         elif action is Action.PART:
-            self._refused_records(lane, code, message, span)
+            self._refused_records(copier, code, message, span)
         elif action is Action.STOP:
-            lane.stop(_refused(lane, code, message, span))
+            copier.stop(_refused(copier, code, message, span))
 
-    def _refused_records(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
+    def _refused_records(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
         """Has the records before the first refused one of *span* sent; then stops at it, or leaves it out."""
-        if lane.state is not CopierState.COPYING:
+        if copier.state is not CopierState.COPYING:
             return  # It was in flight behind a refused batch, and is sent again.
-        refused = sorted({index for index in lane.refused_records if 0 <= index < span.count})
+        refused = sorted({index for index in copier.refused_records if 0 <= index < span.count})
         # Without the indexes the first refused record is found by halving.
         first = refused[0] if refused else span.count // 2
         if first > 0:
-            lane.packer.cut_before(span.source_offset(span.first + first))
+            copier.packer.cut_before(span.source_offset(span.first + first))
             return
         if not self._skips_refused:
-            lane.stop(_refused(lane, code, message, span))
+            copier.stop(_refused(copier, code, message, span))
             return
         skips = next((at for at, index in enumerate(refused) if at != index), len(refused)) or 1
         is_whole = skips == span.count
         next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
-        error = _refused(lane, code, message, span, skips=skips)
-        lane.leave_out(RefusedRecords(span.first, next_offset, error))
+        error = _refused(copier, code, message, span, skips=skips)
+        copier.leave_out(RefusedRecords(span.first, next_offset, error))
 
-    def of_source(self, lane: PartitionCopier, code: int, answer: FetchedPartition) -> None:
-        """Handles a fetch of *lane* that was refused, or answered with something other than records."""
+    def of_source(self, copier: PartitionCopier, code: int, answer: FetchedPartition) -> None:
+        """Handles a fetch of *copier* that was refused, or answered with something other than records."""
         if code:
             self._errors[name_of(code)] += 1
-            lane.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
-            lane.around.changed(lane)
+            copier.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
+            copier.around.changed(copier)
         if not code and answer.diverging is None:
-            self._wiring.read_at(lane, answer.preferred_replica)
+            self._wiring.read_at(copier, answer.preferred_replica)
             return
         if answer.diverging is not None:
-            lane.cursor.note_ends(answer)
-            lane.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
-            lane.around.changed(lane)
+            copier.cursor.note_ends(answer)
+            copier.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
+            copier.around.changed(copier)
         action = Action.LOST if answer.diverging is not None else of_fetch(code)
-        if action is Action.LOST and lane.packer:
+        if action is Action.LOST and copier.packer:
             # Records that were read before the source lost them are written first: they are not lost.
-            lane.write_first()
+            copier.write_first()
         elif answer.diverging is not None:
             # The resumer compares the source with the target and finds what was lost. If it finds nothing,
             # the backoff for consecutive refusals delays the next attempt.
-            lane.delay()
-            lane.doubt()
+            copier.delay()
+            copier.doubt()
         elif action is Action.LOST:
-            if lane not in self._looking:
-                self._looking.add(lane)
-                self._spawn(self._look_for_loss(lane, lane.doubts, lane.cursor.offset))
+            if copier not in self._looking:
+                self._looking.add(copier)
+                self._spawn(self._look_for_loss(copier, copier.doubts, copier.cursor.offset))
         elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
-            lane.stop(
+            copier.stop(
                 NotAuthorizedError(
-                    cluster=self._source.alias, operation="Read", resource=f"topic {lane.topic}"
+                    cluster=self._source.alias, operation="Read", resource=f"topic {copier.topic}"
                 ),
             )
         elif action is Action.STOP:
-            lane.stop(error_for(code, cluster=self._source.alias, request="Fetch", subject=str(lane.source)))
+            copier.stop(
+                error_for(code, cluster=self._source.alias, request="Fetch", subject=str(copier.source))
+            )
         else:
-            self._wiring.stale(lane)
+            self._wiring.stale(copier)
 
-    def stopped(self, lane: PartitionCopier, error: MirrorFlowError) -> None:
-        """Logs once that *lane* has stopped, and has it retried if the cause may be fixed from outside.
+    def stopped(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
+        """Logs once that *copier* has stopped, and has it retried if the cause may be fixed from outside.
 
         Also called when a copier lost records and continues by loss policy.
         """
         self._errors[error.reason] += 1
-        if self._told.get(lane) != str(error):
-            self._told[lane] = str(error)
+        if self._told.get(copier) != str(error):
+            self._told[copier] = str(error)
             log.warning("%s", error)
         if isinstance(error, RecordTooLargeError):
-            self._spawn(self._wait_for_limit(lane))
+            self._spawn(self._wait_for_limit(copier))
         elif not isinstance(error, _FINAL):
-            self._resumer.retry_stopped(lane)
+            self._resumer.retry_stopped(copier)
 
-    async def _wait_for_limit(self, lane: PartitionCopier) -> None:
+    async def _wait_for_limit(self, copier: PartitionCopier) -> None:
         await asyncio.sleep(STOPPED_RETRY_S)
-        if lane.state is not CopierState.STOPPED:
+        if copier.state is not CopierState.STOPPED:
             return
-        await self._limits.read_settings(lane)
-        self._resumer.retry_stopped(lane, pause_s=0.0)
+        await self._limits.read_settings(copier)
+        self._resumer.retry_stopped(copier, pause_s=0.0)
 
-    async def _look_for_loss(self, lane: PartitionCopier, doubts: int, wanted: int) -> None:
+    async def _look_for_loss(self, copier: PartitionCopier, doubts: int, wanted: int) -> None:
         """Determines what was lost where offset *wanted* cannot be read; the resumer applies the loss policy.
 
-        Does nothing if *lane* was in doubt since and may read elsewhere: the next fetch shows whether there
+        Does nothing if *copier* was in doubt since and may read elsewhere: the next fetch shows whether there
         is a loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
         """
         try:
-            first = (await admin.list_offsets(self._source, [lane.source], EARLIEST))[lane.source]
-            end = (await admin.list_offsets(self._source, [lane.source], LATEST))[lane.source]
+            first = (await admin.list_offsets(self._source, [copier.source], EARLIEST))[copier.source]
+            end = (await admin.list_offsets(self._source, [copier.source], LATEST))[copier.source]
         finally:
-            self._looking.discard(lane)
-        if lane.doubts != doubts:
+            self._looking.discard(copier)
+        if copier.doubts != doubts:
             return
         if first.error or end.error:
-            self._wiring.stale(lane)
+            self._wiring.stale(copier)
         elif wanted < first.offset:
-            lane.lose(
+            copier.lose(
                 DetectedLoss(wanted, first.offset, "source records were deleted before they were copied")
             )
         elif wanted > end.offset:
-            lane.lose(DetectedLoss(wanted, end.offset, "the source's log was truncated"))
+            copier.lose(DetectedLoss(wanted, end.offset, "the source's log was truncated"))
         else:
-            self._wiring.stale(lane)
+            self._wiring.stale(copier)
 
 
 def _refused(
-    lane: PartitionCopier, code: int, message: str, span: Span, *, skips: int = 0
+    copier: PartitionCopier, code: int, message: str, span: Span, *, skips: int = 0
 ) -> RefusedBatchError:
     return RefusedBatchError(
-        topic=lane.topic,
-        partition=lane.partition,
+        topic=copier.topic,
+        partition=copier.partition,
         offset=span.base_offset,
-        target_topic=lane.target_topic,
+        target_topic=copier.target_topic,
         code=code,
         message=message,
         skips=skips,

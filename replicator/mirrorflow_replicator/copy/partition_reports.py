@@ -35,67 +35,71 @@ _row = attrgetter(*_PARTITION_FIELDS)
 _TASK_FIELDS = tuple(field.name for field in fields(TaskReport) if field.name not in {"partitions", "errors"})
 
 
-def partition_report(lane: PartitionCopier) -> PartitionReport:
-    """Returns the current report of *lane*."""
-    stream = lane.stream
+def partition_report(copier: PartitionCopier) -> PartitionReport:
+    """Returns the current report of *copier*."""
+    stream = copier.stream
     # One that was asked before and is asked again still counts as copying. One that stopped and is retried
     # counts as stopped until it copies again.
     phase = (
-        PartitionPhase.COPYING if lane.state is CopierState.ASKING and lane.records else _PHASES[lane.state]
+        PartitionPhase.COPYING
+        if copier.state is CopierState.ASKING and copier.records
+        else _PHASES[copier.state]
     )
-    reason, message = _said(lane)
+    reason, message = _said(copier)
     next_offset = -1 if stream is None else stream.delivered.source_offset + 1
     return PartitionReport(
-        topic=lane.topic,
-        target_topic=lane.target_topic,
-        partition=lane.partition,
-        phase=PartitionPhase.STOPPED if lane.is_halted else phase,
+        topic=copier.topic,
+        target_topic=copier.target_topic,
+        partition=copier.partition,
+        phase=PartitionPhase.STOPPED if copier.is_halted else phase,
         source_offset=next_offset,
-        source_end_offset=lane.cursor.end_offset,
+        source_end_offset=copier.cursor.end_offset,
         target_offset=-1 if stream is None else stream.delivered.target_offset + 1,
-        records=lane.records,
-        bytes=lane.bytes,
-        value_bytes=lane.bytes,
-        batches_raw=lane.packer.raw,
-        batches_coalesced=lane.packer.coalesced,
-        batches_reencoded=lane.packer.reencoded,
-        skipped_records=lane.skipped,
-        lost_records=lane.lost_records,
-        losses=lane.losses,
-        refused_writes=lane.refused_writes,
-        record_timestamp_ms=lane.record_timestamp_ms,
-        record_age_ms=lane.age_ms,
-        latency_ms=lane.latency_ms,
-        reached_start_end=stream is not None and 0 <= lane.start_end <= next_offset,
-        guarantee=guarantee_of(lane),
-        guarantee_reason=lane.around.unfenced_why,
+        records=copier.records,
+        bytes=copier.bytes,
+        value_bytes=copier.bytes,
+        batches_raw=copier.packer.raw,
+        batches_coalesced=copier.packer.coalesced,
+        batches_reencoded=copier.packer.reencoded,
+        skipped_records=copier.skipped,
+        lost_records=copier.lost_records,
+        losses=copier.losses,
+        refused_writes=copier.refused_writes,
+        record_timestamp_ms=copier.record_timestamp_ms,
+        record_age_ms=copier.age_ms,
+        latency_ms=copier.latency_ms,
+        reached_start_end=stream is not None and 0 <= copier.start_end <= next_offset,
+        guarantee=guarantee_of(copier),
+        guarantee_reason=copier.around.unfenced_why,
         reason=reason,
         message=message,
-        stalled_since_ms=-1 if lane.stalled is None else lane.stalled.since_ms,
+        stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
     )
 
 
-def active_records(lanes: Iterable[PartitionCopier]) -> int:
-    """Returns the number of records of *lanes* that are sent and not yet acknowledged."""
-    return sum(span.count for lane in lanes if lane.stream is not None for span in lane.stream.in_flight)
+def active_records(copiers: Iterable[PartitionCopier]) -> int:
+    """Returns the number of records of *copiers* that are sent and not yet acknowledged."""
+    return sum(
+        span.count for copier in copiers if copier.stream is not None for span in copier.stream.in_flight
+    )
 
 
-def guarantee_of(lane: PartitionCopier) -> Guarantee:
-    """Returns what holds for *lane* now."""
-    return Guarantee.EXACTLY_ONCE if lane.around.is_fenced else Guarantee.AT_LEAST_ONCE
+def guarantee_of(copier: PartitionCopier) -> Guarantee:
+    """Returns what holds for *copier* now."""
+    return Guarantee.EXACTLY_ONCE if copier.around.is_fenced else Guarantee.AT_LEAST_ONCE
 
 
-def _said(lane: PartitionCopier) -> tuple[str, str]:
-    """Returns reason and message of what delays *lane*.
+def _said(copier: PartitionCopier) -> tuple[str, str]:
+    """Returns reason and message of what delays *copier*.
 
     That is what stopped it, else its stall, a transient error, or a recent loss.
     """
-    error = lane.error
-    if lane.stalled is not None and not lane.is_halted:
-        stall = lane.stalled.stall
+    error = copier.error
+    if copier.stalled is not None and not copier.is_halted:
+        stall = copier.stalled.stall
         return stall.reason, stall.sentence
-    if error is None and lane.around.now_ms - lane.alerted_ms < ALERT_SHOWN_MS:
-        error = lane.alert
+    if error is None and copier.around.now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
+        error = copier.alert
     return ("", "") if error is None else (error.reason, str(error))
 
 

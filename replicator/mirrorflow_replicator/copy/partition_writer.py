@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PartitionWriter:
-    """The batches of *lane* in this start of its task, with the callbacks of its pipe and of the task's writer.
+    """The batches of *copier* in this start of its task, with the callbacks of its pipe and of the task's writer.
 
     Its membership in the task's transaction:
 
@@ -40,12 +40,12 @@ class PartitionWriter:
     """
 
     def __init__(
-        self, lane: "PartitionCopier", pipe: Pipe, form: FormTracker, stream: Stream, map_stream: MapStream
+        self, copier: "PartitionCopier", pipe: Pipe, form: FormTracker, stream: Stream, map_stream: MapStream
     ) -> None:
-        self.lane = lane
-        self.source, self.target = lane.source, lane.target
-        self.target_topic, self.partition = lane.target
-        self.around, self.packer = lane.around, lane.packer
+        self.copier = copier
+        self.source, self.target = copier.source, copier.target
+        self.target_topic, self.partition = copier.target
+        self.around, self.packer = copier.around, copier.packer
         self.pipe = pipe
         self.form = form
         self.stream = stream
@@ -80,8 +80,8 @@ class PartitionWriter:
 
     def next_batch(self) -> Buffer | None:
         """Returns the next batch to write, which then counts as in flight; None if there is none now."""
-        lane, stream, around, packer = self.lane, self.stream, self.around, self.packer
-        if lane.state is not CopierState.COPYING or self.is_held:
+        copier, stream, around, packer = self.copier, self.stream, self.around, self.packer
+        if copier.state is not CopierState.COPYING or self.is_held:
             return None
         if self.form.is_plain and around.now_ms - self._heard_ms > around.plain_age_limit_ms:
             self.alone = (
@@ -96,17 +96,17 @@ class PartitionWriter:
             packed = packer.next(stream)
         except PartitionError as error:
             if not stream.in_flight:
-                lane.stop(error)
+                copier.stop(error)
             return None
         finally:
-            lane.count_buffered()
+            copier.count_buffered()
         if packed is None:
             if packer.needs_pin and self.form.is_plain:
                 self._want_change(self.form.refuse_plain(stream.next_offset))
             elif packer.needs_pin:
                 around.writer.want(self)
-            elif lane.is_full:
-                lane.read_on()
+            elif copier.is_full:
+                copier.read_on()
             return None
         data, span = packed
         if not stream.in_flight:
@@ -115,8 +115,8 @@ class PartitionWriter:
         self.form.taken(span.base_offset + span.count, span.source_epoch)
         if packer:
             self.pipe.ready(self)
-        if lane.is_full and lane.has_room:
-            lane.read_on()
+        if copier.is_full and copier.has_room:
+            copier.read_on()
         return data
 
     @property
@@ -153,29 +153,29 @@ class PartitionWriter:
 
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
         """Counts the oldest batch in flight as delivered, unless the leader took another batch for it."""
-        lane, stream, around = self.lane, self.stream, self.around
+        copier, stream, around = self.copier, self.stream, self.around
         if append_time_ms != -1 and around.may_be_another(self):
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
-            lane.doubt()
+            copier.doubt()
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
             # It follows a refused batch, at the place of that one: ask the target before anything counts as
             # delivered.
             self.lost_batches += 1
-            lane.doubt()
+            copier.doubt()
             return
         self.alone = self._may_be_forgotten(span)
         # The answer may have been in transit for long: what it confirms is only certain for the time the
         # batch was sent.
         self._heard_ms = self._sent_ms
-        lane.delivered(span)
+        copier.delivered(span)
         if around.syncs is not None:
-            around.syncs.delivered(lane, span, base_offset)
+            around.syncs.delivered(copier, span, base_offset)
         if not continues:
-            lane.doubt()  # another producer has written to this partition
-        elif lane.state is not CopierState.COPYING or self.is_held:
-            lane.ask_when_drained()
+            copier.doubt()  # another producer has written to this partition
+        elif copier.state is not CopierState.COPYING or self.is_held:
+            copier.ask_when_drained()
         elif self.packer:
             self.pipe.ready(self)
 
@@ -186,8 +186,8 @@ class PartitionWriter:
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
-        lane = self.lane
-        lane.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message))
+        copier = self.copier
+        copier.note_obstacle(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message))
         is_committed = code == INVALID_TXN_STATE
         is_first = not self.stream.has_refusals
         span = self.stream.refuse(is_absent=is_committed)
@@ -195,21 +195,21 @@ class PartitionWriter:
             self.refused_next = span.first
         if is_committed:
             self.around.writer.ended_elsewhere()
-            lane.doubt()
+            copier.doubt()
             return
-        lane.note_refusal(records)
+        copier.note_refusal(records)
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
-        self.around.refused(lane, code, message, span)
-        if lane.state is CopierState.COPYING:
-            lane.delay()
-        lane.doubt()
+        self.around.refused(copier, code, message, span)
+        if copier.state is CopierState.COPYING:
+            copier.delay()
+        copier.doubt()
 
     def lost(self) -> None:
         """Handles a lost answer to the oldest batch in flight."""
         self.lost_batches += 1
         self.stream.refuse()
-        self.lane.doubt()
+        self.copier.doubt()
 
     # -- the task's writer
 
@@ -230,7 +230,7 @@ class PartitionWriter:
         self.leave_transaction()
         if marked:
             self.stream.pass_markers(1)
-            self.around.changed(self.lane)
+            self.around.changed(self.copier)
         self.pipe.ready(self)
 
     def leave_transaction(self) -> None:
@@ -250,7 +250,7 @@ class PartitionWriter:
         self.alone = True  # the leader may never have seen the producer of this form
         self._number()
         if self.packer.has_encoded:  # with the numbers of the former producer
-            self.lane.read_again(stream.next_offset, stream.delivered.source_epoch)
+            self.copier.read_again(stream.next_offset, stream.delivered.source_epoch)
 
     def _number(self) -> None:
         keeps_stretches = self.form.is_plain and self.around.is_fenced

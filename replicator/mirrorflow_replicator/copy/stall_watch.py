@@ -107,15 +107,15 @@ class StallWatch:
         """Returns how many partitions are checked."""
         return len(self._seen)
 
-    def changed(self, lane: PartitionCopier) -> None:
-        """Adds *lane*, which has something to copy, has made progress, or met an error."""
-        if lane not in self._seen:
+    def changed(self, copier: PartitionCopier) -> None:
+        """Adds *copier*, which has something to copy, has made progress, or met an error."""
+        if copier not in self._seen:
             # A doubt since then counts as one question, however long ago it was.
-            doubts = max(self._idle_doubts.pop(lane, lane.doubts), lane.doubts - 1)
-            self._seen[lane] = _seen(lane, self._awake_s, doubts=doubts)
-        error = lane.error
+            doubts = max(self._idle_doubts.pop(copier, copier.doubts), copier.doubts - 1)
+            self._seen[copier] = _seen(copier, self._awake_s, doubts=doubts)
+        error = copier.error
         if error is not None:
-            lane.note_obstacle(_failed(error))
+            copier.note_obstacle(_failed(error))
 
     def paused(self) -> None:
         """Discounts one doubt of every partition.
@@ -125,14 +125,14 @@ class StallWatch:
         for seen in self._seen.values():
             seen.doubts += 1
             seen.doubts_seen += 1
-        for lane in self._idle_doubts:
-            self._idle_doubts[lane] += 1
+        for copier in self._idle_doubts:
+            self._idle_doubts[copier] += 1
 
-    def forget(self, lane: PartitionCopier) -> None:
-        """Drops *lane*, which belongs to another task now."""
-        self._seen.pop(lane, None)
-        self._idle_doubts.pop(lane, None)
-        lane.note_stall(None)
+    def forget(self, copier: PartitionCopier) -> None:
+        """Drops *copier*, which belongs to another task now."""
+        self._seen.pop(copier, None)
+        self._idle_doubts.pop(copier, None)
+        copier.note_stall(None)
 
     async def run(self) -> None:
         """Checks until cancelled."""
@@ -146,67 +146,69 @@ class StallWatch:
             self._awake_s += min(now_s - self._looked_s, LOOK_GAP_MAX_S)
         self._looked_s = now_s
         unled = set(self._wiring.without_leader)
-        for lane in unled:
-            self.changed(lane)
+        for copier in unled:
+            self.changed(copier)
         found: list[Stall] = []
-        for lane, seen in list(self._seen.items()):
-            if lane.records != seen.records or _source_offset(lane) > seen.source_offset:
-                self._moved(lane, seen)
-            elif lane.is_halted or lane.state is CopierState.STOPPED or lane.state is CopierState.LEAVING:
-                self._drop(lane)  # it has stopped and reports the reason
+        for copier, seen in list(self._seen.items()):
+            if copier.records != seen.records or _source_offset(copier) > seen.source_offset:
+                self._moved(copier, seen)
+            elif (
+                copier.is_halted or copier.state is CopierState.STOPPED or copier.state is CopierState.LEAVING
+            ):
+                self._drop(copier)  # it has stopped and reports the reason
             else:
-                self._note_obstacle(lane, seen)
-                if lane not in unled and self._is_idle(lane, seen):
-                    self._drop(lane)
+                self._note_obstacle(copier, seen)
+                if copier not in unled and self._is_idle(copier, seen):
+                    self._drop(copier)
                 elif self._awake_s >= seen.due_s:
-                    self._judge(lane, seen, found)
+                    self._judge(copier, seen, found)
         _log_some(found)
 
-    def _moved(self, lane: PartitionCopier, seen: _Seen) -> None:
-        """Notes that *lane* delivered records or skipped some that are not copied."""
-        if lane.stalled is not None:
-            self._recovered(lane)
-        lane.note_obstacle(None)
+    def _moved(self, copier: PartitionCopier, seen: _Seen) -> None:
+        """Notes that *copier* delivered records or skipped some that are not copied."""
+        if copier.stalled is not None:
+            self._recovered(copier)
+        copier.note_obstacle(None)
         seen.obstacle = None
-        seen.records, seen.source_offset = lane.records, _source_offset(lane)
-        seen.progress_s, seen.doubts = self._awake_s, lane.doubts
-        seen.reader, seen.answers = lane.reader, _answers(lane)
+        seen.records, seen.source_offset = copier.records, _source_offset(copier)
+        seen.progress_s, seen.doubts = self._awake_s, copier.doubts
+        seen.reader, seen.answers = copier.reader, _answers(copier)
         seen.due_s = self._awake_s + STALLED_AFTER_S
         if seen.logged:
             seen.logged = frozenset()
 
-    def _drop(self, lane: PartitionCopier) -> None:
-        self._recovered(lane)
-        lane.note_obstacle(None)
-        del self._seen[lane]
-        self._idle_doubts[lane] = lane.doubts
+    def _drop(self, copier: PartitionCopier) -> None:
+        self._recovered(copier)
+        copier.note_obstacle(None)
+        del self._seen[copier]
+        self._idle_doubts[copier] = copier.doubts
 
-    def _recovered(self, lane: PartitionCopier) -> None:
-        if lane.stalled is not None:
-            if not lane.is_halted:
-                log.info("%s is copied again.", lane.source)
-            lane.note_stall(None)
-            self._on_change(lane)
+    def _recovered(self, copier: PartitionCopier) -> None:
+        if copier.stalled is not None:
+            if not copier.is_halted:
+                log.info("%s is copied again.", copier.source)
+            copier.note_stall(None)
+            self._on_change(copier)
 
-    def _note_obstacle(self, lane: PartitionCopier, seen: _Seen) -> None:
+    def _note_obstacle(self, copier: PartitionCopier, seen: _Seen) -> None:
         """Notes when the newest obstacle was met. Each obstacle is a new object."""
-        if lane.obstacle is not seen.obstacle:
-            seen.obstacle, seen.obstacle_s = lane.obstacle, self._awake_s
-        if lane.doubts != seen.doubts_seen:
-            seen.doubts_seen, seen.doubted_s = lane.doubts, self._awake_s
+        if copier.obstacle is not seen.obstacle:
+            seen.obstacle, seen.obstacle_s = copier.obstacle, self._awake_s
+        if copier.doubts != seen.doubts_seen:
+            seen.doubts_seen, seen.doubted_s = copier.doubts, self._awake_s
             seen.reader = None
-        if lane.reader is not seen.reader or _has_unsent(lane):
-            seen.reader, seen.answers = lane.reader, _answers(lane)
+        if copier.reader is not seen.reader or _has_unsent(copier):
+            seen.reader, seen.answers = copier.reader, _answers(copier)
 
-    def _is_idle(self, lane: PartitionCopier, seen: _Seen) -> bool:
-        """Returns whether *lane* reads the source and has copied everything there."""
+    def _is_idle(self, copier: PartitionCopier, seen: _Seen) -> bool:
+        """Returns whether *copier* reads the source and has copied everything there."""
         if (
-            lane.state is not CopierState.COPYING
-            or _has_unsent(lane)
+            copier.state is not CopierState.COPYING
+            or _has_unsent(copier)
             or self._awake_s - seen.doubted_s < DOUBTED_S
         ):
             return False
-        if lane.error is not None and not self._is_of_target(lane.error):
+        if copier.error is not None and not self._is_of_target(copier.error):
             return False  # the source may have more than was seen
         obstacle = seen.obstacle
         if (
@@ -215,81 +217,81 @@ class StallWatch:
             and explains(obstacle, self._awake_s - seen.obstacle_s)
         ):
             return False  # the known end of the source may be old
-        return _source_offset(lane) + 1 >= lane.cursor.end_offset
+        return _source_offset(copier) + 1 >= copier.cursor.end_offset
 
     def _is_of_target(self, error: MirrorFlowError) -> bool:
         return isinstance(error, ClusterError) and error.cluster == self._target.alias
 
-    def _judge(self, lane: PartitionCopier, seen: _Seen, found: list[Stall]) -> None:
+    def _judge(self, copier: PartitionCopier, seen: _Seen, found: list[Stall]) -> None:
         seen.due_s = self._awake_s + JUDGE_AGAIN_S
-        stall = find_stall(self._facts(lane, seen))
-        known = lane.stalled
+        stall = find_stall(self._facts(copier, seen))
+        known = copier.stalled
         if stall is None:
-            self._recovered(lane)
+            self._recovered(copier)
         elif known is None or not stall.is_same(known.stall):
             since_ms = now_ms() - round(1000 * (self._awake_s - seen.progress_s))
-            lane.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
-            self._on_change(lane)
+            copier.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
+            self._on_change(copier)
             if stall.reason not in seen.logged:
                 seen.logged |= {stall.reason}
                 found.append(stall)
 
-    def _facts(self, lane: PartitionCopier, seen: _Seen) -> CopyFacts:
-        error = lane.error
+    def _facts(self, copier: PartitionCopier, seen: _Seen) -> CopyFacts:
+        error = copier.error
         obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
-        reader, pipe = lane.reader, lane.pipe
+        reader, pipe = copier.reader, copier.pipe
         return CopyFacts(
-            partition=str(lane.source),
-            target_partition=str(lane.target),
+            partition=str(copier.source),
+            target_partition=str(copier.target),
             source=self._source.alias,
             target=self._target.alias,
-            phase=_PHASES[lane.state],
+            phase=_PHASES[copier.state],
             without_progress_s=self._awake_s - seen.progress_s,
             obstacle=obstacle,
             obstacle_age_s=0.0 if error is not None else self._awake_s - seen.obstacle_s,
-            times_asked=lane.doubts - seen.doubts,
-            is_in_flight=not lane.is_drained,
-            is_fetched=bool(lane.packer),
-            is_crowded_out=lane.around.buffered_bytes >= self._buffered_bytes_max,
+            times_asked=copier.doubts - seen.doubts,
+            is_in_flight=not copier.is_drained,
+            is_fetched=bool(copier.packer),
+            is_crowded_out=copier.around.buffered_bytes >= self._buffered_bytes_max,
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
-            is_passed_over=reader is not None and _answers(lane) - seen.answers > TURNS_MIN * len(reader),
-            awaits_commit=lane.is_held or lane.packer.needs_pin,
-            transactional_id=lane.packer.producer.transactional_id,
-            source_has_leader=self._source.leader(*lane.source) is not None,
-            target_has_leader=self._target.leader(*lane.target) is not None,
+            is_passed_over=reader is not None and _answers(copier) - seen.answers > TURNS_MIN * len(reader),
+            awaits_commit=copier.is_held or copier.packer.needs_pin,
+            transactional_id=copier.packer.producer.transactional_id,
+            source_has_leader=self._source.leader(*copier.source) is not None,
+            target_has_leader=self._target.leader(*copier.target) is not None,
         )
 
 
-def _seen(lane: PartitionCopier, now_s: float, *, doubts: int) -> _Seen:
-    """Returns *lane* as it is, with progress now and *doubts* as of the last check."""
+def _seen(copier: PartitionCopier, now_s: float, *, doubts: int) -> _Seen:
+    """Returns *copier* as it is, with progress now and *doubts* as of the last check."""
     return _Seen(
-        records=lane.records,
-        source_offset=_source_offset(lane),
+        records=copier.records,
+        source_offset=_source_offset(copier),
         progress_s=now_s,
         due_s=now_s + STALLED_AFTER_S,
         doubts=doubts,
         doubts_seen=doubts,
         doubted_s=-math.inf,
-        reader=lane.reader,
-        answers=_answers(lane),
+        reader=copier.reader,
+        answers=_answers(copier),
     )
 
 
-def _source_offset(lane: PartitionCopier) -> int:
+def _source_offset(copier: PartitionCopier) -> int:
     """Returns the source offset of the last record delivered or skipped; -1 if unknown."""
-    return -1 if lane.stream is None else lane.stream.delivered.source_offset
+    return -1 if copier.stream is None else copier.stream.delivered.source_offset
 
 
-def _has_unsent(lane: PartitionCopier) -> bool:
-    return bool(lane.packer) or not lane.is_drained or lane.is_held
+def _has_unsent(copier: PartitionCopier) -> bool:
+    return bool(copier.packer) or not copier.is_drained or copier.is_held
 
 
-def _answers(lane: PartitionCopier) -> int:
-    """Returns how many responses with records the reader of *lane* had so far."""
-    return 0 if lane.reader is None else lane.reader.answers
+def _answers(copier: PartitionCopier) -> int:
+    """Returns how many responses with records the reader of *copier* had so far."""
+    return 0 if copier.reader is None else copier.reader.answers
 
 
 def _failed(error: MirrorFlowError) -> Obstacle:

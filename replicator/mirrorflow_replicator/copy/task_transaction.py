@@ -96,7 +96,7 @@ class TaskTransaction:
     def want(self, writing: PartitionWriter) -> None:
         """Take *writing* in, because it has records to write, or let it change its form."""
         if writing.form.change is not None:
-            self._changing[writing] = writing.lane.doubts
+            self._changing[writing] = writing.copier.doubts
         elif not writing.form.is_plain:
             self._wanted[writing] = None
         self._wake.set()
@@ -107,9 +107,9 @@ class TaskTransaction:
         if not self._draining:
             self._drained.set()
 
-    def progressed(self, lane: PartitionCopier) -> None:
-        """Note that *lane* may have written everything that its source has."""
-        if lane.writing in self._members and _is_idle(lane.writing):
+    def progressed(self, copier: PartitionCopier) -> None:
+        """Note that *copier* may have written everything that its source has."""
+        if copier.writing in self._members and _is_idle(copier.writing):
             self._wake.set()
 
     def refused(self, code: int) -> None:
@@ -132,39 +132,39 @@ class TaskTransaction:
                 if self._members:
                     await self._commit()
 
-    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store that *lanes* are given up, or soon the positions of those that write plain batches.
+    async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store that *copiers* are given up, or soon the positions of those that write plain batches.
 
         All others are stored with their records. Raises ClusterError.
         """
         if left:
-            await self._store_left(lanes)
+            await self._store_left(copiers)
             return
-        self._due |= dict.fromkeys(one for one in _begun(lanes) if one.form.is_plain)
+        self._due |= dict.fromkeys(one for one in _begun(copiers) if one.form.is_plain)
         self._wake.set()
 
-    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Return how far plain batches of *lanes* are acknowledged, for the next start of the task.
+    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
+        """Return how far plain batches of *copiers* are acknowledged, for the next start of the task.
 
         It is marked as left where another producer has written a batch with our next number: none of ours follows.
         """
         return [
             self._position(one, is_left=one.repeat is not None and one.repeat.is_foreign)
-            for one in _begun(lanes)
+            for one in _begun(copiers)
             if one.form.is_plain and one.source in self._points and not one.stream.has_fallen_back
         ]
 
-    async def _store_left(self, lanes: Iterable[PartitionCopier]) -> None:
-        """Store that nothing was written behind the positions of *lanes*. Raises ClusterError."""
+    async def _store_left(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Store that nothing was written behind the positions of *copiers*. Raises ClusterError."""
         async with self._working:
             if self._is_over or self._members:
                 return  # the next start asks the target
-            known = [lane for lane in lanes if lane.source in self._points and lane.is_drained]
-            lanes = [lane for lane in known if lane.writing is None or not lane.writing.has_doubts]
-            await self._ask_leaders(lanes)
-            if lanes and not self._is_over:
+            known = [copier for copier in copiers if copier.source in self._points and copier.is_drained]
+            copiers = [copier for copier in known if copier.writing is None or not copier.writing.has_doubts]
+            await self._ask_leaders(copiers)
+            if copiers and not self._is_over:
                 transactional = self._producers.transactional
-                positions = [self._position(one, is_left=True) for one in _begun(lanes)]
+                positions = [self._position(one, is_left=True) for one in _begun(copiers)]
                 await self._transactions.store_positions(transactional, positions)
                 await self._transactions.end(transactional, commit=True)
 
@@ -238,7 +238,7 @@ class TaskTransaction:
 
     async def _join(self, wanted: Sequence[PartitionWriter]) -> None:
         """Add *wanted* to the transaction; returns when the markers of the previous one are written."""
-        doubts = {one: one.lane.doubts for one in wanted if one.lane.state is CopierState.COPYING}
+        doubts = {one: one.copier.doubts for one in wanted if one.copier.state is CopierState.COPYING}
         if not doubts:
             return
         if not self._members:
@@ -246,7 +246,7 @@ class TaskTransaction:
             await self._transactions.begin_transaction(self._producers.transactional, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
-        await self._ask_leaders(one.lane for one in doubts)
+        await self._ask_leaders(one.copier for one in doubts)
         if not self._is_over:
             self._admit(doubts, await self._add([one.target for one in doubts]))
 
@@ -261,28 +261,28 @@ class TaskTransaction:
                 subject = self._producers.transactional.transactional_id
                 raise_for(code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=subject)
         for writing, doubts_then in doubts.items():
-            lane = writing.lane
+            copier = writing.copier
             code = codes.get(writing.target, OPERATION_NOT_ATTEMPTED)
             if code == NONE:
                 if not self._members:
                     self._began_s = time.monotonic()
                 self._members[writing] = None
-                if lane.state is CopierState.COPYING and lane.doubts == doubts_then:
+                if copier.state is CopierState.COPYING and copier.doubts == doubts_then:
                     writing.join()
             elif code == OPERATION_NOT_ATTEMPTED:
                 self.want(writing)
             elif is_metadata_stale(code):
-                lane.doubt()
+                copier.doubt()
             else:
-                self._refuse(lane, code)
+                self._refuse(copier, code)
 
-    def _refuse(self, lane: PartitionCopier, code: int) -> None:
+    def _refuse(self, copier: PartitionCopier, code: int) -> None:
         try:
             raise_for(
-                code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=str(lane.target)
+                code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=str(copier.target)
             )
         except MirrorFlowError as error:
-            lane.stop(error)
+            copier.stop(error)
 
     async def _commit(self) -> None:
         began_s = time.monotonic()
@@ -293,14 +293,14 @@ class TaskTransaction:
         if self._has_problem(members):
             return  # an answer that comes later is not in the positions
         changes = self._ready_changes()
-        doubts = {one: one.lane.doubts for one in members}
+        doubts = {one: one.copier.doubts for one in members}
         due = [one for one in self._due if not one.has_doubts]
         self._due.clear()
         positions = {
             one: self._position(one, changes.get(one)) for one in dict.fromkeys([*members, *changes, *due])
         }
         transactional = self._producers.transactional
-        await self._ask_leaders(one.lane for one in positions)
+        await self._ask_leaders(one.copier for one in positions)
         if not self._has_problem([*members, *changes]) and positions:
             await self._transactions.store_positions(transactional, positions.values())
         if self._has_problem([*members, *changes]):
@@ -313,7 +313,7 @@ class TaskTransaction:
             writing.committed(position.next_source_offset)
         for writing in members:
             # A plain batch does not wait for the marker, as the next batch in a transaction does.
-            is_marked = doubts[writing] == writing.lane.doubts and writing not in changes
+            is_marked = doubts[writing] == writing.copier.doubts and writing not in changes
             writing.release(marked=is_marked)
         for writing, change in changes.items():
             if writing.form.change is change:
@@ -323,16 +323,16 @@ class TaskTransaction:
         self._commit_s = self._ended_s - began_s
         self.took_ms.append(self._commit_s * 1000)
 
-    async def _ask_leaders(self, lanes: Iterable[PartitionCopier]) -> None:
-        """End the task if a partition of *lanes* has another leader. Raises ClusterError if one has none.
+    async def _ask_leaders(self, copiers: Iterable[PartitionCopier]) -> None:
+        """End the task if a partition of *copiers* has another leader. Raises ClusterError if one has none.
 
         The metadata may be older than an election that the same broker has won. A position with the epoch before
         would look as if the target had lost the records behind the election.
         """
-        asked = {lane.target: lane for lane in lanes}
+        asked = {copier.target: copier for copier in copiers}
         epochs = await self._transactions.leader_epochs(asked)
-        for target, lane in asked.items():
-            if epochs[target] > lane.target_epoch and not self._is_over:
+        for target, copier in asked.items():
+            if epochs[target] > copier.target_epoch and not self._is_over:
                 self._end(f"{target} has another leader")
 
     def _ready_changes(self) -> dict[PartitionWriter, ChangeForm]:
@@ -341,8 +341,8 @@ class TaskTransaction:
             one: one.form.change
             for one, doubts in self._changing.items()
             if one.form.change is not None
-            and one.lane.state is CopierState.COPYING
-            and one.lane.doubts == doubts
+            and one.copier.state is CopierState.COPYING
+            and one.copier.doubts == doubts
             and one.is_drained
             and not one.has_doubts
         }
@@ -364,7 +364,7 @@ class TaskTransaction:
                 one.target,
                 one.stream,
                 has_lost_answers=not one.is_drained or one.lost_batches > 0,
-                has_new_leader=self._target.metadata.leader_epoch(*one.target) > one.lane.target_epoch,
+                has_new_leader=self._target.metadata.leader_epoch(*one.target) > one.copier.target_epoch,
             )
             if why and not self._is_over:
                 self._end(why)
@@ -382,7 +382,7 @@ class TaskTransaction:
             start,
             writing.stream,
             sequence=form.plain_sequence(at.ordinal),
-            target_epoch=writing.lane.target_epoch,
+            target_epoch=writing.copier.target_epoch,
         )
         if change is not None:
             point = replace(
@@ -403,12 +403,12 @@ class TaskTransaction:
         )
 
 
-def _begun(lanes: Iterable[PartitionCopier]) -> list[PartitionWriter]:
-    """Return the writers of those of *lanes* that have begun."""
-    return [lane.writing for lane in lanes if lane.writing is not None]
+def _begun(copiers: Iterable[PartitionCopier]) -> list[PartitionWriter]:
+    """Return the writers of those of *copiers* that have begun."""
+    return [copier.writing for copier in copiers if copier.writing is not None]
 
 
 def _is_idle(writing: PartitionWriter) -> bool:
     """Return whether *writing* has written everything that its source is known to have."""
-    cursor = writing.lane.cursor
+    cursor = writing.copier.cursor
     return writing.is_drained and not writing.packer and cursor.offset >= cursor.end_offset

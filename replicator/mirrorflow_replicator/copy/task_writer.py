@@ -47,8 +47,8 @@ class TaskWriter(Protocol):
     def emptied(self, writing: PartitionWriter) -> None:
         """Note that *writing*, which is held for a commit, has nothing in flight any more."""
 
-    def progressed(self, lane: PartitionCopier) -> None:
-        """Note that *lane* may have written everything that its source has."""
+    def progressed(self, copier: PartitionCopier) -> None:
+        """Note that *copier* may have written everything that its source has."""
 
     def refused(self, code: int) -> None:
         """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
@@ -59,14 +59,14 @@ class TaskWriter(Protocol):
     def includes(self, writing: PartitionWriter) -> bool:
         """Return whether the open transaction has *writing*."""
 
-    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store the positions of *lanes*; *left*: they are given up. Raises ClusterError."""
+    async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store the positions of *copiers*; *left*: they are given up. Raises ClusterError."""
 
     async def finish(self, timeout_s: float) -> None:
         """Commit at once, before partitions are given up."""
 
-    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Return how far plain batches of *lanes* are acknowledged, for the next start of the task."""
+    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
+        """Return how far plain batches of *copiers* are acknowledged, for the next start of the task."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -90,7 +90,7 @@ class UnfencedWriter:
     def emptied(self, writing: PartitionWriter) -> None:
         """No partition is held for a commit."""
 
-    def progressed(self, lane: PartitionCopier) -> None:
+    def progressed(self, copier: PartitionCopier) -> None:
         """No commit depends on it."""
 
     def refused(self, code: int) -> None:
@@ -106,32 +106,34 @@ class UnfencedWriter:
         """Return False."""
         return False
 
-    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store how far *lanes* are acknowledged. Raises ClusterError."""
-        ends = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
-        due = {lane: at for lane, at in ends.items() if self._stored.get(lane, -1) != at.source_offset >= 0}
+    async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store how far *copiers* are acknowledged. Raises ClusterError."""
+        ends = {copier: copier.stream.delivered for copier in copiers if copier.stream is not None}
+        due = {
+            copier: at for copier, at in ends.items() if self._stored.get(copier, -1) != at.source_offset >= 0
+        }
         if not due:
             return
         began_s = time.monotonic()
         await self._store.write(
             [
                 Position(
-                    topic=lane.topic,
-                    partition=lane.partition,
+                    topic=copier.topic,
+                    partition=copier.partition,
                     source_offset=at.source_offset,
                     source_epoch=at.source_epoch,
                 )
-                for lane, at in due.items()
+                for copier, at in due.items()
             ],
             now_ms=now_ms(),
         )
-        self._stored |= {lane: at.source_offset for lane, at in due.items()}
+        self._stored |= {copier: at.source_offset for copier, at in due.items()}
         self.took_ms.append((time.monotonic() - began_s) * 1000)
 
     async def finish(self, timeout_s: float) -> None:
         """Nothing is open."""
 
-    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
+    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
         """Return nothing: the next start obeys what is stored."""
         return []
 
@@ -160,13 +162,13 @@ class PositionWriter:
         self._on_error = on_error
         self._dirty: dict[PartitionCopier, None] = {}  # changed since their position was last stored
 
-    def changed(self, lane: PartitionCopier) -> None:
-        """Notes that *lane* may have made progress."""
-        self._dirty[lane] = None
+    def changed(self, copier: PartitionCopier) -> None:
+        """Notes that *copier* may have made progress."""
+        self._dirty[copier] = None
 
-    def forget(self, lane: PartitionCopier) -> None:
-        """Drops *lane*, which belongs to another task now."""
-        self._dirty.pop(lane, None)
+    def forget(self, copier: PartitionCopier) -> None:
+        """Drops *copier*, which belongs to another task now."""
+        self._dirty.pop(copier, None)
 
     @property
     def mean_ms(self) -> float:
@@ -185,13 +187,13 @@ class PositionWriter:
             except MirrorFlowError as error:
                 self._on_error(error)
 
-    async def flush(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Has the positions of *lanes* stored. *left*: they are given up. Raises ClusterError."""
-        lanes = list(lanes)
-        for lane in lanes:
-            self._dirty.pop(lane, None)
+    async def flush(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Has the positions of *copiers* stored. *left*: they are given up. Raises ClusterError."""
+        copiers = list(copiers)
+        for copier in copiers:
+            self._dirty.pop(copier, None)
         try:
-            await self._writer.store(lanes, left=left)
+            await self._writer.store(copiers, left=left)
         except MirrorFlowError:
-            self._dirty.update(dict.fromkeys(lanes))
+            self._dirty.update(dict.fromkeys(copiers))
             raise

@@ -84,61 +84,61 @@ class WriterResumer:
         self._due: dict[PartitionCopier, float] = {}
         self._wake = asyncio.Event()
 
-    def doubtful(self, lane: PartitionCopier) -> None:
-        """Serve *lane*, which has nothing in flight; later, if it is refused again and again."""
-        is_refused = lane.refusals >= REFUSALS_IN_A_ROW
-        self._later(lane, random.uniform(*BACK_OFF_S) if is_refused else 0.0)  # noqa: S311 it only spreads
+    def doubtful(self, copier: PartitionCopier) -> None:
+        """Serve *copier*, which has nothing in flight; later, if it is refused again and again."""
+        is_refused = copier.refusals >= REFUSALS_IN_A_ROW
+        self._later(copier, random.uniform(*BACK_OFF_S) if is_refused else 0.0)  # noqa: S311 it only spreads
 
-    def retry_stopped(self, lane: PartitionCopier, *, pause_s: float = STOPPED_RETRY_S) -> None:
-        """Try *lane* again after *pause_s*: an ACL or a setting may have changed."""
-        self._later(lane, pause_s)
+    def retry_stopped(self, copier: PartitionCopier, *, pause_s: float = STOPPED_RETRY_S) -> None:
+        """Try *copier* again after *pause_s*: an ACL or a setting may have changed."""
+        self._later(copier, pause_s)
 
-    def forget(self, lane: PartitionCopier) -> None:
-        """Drop *lane*, which is given up."""
-        self._due.pop(lane, None)
+    def forget(self, copier: PartitionCopier) -> None:
+        """Drop *copier*, which is given up."""
+        self._due.pop(copier, None)
 
-    def _later(self, lane: PartitionCopier, pause_s: float) -> None:
-        self._due[lane] = time.monotonic() + pause_s
+    def _later(self, copier: PartitionCopier, pause_s: float) -> None:
+        self._due[copier] = time.monotonic() + pause_s
         self._wake.set()
 
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
             now_s = time.monotonic()
-            due = [lane for lane, due_s in self._due.items() if due_s <= now_s]
-            for lane in due:
-                del self._due[lane]
-            writings = [lane.writing for lane in due if lane.writing is not None]
+            due = [copier for copier, due_s in self._due.items() if due_s <= now_s]
+            for copier in due:
+                del self._due[copier]
+            writings = [copier.writing for copier in due if copier.writing is not None]
             await self._examine_repeats({one: one.repeat for one in writings if one.repeat is not None})
-            held = await self._held([lane for lane in due if self._has_no_start(lane)])
-            for lane in due:
-                if lane not in held:
-                    self._serve(lane)
+            held = await self._held([copier for copier in due if self._has_no_start(copier)])
+            for copier in due:
+                if copier not in held:
+                    self._serve(copier)
             timeout_s = max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._wake.wait()
             self._wake.clear()
 
-    def _has_no_start(self, lane: PartitionCopier) -> bool:
-        return lane.source not in self._start.points and lane.source not in self._start.problems
+    def _has_no_start(self, copier: PartitionCopier) -> bool:
+        return copier.source not in self._start.points and copier.source not in self._start.problems
 
-    async def _held(self, lanes: Sequence[PartitionCopier]) -> set[PartitionCopier]:
-        """Return which of *lanes*, which this start left out, still cannot be written; they are examined again later."""
-        if not lanes:
+    async def _held(self, copiers: Sequence[PartitionCopier]) -> set[PartitionCopier]:
+        """Return which of *copiers*, which this start left out, still cannot be written; they are examined again later."""
+        if not copiers:
             return set()
         try:
-            await self._target.refresh({lane.target_topic for lane in lanes})
-            writable = await writable_partitions(self._target, [lane.target for lane in lanes])
+            await self._target.refresh({copier.target_topic for copier in copiers})
+            writable = await writable_partitions(self._target, [copier.target for copier in copiers])
         except MirrorFlowError as error:
             log.warning("%s", error)
             writable = frozenset()
-        held = {lane for lane in lanes if lane.target not in writable}
-        for lane in held:
-            if self._target.leader(*lane.target) is not None:
-                lane.note_obstacle(out_of_sync(str(lane.target)))
-                lane.around.changed(lane)
-            self._later(lane, BACK_OFF_S[1])
+        held = {copier for copier in copiers if copier.target not in writable}
+        for copier in held:
+            if self._target.leader(*copier.target) is not None:
+                copier.note_obstacle(out_of_sync(str(copier.target)))
+                copier.around.changed(copier)
+            self._later(copier, BACK_OFF_S[1])
         return held
 
     async def _examine_repeats(self, repeats: Mapping[PartitionWriter, Repeat]) -> None:
@@ -153,7 +153,7 @@ class WriterResumer:
         except MirrorFlowError as error:
             log.warning("%s", error)
             for writing in repeats:
-                self._later(writing.lane, BACK_OFF_S[1])
+                self._later(writing.copier, BACK_OFF_S[1])
             return
         foreign = [one for one, was_stamped in zip(repeats, examined, strict=True) if not was_stamped]
         self._stamped.update(one.target_topic for one in repeats if one not in foreign)
@@ -171,103 +171,106 @@ class WriterResumer:
         batches = batches_between(self._target, writing.target, at, at + 1)
         return any([batch.is_log_append_time async for batch, _ in batches])
 
-    def _serve(self, lane: PartitionCopier) -> None:
-        lane.ask_again()
-        if lane.state is not CopierState.ASKING or not lane.is_drained:
+    def _serve(self, copier: PartitionCopier) -> None:
+        copier.ask_again()
+        if copier.state is not CopierState.ASKING or not copier.is_drained:
             return  # the last answer to what is in flight brings it here again
-        if (problem := self._start.problems.get(lane.source)) is not None:
-            lane.stop(self._problem(lane, problem))
-        elif lane.pipe is None or not lane.pipe.is_connected:
+        if (problem := self._start.problems.get(copier.source)) is not None:
+            copier.stop(self._problem(copier, problem))
+        elif copier.pipe is None or not copier.pipe.is_connected:
             return  # the connection brings it here again
-        elif why := self._reason_to_end(lane):
+        elif why := self._reason_to_end(copier):
             self._end_task(why)
-        elif lane.writing is None:
-            self._begin(lane, lane.pipe, self._start.points[lane.source])
+        elif copier.writing is None:
+            self._begin(copier, copier.pipe, self._start.points[copier.source])
         else:
-            self._continue(lane, lane.writing)
+            self._continue(copier, copier.writing)
 
-    def _reason_to_end(self, lane: PartitionCopier) -> str:
-        """Return why *lane* cannot continue in this start of the task; "" if it can."""
-        point = self._start.points.get(lane.source)
+    def _reason_to_end(self, copier: PartitionCopier) -> str:
+        """Return why *copier* cannot continue in this start of the task; "" if it can."""
+        point = self._start.points.get(copier.source)
         if point is None:
-            return f"{lane.target} can be written again"
-        lane.note_target_epoch(point.target_epoch)
-        ids = self._start.topic_ids.get(lane.topic, TopicIds())
-        if _is_another(ids.source, self._source.metadata.topic_id(lane.topic)):
-            return f"topic {lane.topic} was created again"
-        if _is_another(ids.target, self._target.metadata.topic_id(lane.target_topic)):
-            return f"topic {lane.target_topic} was created again"
-        writing = lane.writing
-        has_new_leader = self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch
+            return f"{copier.target} can be written again"
+        copier.note_target_epoch(point.target_epoch)
+        ids = self._start.topic_ids.get(copier.topic, TopicIds())
+        if _is_another(ids.source, self._source.metadata.topic_id(copier.topic)):
+            return f"topic {copier.topic} was created again"
+        if _is_another(ids.target, self._target.metadata.topic_id(copier.target_topic)):
+            return f"topic {copier.target_topic} was created again"
+        writing = copier.writing
+        has_new_leader = self._target.metadata.leader_epoch(*copier.target) > copier.target_epoch
         if writing is None:
-            return why_start_ends(lane.target, None, has_lost_answers=False, has_new_leader=has_new_leader)
+            return why_start_ends(copier.target, None, has_lost_answers=False, has_new_leader=has_new_leader)
         return why_start_ends(
-            lane.target,
+            copier.target,
             writing.stream,
             has_lost_answers=writing.lost_batches > 0,
             has_new_leader=has_new_leader,
             has_repeat=writing.repeat is not None,
             refused_next=writing.refused_next,
-            has_diverged=lane.obstacle is not None and lane.obstacle.kind is ObstacleKind.DIVERGED,
+            has_diverged=copier.obstacle is not None and copier.obstacle.kind is ObstacleKind.DIVERGED,
         )
 
-    def _begin(self, lane: PartitionCopier, pipe: Pipe, point: WritePoint) -> None:
+    def _begin(self, copier: PartitionCopier, pipe: Pipe, point: WritePoint) -> None:
         map_stream = MapStream(
             point.counting,
-            self._source.metadata.topic_id(lane.topic),
-            self._target.metadata.topic_id(lane.target_topic),
+            self._source.metadata.topic_id(copier.topic),
+            self._target.metadata.topic_id(copier.target_topic),
         )
         is_fenced = not self._start.unfenced_why
-        form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=lane.form)
+        form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=copier.form)
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
         )
-        if (loss := self._start.losses.get(lane.source)) is not None:
-            lane.go_on_after(self._lost(lane, loss))
-        writing = PartitionWriter(lane, pipe, form, Stream(pair, point.epoch_run), map_stream)
-        lane.resume(writing, pair, was_cut_off=point.was_cut_off)
+        if (loss := self._start.losses.get(copier.source)) is not None:
+            copier.go_on_after(self._lost(copier, loss))
+        writing = PartitionWriter(copier, pipe, form, Stream(pair, point.epoch_run), map_stream)
+        copier.resume(writing, pair, was_cut_off=point.was_cut_off)
         writing.stream.pass_markers(point.target_end - point.records_end)
 
-    def _continue(self, lane: PartitionCopier, writing: PartitionWriter) -> None:
+    def _continue(self, copier: PartitionCopier, writing: PartitionWriter) -> None:
         pair = writing.stream.delivered
-        if (loss := lane.take_loss()) is not None:
-            error = self._source_lost(lane, *loss)
+        if (loss := copier.take_loss()) is not None:
+            error = self._source_lost(copier, *loss)
             if self._on_loss is LossPolicy.FAIL:
-                lane.stop(error)
+                copier.stop(error)
                 return
-            lane.go_on_after(error, lost_records=max(0, loss.found - loss.wanted))
+            copier.go_on_after(error, lost_records=max(0, loss.found - loss.wanted))
             pair = _jump(pair, loss.found)
-        elif (skip := lane.take_skip()) is not None and pair.ordinal + 1 == skip.ordinal:
-            lane.go_on_after(skip.error, lost_records=skip.next_offset - pair.source_offset - 1)
-            lane.note_progress()
+        elif (skip := copier.take_skip()) is not None and pair.ordinal + 1 == skip.ordinal:
+            copier.go_on_after(skip.error, lost_records=skip.next_offset - pair.source_offset - 1)
+            copier.note_progress()
             pair = _jump(pair, skip.next_offset)
         writing.form.rewind(pair.source_offset + 1)
-        lane.resume(writing, pair, is_open=self._writer.includes(writing))
+        copier.resume(writing, pair, is_open=self._writer.includes(writing))
 
     # -- errors
 
-    def _problem(self, lane: PartitionCopier, problem: PartitionProblem) -> MirrorFlowError:
-        loss = self._start.losses.get(lane.source)
+    def _problem(self, copier: PartitionCopier, problem: PartitionProblem) -> MirrorFlowError:
+        loss = self._start.losses.get(copier.source)
         if loss is not None:
-            return self._lost(lane, loss)
+            return self._lost(copier, loss)
         if problem is PartitionProblem.TARGET_TAKEN:
             return TargetTakenError(
-                topic=lane.topic,
-                partition=lane.partition,
-                target_topic=lane.target_topic,
-                owner=self._start.owners[lane.source],
+                topic=copier.topic,
+                partition=copier.partition,
+                target_topic=copier.target_topic,
+                owner=self._start.owners[copier.source],
             )
         return TargetDataLostError(
-            topic=lane.topic, partition=lane.partition, target_topic=lane.target_topic, how=problem.value
+            topic=copier.topic,
+            partition=copier.partition,
+            target_topic=copier.target_topic,
+            how=problem.value,
         )
 
-    def _lost(self, lane: PartitionCopier, loss: SourceLoss) -> PartitionError:
+    def _lost(self, copier: PartitionCopier, loss: SourceLoss) -> PartitionError:
         if loss.problem not in PROBLEMS_OF_TARGET:
-            return self._source_lost(lane, loss.wanted, loss.found, loss.problem.value)
+            return self._source_lost(copier, loss.wanted, loss.found, loss.problem.value)
         return TargetDataLostError(
-            topic=lane.topic,
-            partition=lane.partition,
-            target_topic=lane.target_topic,
+            topic=copier.topic,
+            partition=copier.partition,
+            target_topic=copier.target_topic,
             how=loss.problem.value,
             then=self._then,
         )
@@ -281,9 +284,14 @@ class WriterResumer:
             else f"continues, as mirrorflow.source.loss.policy={policy.value} says"
         )
 
-    def _source_lost(self, lane: PartitionCopier, wanted: int, found: int, how: str) -> SourceDataLostError:
+    def _source_lost(self, copier: PartitionCopier, wanted: int, found: int, how: str) -> SourceDataLostError:
         return SourceDataLostError(
-            topic=lane.topic, partition=lane.partition, wanted=wanted, found=found, how=how, then=self._then
+            topic=copier.topic,
+            partition=copier.partition,
+            wanted=wanted,
+            found=found,
+            how=how,
+            then=self._then,
         )
 
 

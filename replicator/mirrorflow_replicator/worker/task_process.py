@@ -115,7 +115,7 @@ class TaskProcess:
                 return
             if why:
                 log.warning("The task begins again: %s", why)
-            self._earlier |= task.lanes
+            self._earlier |= task.copiers
             # Where nothing can be fenced, the next start finds only what is stored.
             await task.end(leaves=leaves or not task.is_fenced)
             self._task, self._ended_why, self._acknowledged = None, why, task.acknowledged()

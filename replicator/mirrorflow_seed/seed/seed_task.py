@@ -215,7 +215,7 @@ class SeedTaskRunner:
             await self._copy(task)
         finally:
             if task is not None:
-                self._earlier |= task.lanes
+                self._earlier |= task.copiers
                 await task.stop()
                 self._acknowledged = task.acknowledged()
             else:
@@ -261,7 +261,7 @@ class SeedTaskRunner:
             if wanted != assigned:
                 await task.assign([share.source for share in self._open.values()], bytes_per_s=limit)
                 assigned = wanted
-                self._copiers |= {index: task.lanes[share.source] for index, share in self._open.items()}
+                self._copiers |= {index: task.copiers[share.source] for index, share in self._open.items()}
             task.pace.limit(limit)
             await asyncio.sleep(POLL_S)
             self._count()

@@ -134,7 +134,7 @@ def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
 
 
 def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
-    return ((process.Task, "_has_doubts", lambda task, lane: False),)  # noqa: ARG005
+    return ((process.Task, "_has_doubts", lambda task, copier: False),)  # noqa: ARG005
 
 
 def _final_codes_are_harmless() -> tuple[Replaced, ...]:
@@ -324,7 +324,7 @@ def _transactions_count_in_the_plain_sequence() -> tuple[Replaced, ...]:
 
 
 def _pipelines_at_once() -> tuple[Replaced, ...]:
-    return ((process.Lane, "is_alone", property(lambda lane: False, lambda lane, value: None)),)  # noqa: ARG005
+    return ((process.Copier, "is_alone", property(lambda copier: False, lambda copier, value: None)),)  # noqa: ARG005
 
 
 # -- rule 5
@@ -370,11 +370,11 @@ def _plain_with_a_short_memory() -> tuple[Replaced, ...]:
 def _changes_without_a_position() -> tuple[Replaced, ...]:
     original = process.Task._send_next
 
-    def send_next(task: Any, lane: Any) -> bool:
-        is_sent = original(task, lane)
-        if task.changing.pop(lane, None) is None:
+    def send_next(task: Any, copier: Any) -> bool:
+        is_sent = original(task, copier)
+        if task.changing.pop(copier, None) is None:
             return is_sent
-        task._change_form(lane, lane.form.change)
+        task._change_form(copier, copier.form.change)
         return True
 
     return ((process.Task, "_send_next", send_next),)
@@ -407,7 +407,7 @@ def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
 
     return (
         (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
-        (process.Task, "_is_truncated", lambda task, lane: False),  # noqa: ARG005
+        (process.Task, "_is_truncated", lambda task, copier: False),  # noqa: ARG005
     )
 
 
@@ -443,8 +443,8 @@ def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
     """An answer about a batch that the leader had already counts as an answer to ours."""
     original = process.Task._acknowledged
 
-    def acknowledged(task: Any, lane: Any, base_offset: int, _append_time_ms: int) -> None:
-        original(task, lane, base_offset, -1)
+    def acknowledged(task: Any, copier: Any, base_offset: int, _append_time_ms: int) -> None:
+        original(task, copier, base_offset, -1)
 
     return (*_low_epochs(), (process.Task, "_acknowledged", acknowledged))
 

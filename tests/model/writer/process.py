@@ -51,7 +51,7 @@ class Recover:
 
 
 @dataclass(eq=False)
-class Lane:
+class Copier:
     """One partition in one start of its task."""
 
     partition: TopicPartition
@@ -224,7 +224,7 @@ class Process:
                 if recover is None:
                     return
                 self.recoveries += 1
-                earlier = {lane.partition: lane.form for lane in task.lanes}
+                earlier = {copier.partition: copier.form for copier in task.copiers}
                 writable = [one for one in assigned if self.world.leaders[one].is_writable]
                 steps = ownership.recover_task(taken, ids, writable, recover.acknowledged)
                 if self.world.options.sleeps_before is not None:
@@ -254,17 +254,17 @@ class Task:
         self.world = process.world
         self.random: random.Random = process.world.random
         self.age_limit_ms = forms.plain_age_limit_ms(self.world.options.producer_expiration_ms)
-        self.lanes = [self._lane(partition, earlier.get(partition)) for partition in start.points]
+        self.copiers = [self._copier(partition, earlier.get(partition)) for partition in start.points]
         self.why = ""  # it has ended
         self.is_leaving = False  # nothing more is sent
         self.has_left = False
-        self.members: dict[Lane, None] = {}  # of the open transaction
-        self.wanted: dict[Lane, None] = {}
-        self.changing: dict[Lane, int] = {}  # with their doubts
+        self.members: dict[Copier, None] = {}  # of the open transaction
+        self.wanted: dict[Copier, None] = {}
+        self.changing: dict[Copier, int] = {}  # with their doubts
         self.began_ms = 0
         self.due_ms = self.world.now_ms + POSITION_MS
 
-    def _lane(self, partition: TopicPartition, earlier: FormTracker | None) -> Lane:
+    def _copier(self, partition: TopicPartition, earlier: FormTracker | None) -> Copier:
         point = self.start.points[partition]
         producers = {
             Form.PLAIN: self.producers.plain,
@@ -273,7 +273,7 @@ class Task:
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
         )
-        return Lane(
+        return Copier(
             partition,
             point,
             FormTracker(point, producers, earlier=earlier),
@@ -299,20 +299,20 @@ class Task:
             return None
         return Recover(
             [
-                self._position(lane, is_left=lane.is_foreign)
-                for lane in self.lanes
-                if lane.is_begun and lane.form.is_plain and not lane.stream.has_fallen_back
+                self._position(copier, is_left=copier.is_foreign)
+                for copier in self.copiers
+                if copier.is_begun and copier.form.is_plain and not copier.stream.has_fallen_back
             ]
         )
 
     def _close(self) -> None:
         """Close the connections; what is on its way may still arrive."""
         self.world.busy.discard((self.process, self.producers.transactional.transactional_id))
-        for lane in self.lanes:
-            if lane.connection is not None:
-                lane.connection.is_cut = True
-                if lane.connection.actor is not None and self.random.random() < 0.3:
-                    self.world.slow_down(lane.connection.actor)
+        for copier in self.copiers:
+            if copier.connection is not None:
+                copier.connection.is_cut = True
+                if copier.connection.actor is not None and self.random.random() < 0.3:
+                    self.world.slow_down(copier.connection.actor)
 
     def _end(self, why: str) -> None:
         if why and not self.why:
@@ -323,189 +323,194 @@ class Task:
 
     def _copy(self) -> Coroutine:
         while not self.why:
-            for lane in self.lanes:
-                self._advance(lane)
+            for copier in self.copiers:
+                self._advance(copier)
             if self._is_led_again():
                 self._end("a partition that was left out has a leader")
-            asking = [] if self.is_leaving else self.lanes
-            waiting = [lane.retry_ms for lane in asking if lane.is_asking and lane.is_drained]
+            asking = [] if self.is_leaving else self.copiers
+            waiting = [copier.retry_ms for copier in asking if copier.is_asking and copier.is_drained]
             yield Until(
-                lambda: self._is_led_again() or any(self._can_act(lane) for lane in self.lanes),
+                lambda: self._is_led_again() or any(self._can_act(copier) for copier in self.copiers),
                 max(min(waiting), self.world.now_ms + 1) if waiting else None,
             )
 
     def _is_led_again(self) -> bool:
         return not self.is_leaving and any(self.world.leaders[one].is_writable for one in self.left_out)
 
-    def _can_act(self, lane: Lane) -> bool:
+    def _can_act(self, copier: Copier) -> bool:
         if self.why:
             return False
-        if lane.answers or self.world.metadata[lane.partition] != lane.leader_epoch:
+        if copier.answers or self.world.metadata[copier.partition] != copier.leader_epoch:
             return True
         if self.is_leaving:
             return False
-        if lane.is_drained and (lane.connection is None or lane.connection.is_cut):
-            return self.world.leaders[lane.partition].is_online
-        if lane.is_asking:
-            return lane.is_drained and self.world.now_ms >= lane.retry_ms
-        return self._can_send(lane)
+        if copier.is_drained and (copier.connection is None or copier.connection.is_cut):
+            return self.world.leaders[copier.partition].is_online
+        if copier.is_asking:
+            return copier.is_drained and self.world.now_ms >= copier.retry_ms
+        return self._can_send(copier)
 
-    def _can_send(self, lane: Lane) -> bool:
-        if lane.is_asking or lane.is_held or lane.waits_for_answers or lane in self.wanted:
+    def _can_send(self, copier: Copier) -> bool:
+        if copier.is_asking or copier.is_held or copier.waits_for_answers or copier in self.wanted:
             return False
-        if lane.connection is None or lane.connection.is_cut:
+        if copier.connection is None or copier.connection.is_cut:
             return False
-        if lane.stream.in_flight and (lane.is_alone or len(lane.stream.in_flight) >= DEPTH):
+        if copier.stream.in_flight and (copier.is_alone or len(copier.stream.in_flight) >= DEPTH):
             return False
-        return self._has_records(lane) or self._is_truncated(lane)
+        return self._has_records(copier) or self._is_truncated(copier)
 
-    def _has_records(self, lane: Lane) -> bool:
-        return lane.stream.next_offset != self.world.sources[lane.partition].end
+    def _has_records(self, copier: Copier) -> bool:
+        return copier.stream.next_offset != self.world.sources[copier.partition].end
 
-    def _advance(self, lane: Lane) -> None:
-        while lane.answers:
-            lane.waits_for_answers = False
-            self._take(lane, lane.answers.popleft())
-        if self.world.metadata[lane.partition] != lane.leader_epoch:
-            lane.leader_epoch = self.world.metadata[lane.partition]
-            self._doubt(lane)
+    def _advance(self, copier: Copier) -> None:
+        while copier.answers:
+            copier.waits_for_answers = False
+            self._take(copier, copier.answers.popleft())
+        if self.world.metadata[copier.partition] != copier.leader_epoch:
+            copier.leader_epoch = self.world.metadata[copier.partition]
+            self._doubt(copier)
         if self.is_leaving:
             return
-        leader = self.world.leaders[lane.partition]
-        if lane.is_drained and leader.is_online and (lane.connection is None or lane.connection.is_cut):
-            lane.connection = self.world.connect(self.process, lane.partition)
-            self._doubt(lane)
-        if lane.is_asking and lane.is_drained and lane.connection and self.world.now_ms >= lane.retry_ms:
-            self._serve(lane)
-        while not self.why and self._can_send(lane) and self._send_next(lane):
+        leader = self.world.leaders[copier.partition]
+        if copier.is_drained and leader.is_online and (copier.connection is None or copier.connection.is_cut):
+            copier.connection = self.world.connect(self.process, copier.partition)
+            self._doubt(copier)
+        if (
+            copier.is_asking
+            and copier.is_drained
+            and copier.connection
+            and self.world.now_ms >= copier.retry_ms
+        ):
+            self._serve(copier)
+        while not self.why and self._can_send(copier) and self._send_next(copier):
             pass
 
-    def _take(self, lane: Lane, answer: Any) -> None:
+    def _take(self, copier: Copier, answer: Any) -> None:
         """Handle the answer to the oldest batch in flight."""
         if not isinstance(answer, int):
             appended, _ = answer
-            self._acknowledged(lane, appended.base_offset, appended.log_append_time)
+            self._acknowledged(copier, appended.base_offset, appended.log_append_time)
         elif answer == NO_ANSWER:
-            lane.has_lost_answers = True
-            lane.stream.refuse()
-            self._doubt(lane)
+            copier.has_lost_answers = True
+            copier.stream.refuse()
+            self._doubt(copier)
         else:
-            self._refused(lane, answer)
+            self._refused(copier, answer)
 
-    def _acknowledged(self, lane: Lane, base_offset: int, append_time_ms: int) -> None:
-        stream = lane.stream
-        if append_time_ms != UNKNOWN and lane.form.is_plain and not self.process.is_stamped:
-            lane.repeat_at = base_offset
+    def _acknowledged(self, copier: Copier, base_offset: int, append_time_ms: int) -> None:
+        stream = copier.stream
+        if append_time_ms != UNKNOWN and copier.form.is_plain and not self.process.is_stamped:
+            copier.repeat_at = base_offset
             stream.suspect()
-            self._doubt(lane)
+            self._doubt(copier)
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
-            lane.has_lost_answers = True
-            self._doubt(lane)
+            copier.has_lost_answers = True
+            self._doubt(copier)
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
-        lane.is_alone = lane.form.is_plain and is_old and not self.process.is_stamped
-        lane.heard_ms = lane.sent_ms
+        copier.is_alone = copier.form.is_plain and is_old and not self.process.is_stamped
+        copier.heard_ms = copier.sent_ms
         if not continues:
-            self._doubt(lane)
+            self._doubt(copier)
 
-    def _refused(self, lane: Lane, code: int) -> None:
-        is_first = not lane.stream.has_refusals
-        span = lane.stream.refuse(is_absent=code == INVALID_TXN_STATE)
+    def _refused(self, copier: Copier, code: int) -> None:
+        is_first = not copier.stream.has_refusals
+        span = copier.stream.refuse(is_absent=code == INVALID_TXN_STATE)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
-            lane.refused_next = span.first
+            copier.refused_next = span.first
         if code in task_writer.FINAL_CODES:
             self._end(f"the target answered {code}")
-        if code == MESSAGE_TOO_LARGE and not lane.is_asking:
-            self.process.batch_records[lane.partition] = max(1, span.count // 2)
-        if not lane.is_asking:
-            lane.retry_ms = self.world.now_ms + self.random.choice((0, 0, 1, 5))
-        self._doubt(lane)
+        if code == MESSAGE_TOO_LARGE and not copier.is_asking:
+            self.process.batch_records[copier.partition] = max(1, span.count // 2)
+        if not copier.is_asking:
+            copier.retry_ms = self.world.now_ms + self.random.choice((0, 0, 1, 5))
+        self._doubt(copier)
 
-    def _doubt(self, lane: Lane) -> None:
-        lane.doubts += 1
-        lane.is_inside = False
-        lane.is_asking = True
+    def _doubt(self, copier: Copier) -> None:
+        copier.doubts += 1
+        copier.is_inside = False
+        copier.is_asking = True
 
-    def _serve(self, lane: Lane) -> None:
-        lane.target_epoch = max(lane.target_epoch, lane.start.target_epoch)
-        if lane.repeat_at is not None:
-            self._examine_repeat(lane)
-        why = self._why_it_ends(lane)
+    def _serve(self, copier: Copier) -> None:
+        copier.target_epoch = max(copier.target_epoch, copier.start.target_epoch)
+        if copier.repeat_at is not None:
+            self._examine_repeat(copier)
+        why = self._why_it_ends(copier)
         if why:
             self._end(why)
             return
-        pair = lane.stream.delivered
-        if lane.cut_to is not None:
-            pair, lane.cut_to = pair._replace(source_offset=lane.cut_to - 1, source_epoch=UNKNOWN), None
-        if lane.is_begun:
-            lane.form.rewind(pair.source_offset + 1)
-        lane.stream.align(pair)
-        if not lane.is_begun:
-            lane.stream.pass_markers(lane.start.target_end - lane.start.records_end)
-        lane.is_begun = True
-        lane.read_epoch = pair.source_epoch
-        lane.refused_next = NO_ORDINAL
-        lane.is_alone = True
-        lane.is_asking = False
-        lane.heard_ms = self.world.now_ms
-        lane.is_held = lane in self.members
-        if lane.is_held:
-            self.wanted[lane] = None
+        pair = copier.stream.delivered
+        if copier.cut_to is not None:
+            pair, copier.cut_to = pair._replace(source_offset=copier.cut_to - 1, source_epoch=UNKNOWN), None
+        if copier.is_begun:
+            copier.form.rewind(pair.source_offset + 1)
+        copier.stream.align(pair)
+        if not copier.is_begun:
+            copier.stream.pass_markers(copier.start.target_end - copier.start.records_end)
+        copier.is_begun = True
+        copier.read_epoch = pair.source_epoch
+        copier.refused_next = NO_ORDINAL
+        copier.is_alone = True
+        copier.is_asking = False
+        copier.heard_ms = self.world.now_ms
+        copier.is_held = copier in self.members
+        if copier.is_held:
+            self.wanted[copier] = None
 
-    def _why_it_ends(self, lane: Lane, *, of_transaction: bool = False) -> str:
-        has_new_leader = lane.leader_epoch > lane.target_epoch
+    def _why_it_ends(self, copier: Copier, *, of_transaction: bool = False) -> str:
+        has_new_leader = copier.leader_epoch > copier.target_epoch
         if of_transaction:
             return start_end.why_start_ends(
-                lane.partition,
-                lane.stream,
-                has_lost_answers=not lane.is_drained or lane.has_lost_answers,
+                copier.partition,
+                copier.stream,
+                has_lost_answers=not copier.is_drained or copier.has_lost_answers,
                 has_new_leader=has_new_leader,
             )
         return start_end.why_start_ends(
-            lane.partition,
-            lane.stream,
-            has_lost_answers=lane.has_lost_answers,
+            copier.partition,
+            copier.stream,
+            has_lost_answers=copier.has_lost_answers,
             has_new_leader=has_new_leader,
-            has_repeat=lane.repeat_at is not None,
-            refused_next=lane.refused_next,
-            has_diverged=lane.has_diverged,
+            has_repeat=copier.repeat_at is not None,
+            refused_next=copier.refused_next,
+            has_diverged=copier.has_diverged,
         )
 
-    def _examine_repeat(self, lane: Lane) -> None:
+    def _examine_repeat(self, copier: Copier) -> None:
         """The answer names a time: the target sets timestamps, or another producer has written our numbers."""
         if self.world.options.stamps_time:
             self.process.is_stamped = True
         else:
-            lane.is_foreign = True
+            copier.is_foreign = True
 
-    def _is_truncated(self, lane: Lane) -> bool:
+    def _is_truncated(self, copier: Copier) -> bool:
         """A fetch names the leader epoch of the record before: the source answers with a diverging epoch (KIP-595)."""
-        found = self.world.sources[lane.partition].epoch_end(lane.read_epoch)
-        is_other = found.epoch < lane.read_epoch or found.end < lane.stream.next_offset
-        return lane.read_epoch >= 0 and is_other
+        found = self.world.sources[copier.partition].epoch_end(copier.read_epoch)
+        is_other = found.epoch < copier.read_epoch or found.end < copier.stream.next_offset
+        return copier.read_epoch >= 0 and is_other
 
-    def _send_next(self, lane: Lane) -> bool:
+    def _send_next(self, copier: Copier) -> bool:
         """Fetch and send one batch, if it may be sent now."""
-        stream, form, now_ms = lane.stream, lane.form, self.world.now_ms
-        if form.is_plain and now_ms - lane.heard_ms > self.age_limit_ms:
-            lane.is_alone = True
-        if self._is_truncated(lane):
-            lane.has_diverged = True
-            self._doubt(lane)
+        stream, form, now_ms = copier.stream, copier.form, self.world.now_ms
+        if form.is_plain and now_ms - copier.heard_ms > self.age_limit_ms:
+            copier.is_alone = True
+        if self._is_truncated(copier):
+            copier.has_diverged = True
+            self._doubt(copier)
             return False
-        source = self.world.sources[lane.partition]
+        source = self.world.sources[copier.partition]
         if stream.next_offset > source.end:
-            lane.cut_to = source.end
-            self.process.losses.add(lane.partition)
-            self._doubt(lane)
+            copier.cut_to = source.end
+            self.process.losses.add(copier.partition)
+            self._doubt(copier)
             return False
         fetched = source.fetch(stream.next_offset)
         if isinstance(fetched, SkippedOffsets):
             stream.pass_over(fetched.next_offset, fetched.leader_epoch)
-            lane.read_epoch = fetched.leader_epoch
+            copier.read_epoch = fetched.leader_epoch
             return True
         change = form.check(
             fetched.batch,
@@ -515,22 +520,22 @@ class Task:
             is_stamped=self.process.is_stamped,
         )
         if change is not None:
-            if lane.is_drained:
-                form.change, lane.is_held = change, True
-                self.changing[lane] = lane.doubts
+            if copier.is_drained:
+                form.change, copier.is_held = change, True
+                self.changing[copier] = copier.doubts
             else:
-                lane.waits_for_answers = True
+                copier.waits_for_answers = True
             return False
-        if not form.is_plain and not lane.is_inside:
-            self.wanted[lane] = None
+        if not form.is_plain and not copier.is_inside:
+            self.wanted[copier] = None
             return False
-        self._send(lane, fetched)
+        self._send(copier, fetched)
         return True
 
-    def _send(self, lane: Lane, fetched: SourceRecords) -> None:
-        stream, form, connection = lane.stream, lane.form, lane.connection
+    def _send(self, copier: Copier, fetched: SourceRecords) -> None:
+        stream, form, connection = copier.stream, copier.form, copier.connection
         assert connection is not None
-        most = self.process.batch_records.get(lane.partition, BATCH_RECORDS)
+        most = self.process.batch_records.get(copier.partition, BATCH_RECORDS)
         offsets, numbers = fetched.from_offset(stream.next_offset, most)
         is_whole = numbers[-1] == fetched.numbers[-1]
         span = Span(
@@ -543,8 +548,8 @@ class Task:
             offsets=offsets,
             source_epoch=fetched.batch.leader_epoch,
         )
-        if lane.is_drained:
-            lane.sent_ms = self.world.now_ms
+        if copier.is_drained:
+            copier.sent_ms = self.world.now_ms
         produced = ProducedBatch(
             form.producer.producer_id,
             form.producer.epoch,
@@ -556,8 +561,8 @@ class Task:
         )
         stream.take(span)
         form.taken(span.base_offset + span.count, span.source_epoch)
-        lane.read_epoch = span.source_epoch
-        connection.queue.append((produced, lane.answers.append))
+        copier.read_epoch = span.source_epoch
+        connection.queue.append((produced, copier.answers.append))
         connection.sent_ms = self.world.now_ms
 
     # -- transactions: `copy.task_transaction`
@@ -591,27 +596,27 @@ class Task:
             return True
         if self.members:
             return self.world.now_ms >= self.began_ms + COMMIT_MS or all(map(self._is_idle, self.members))
-        return self.world.now_ms >= self.due_ms and any(map(self._has_progress, self.lanes))
+        return self.world.now_ms >= self.due_ms and any(map(self._has_progress, self.copiers))
 
     def _next_ms(self) -> int | None:
         if self.members:
             return self.began_ms + COMMIT_MS
-        return max(self.due_ms, self.world.now_ms + 1) if any(map(self._has_progress, self.lanes)) else None
+        return max(self.due_ms, self.world.now_ms + 1) if any(map(self._has_progress, self.copiers)) else None
 
-    def _is_idle(self, lane: Lane) -> bool:
-        return lane.is_drained and not self._has_records(lane)
+    def _is_idle(self, copier: Copier) -> bool:
+        return copier.is_drained and not self._has_records(copier)
 
-    def _has_progress(self, lane: Lane) -> bool:
-        stored = lane.start if lane.stored is None else lane.stored
-        return lane.form.is_plain and stored.next_source_offset != lane.stream.delivered.source_offset + 1
+    def _has_progress(self, copier: Copier) -> bool:
+        stored = copier.start if copier.stored is None else copier.stored
+        return copier.form.is_plain and stored.next_source_offset != copier.stream.delivered.source_offset + 1
 
-    def _has_doubts(self, lane: Lane) -> bool:
-        return lane.has_lost_answers or lane.repeat_at is not None or lane.stream.has_fallen_back
+    def _has_doubts(self, copier: Copier) -> bool:
+        return copier.has_lost_answers or copier.repeat_at is not None or copier.stream.has_fallen_back
 
     def _join(self) -> Coroutine:
-        lanes = {lane: lane.doubts for lane in self.wanted if not lane.is_asking}
+        copiers = {copier: copier.doubts for copier in self.wanted if not copier.is_asking}
         self.wanted.clear()
-        if not lanes:
+        if not copiers:
             return
         if not self.members:
             # The markers of the transaction before are written, or never will be, when this is answered.
@@ -619,88 +624,97 @@ class Task:
             if code != NONE:
                 self._end(f"AddPartitionsToTxn was answered with {code}")
                 return
-        yield from self._ask_leaders(lanes)
+        yield from self._ask_leaders(copiers)
         if self.why:
             return
         code = yield from self.world.add_partitions(
-            self.producers.transactional, {lane.partition for lane in lanes}
+            self.producers.transactional, {copier.partition for copier in copiers}
         )
         if code != NONE:
             self._end(f"AddPartitionsToTxn was answered with {code}")
             return
-        for lane, doubts in lanes.items():
+        for copier, doubts in copiers.items():
             if not self.members:
                 self.began_ms = self.world.now_ms
-            self.members[lane] = None
-            if not lane.is_asking and lane.doubts == doubts:
-                lane.is_held, lane.is_inside = False, True
+            self.members[copier] = None
+            if not copier.is_asking and copier.doubts == doubts:
+                copier.is_held, copier.is_inside = False, True
 
     def _commit(self) -> Coroutine:
-        lanes = list(self.members)
-        for lane in lanes:
-            lane.is_held = True
+        copiers = list(self.members)
+        for copier in copiers:
+            copier.is_held = True
         yield Until(
-            lambda: bool(self.why) or all(lane.is_drained for lane in lanes), self.world.now_ms + DRAIN_MS
+            lambda: bool(self.why) or all(copier.is_drained for copier in copiers),
+            self.world.now_ms + DRAIN_MS,
         )
-        if self._has_problem(lanes):
+        if self._has_problem(copiers):
             return
         changes = self._ready_changes()
-        doubts = {lane: lane.doubts for lane in lanes}
-        due: list[Lane] = []
+        doubts = {copier: copier.doubts for copier in copiers}
+        due: list[Copier] = []
         if self.world.now_ms >= self.due_ms:
-            due = [lane for lane in self.lanes if self._has_progress(lane) and not self._has_doubts(lane)]
+            due = [
+                copier
+                for copier in self.copiers
+                if self._has_progress(copier) and not self._has_doubts(copier)
+            ]
             self.due_ms = self.world.now_ms + POSITION_MS
         positions = {
-            lane: self._position(lane, changes.get(lane)) for lane in dict.fromkeys([*lanes, *changes, *due])
+            copier: self._position(copier, changes.get(copier))
+            for copier in dict.fromkeys([*copiers, *changes, *due])
         }
         yield from self._ask_leaders(positions)
-        if not self._has_problem([*lanes, *changes]) and positions:
+        if not self._has_problem([*copiers, *changes]) and positions:
             yield from self._store_positions(positions.values())
-        if self._has_problem([*lanes, *changes]):
+        if self._has_problem([*copiers, *changes]):
             return
         if positions and not (yield from self._end_transaction()):
             return
         self.members.clear()
-        for lane, position in positions.items():
-            lane.stored = position
-        for lane in lanes:
-            lane.is_held = lane.is_inside = False
-            if doubts[lane] == lane.doubts and lane not in changes:
-                lane.stream.pass_markers(1)
-        for lane, change in changes.items():
-            if lane.form.change is change:
-                self._change_form(lane, change)
+        for copier, position in positions.items():
+            copier.stored = position
+        for copier in copiers:
+            copier.is_held = copier.is_inside = False
+            if doubts[copier] == copier.doubts and copier not in changes:
+                copier.stream.pass_markers(1)
+        for copier, change in changes.items():
+            if copier.form.change is change:
+                self._change_form(copier, change)
 
-    def _ask_leaders(self, lanes: Iterable[Lane]) -> Coroutine:
+    def _ask_leaders(self, copiers: Iterable[Copier]) -> Coroutine:
         """Ask the leaders for their epochs: the metadata may be older than an election."""
-        asked = list(lanes)
-        leaders = [self.world.leaders[lane.partition] for lane in asked]
+        asked = list(copiers)
+        leaders = [self.world.leaders[copier.partition] for copier in asked]
         epochs = yield Call(lambda: [one.epoch if one.is_online else None for one in leaders])
-        for lane, epoch in zip(asked, epochs, strict=True):
+        for copier, epoch in zip(asked, epochs, strict=True):
             if epoch is None:
-                self._end(f"{lane.partition} has no leader")
-            elif epoch > lane.target_epoch:
-                self._end(f"{lane.partition} has another leader")
+                self._end(f"{copier.partition} has no leader")
+            elif epoch > copier.target_epoch:
+                self._end(f"{copier.partition} has another leader")
 
-    def _ready_changes(self) -> dict[Lane, ChangeForm]:
+    def _ready_changes(self) -> dict[Copier, ChangeForm]:
         found = {
-            lane: lane.form.change
-            for lane, doubts in self.changing.items()
-            if lane.form.change is not None
-            if not lane.is_asking and lane.doubts == doubts and lane.is_drained and not self._has_doubts(lane)
+            copier: copier.form.change
+            for copier, doubts in self.changing.items()
+            if copier.form.change is not None
+            if not copier.is_asking
+            and copier.doubts == doubts
+            and copier.is_drained
+            and not self._has_doubts(copier)
         }
         self.changing.clear()
         return found
 
-    def _change_form(self, lane: Lane, change: ChangeForm) -> None:
-        lane.stream.pass_over(change.next_source_offset, change.source_epoch)
-        lane.form.apply(change, lane.stream.next_ordinal, self.world.now_ms)
-        lane.is_alone = True
-        lane.is_held = False
+    def _change_form(self, copier: Copier, change: ChangeForm) -> None:
+        copier.stream.pass_over(change.next_source_offset, change.source_epoch)
+        copier.form.apply(change, copier.stream.next_ordinal, self.world.now_ms)
+        copier.is_alone = True
+        copier.is_held = False
 
-    def _has_problem(self, lanes: list[Lane]) -> bool:
-        for lane in lanes:
-            self._end(self._why_it_ends(lane, of_transaction=True))
+    def _has_problem(self, copiers: list[Copier]) -> bool:
+        for copier in copiers:
+            self._end(self._why_it_ends(copier, of_transaction=True))
         return bool(self.why)
 
     def _store_positions(self, positions: Any) -> Coroutine:
@@ -721,7 +735,7 @@ class Task:
     def _leave(self) -> Coroutine:
         """An orderly stop: what is in flight is answered, the positions say that nothing follows them."""
         self.is_leaving = True
-        yield Until(lambda: all(lane.is_drained for lane in self.lanes), self.world.now_ms + DRAIN_MS)
+        yield Until(lambda: all(copier.is_drained for copier in self.copiers), self.world.now_ms + DRAIN_MS)
         if self.members and not self.why:
             yield from self._in_turn(self._commit())
         if not self.why and not self.members:
@@ -730,9 +744,9 @@ class Task:
 
     def _store_left(self) -> Coroutine:
         positions = {
-            lane: self._position(lane, is_left=True)
-            for lane in self.lanes
-            if lane.is_drained and not self._has_doubts(lane)
+            copier: self._position(copier, is_left=True)
+            for copier in self.copiers
+            if copier.is_drained and not self._has_doubts(copier)
         }
         yield from self._ask_leaders(positions)
         if positions and not self.why:
@@ -741,16 +755,16 @@ class Task:
                 yield from self._end_transaction()
 
     def _position(
-        self, lane: Lane, change: ChangeForm | None = None, *, is_left: bool = False
+        self, copier: Copier, change: ChangeForm | None = None, *, is_left: bool = False
     ) -> WriterPosition:
-        at = lane.stream.delivered
+        at = copier.stream.delivered
         point = flow_plan.point_behind(
-            lane.start,
-            lane.stream,
-            sequence=lane.form.plain_sequence(at.ordinal),
-            target_epoch=lane.target_epoch,
+            copier.start,
+            copier.stream,
+            sequence=copier.form.plain_sequence(at.ordinal),
+            target_epoch=copier.target_epoch,
         )
-        form = lane.form.form
+        form = copier.form.form
         if change is not None:
             form = change.form
             point = replace(
@@ -760,5 +774,5 @@ class Task:
                 epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
             )
         return position_at(
-            lane.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=is_left
+            copier.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=is_left
         )

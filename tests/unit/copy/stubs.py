@@ -42,15 +42,15 @@ def context_at(
 
 def begun_writer(around: CopierContext, partition: int = 2) -> PartitionWriter:
     """The writer of a copier that has begun at source offset 100 in plain batches."""
-    lane = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
+    copier = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
     point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
     form = FormTracker(point, PRODUCERS, is_fenced=around.is_fenced)
     pipe: Any = SimpleNamespace(ready=lambda _: None)
-    writing = PartitionWriter(lane, pipe, form, Stream(START), MAP_STREAM)
-    lane.resume(writing, START)
+    writing = PartitionWriter(copier, pipe, form, Stream(START), MAP_STREAM)
+    copier.resume(writing, START)
     return writing
 
 
 def begun_copier(around: CopierContext, partition: int = 2) -> PartitionCopier:
     """A copier that has begun at source offset 100 in plain batches."""
-    return begun_writer(around, partition).lane
+    return begun_writer(around, partition).copier

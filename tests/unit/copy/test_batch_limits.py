@@ -21,8 +21,8 @@ SEVERAL = Span(first=0, count=8, base_offset=40, next_offset=48, max_timestamp=0
 ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, size_bytes=900)
 
 
-class FakeLane:
-    """What is needed of a lane; on a refusal it comes into doubt, as lanes do."""
+class FakeCopier:
+    """What is needed of a copier; on a refusal it comes into doubt, as copiers do."""
 
     def __init__(self, target_topic: str = "east.orders") -> None:
         self.target_topic = target_topic
@@ -77,11 +77,11 @@ class Task:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.jobs.append(asyncio.create_task(work))
 
-    def refuse(self, lane: Any, span: Span = SEVERAL) -> None:
-        """As `Lane.refused` does it."""
-        self.limits.refused(lane, span)
-        if lane.state is CopierState.COPYING:
-            lane.doubt()
+    def refuse(self, copier: Any, span: Span = SEVERAL) -> None:
+        """As `Copier.refused` does it."""
+        self.limits.refused(copier, span)
+        if copier.state is CopierState.COPYING:
+            copier.doubt()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the jobs run until then."""
@@ -108,15 +108,15 @@ def played(story: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.usefixtures("topics")
 def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
 
     async def story(task: Task) -> None:
-        task.refuse(lane)
-        assert (lane.packer.limit.is_known, lane.packer.limit.max_plain_bytes) == (False, DEFAULT_BYTES)
+        task.refuse(copier)
+        assert (copier.packer.limit.is_known, copier.packer.limit.max_plain_bytes) == (False, DEFAULT_BYTES)
         await task.settle()
 
     played(story)
-    limit = lane.packer.limit
+    limit = copier.packer.limit
     assert (20_000, 20_000, "uncompressed") == (
         limit.max_batch_bytes,
         limit.max_plain_bytes,
@@ -126,12 +126,12 @@ def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
 
 def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topics) -> None:
     """They were packed by the same limit: one guess, one request."""
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
 
     async def story(task: Task) -> None:
         for _ in range(5):
-            task.refuse(lane)
-        assert DEFAULT_BYTES == lane.packer.limit.max_plain_bytes
+            task.refuse(copier)
+        assert DEFAULT_BYTES == copier.packer.limit.max_plain_bytes
         await task.settle()
 
     played(story)
@@ -139,104 +139,104 @@ def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topi
 
 
 def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
-    lanes: list[Any] = [FakeLane() for _ in range(20)]
+    copiers: list[Any] = [FakeCopier() for _ in range(20)]
 
     async def story(task: Task) -> None:
-        for lane in lanes:
-            task.refuse(lane)
+        for copier in copiers:
+            task.refuse(copier)
         await task.settle()
 
     played(story)
     assert 1 == topics.asked
-    assert {20_000} == {lane.packer.limit.max_batch_bytes for lane in lanes}
+    assert {20_000} == {copier.packer.limit.max_batch_bytes for copier in copiers}
 
 
 @pytest.mark.usefixtures("topics")
 def test_settings_that_come_late_put_what_is_packed_in_doubt() -> None:
-    """The lane has gone on by the guess meanwhile."""
-    lane: Any = FakeLane()
+    """The copier has gone on by the guess meanwhile."""
+    copier: Any = FakeCopier()
 
     async def story(task: Task) -> None:
-        task.refuse(lane)
-        lane.state = CopierState.COPYING
+        task.refuse(copier)
+        copier.state = CopierState.COPYING
         await task.settle()
 
     played(story)
-    assert 2 == lane.doubts
+    assert 2 == copier.doubts
 
 
 def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: Topics) -> None:
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
     async def story(task: Task) -> None:
         for _ in range(4):
-            lane.state = CopierState.COPYING
-            task.refuse(lane)
+            copier.state = CopierState.COPYING
+            task.refuse(copier)
             await task.settle()
 
     played(story)
-    assert DEFAULT_BYTES // 8 == lane.packer.limit.max_plain_bytes
+    assert DEFAULT_BYTES // 8 == copier.packer.limit.max_plain_bytes
 
 
 def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics) -> None:
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
     async def story(task: Task) -> None:
-        task.refuse(lane, ALONE)
+        task.refuse(copier, ALONE)
         await task.settle()
 
     played(story)
-    assert isinstance(lane.error, RecordTooLargeError)
-    assert 40 == lane.error.offset
-    assert lane.packer.limit is UNLIMITED
+    assert isinstance(copier.error, RecordTooLargeError)
+    assert 40 == copier.error.offset
+    assert copier.packer.limit is UNLIMITED
 
 
 @pytest.mark.usefixtures("topics")
 def test_a_record_alone_is_packed_again_by_settings_that_are_news() -> None:
     """The packer then measures whether the target's own codec makes it small."""
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
 
     async def story(task: Task) -> None:
-        task.refuse(lane, ALONE)
+        task.refuse(copier, ALONE)
         await task.settle()
 
     played(story)
-    assert (None, 20_000) == (lane.error, lane.packer.limit.max_batch_bytes)
+    assert (None, 20_000) == (copier.error, copier.packer.limit.max_batch_bytes)
 
 
 def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -> None:
     """They were not the reason: perhaps the leader has others. New ones count again."""
-    lane: Any = FakeLane()
+    copier: Any = FakeCopier()
 
     async def story(task: Task) -> None:
-        task.refuse(lane)
+        task.refuse(copier)
         await task.settle()
-        lane.state = CopierState.COPYING
-        task.refuse(lane)
+        copier.state = CopierState.COPYING
+        task.refuse(copier)
         await task.settle()
-        assert (False, 10_000) == (lane.packer.limit.is_known, lane.packer.limit.max_plain_bytes)
+        assert (False, 10_000) == (copier.packer.limit.is_known, copier.packer.limit.max_plain_bytes)
         topics.settings["max.message.bytes"] = "5000"
-        await task.limits.read_settings(lane)
+        await task.limits.read_settings(copier)
 
     played(story)
-    assert (True, 5_000) == (lane.packer.limit.is_known, lane.packer.limit.max_batch_bytes)
+    assert (True, 5_000) == (copier.packer.limit.is_known, copier.packer.limit.max_batch_bytes)
 
 
 def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of limited topics are read again from time to time; a lane that has left is not looked after."""
+    """Settings of limited topics are read again from time to time; a copier that has left is not looked after."""
     monkeypatch.setattr(partition_errors, "WATCH_S", 0.001)
-    lane: Any = FakeLane()
-    gone: Any = FakeLane("east.gone")
+    copier: Any = FakeCopier()
+    gone: Any = FakeCopier("east.gone")
 
     async def story(task: Task) -> None:
-        task.refuse(lane)
+        task.refuse(copier)
         task.refuse(gone)
-        await task.until(lambda: lane.packer.limit.is_known and gone.packer.limit.is_known)
+        await task.until(lambda: copier.packer.limit.is_known and gone.packer.limit.is_known)
         gone.state = CopierState.LEAVING
         topics.settings["max.message.bytes"] = "100000"
-        await task.until(lambda: bool(lane.packer.limit.max_batch_bytes == 100_000))
+        await task.until(lambda: bool(copier.packer.limit.max_batch_bytes == 100_000))
 
     played(story)
     assert 20_000 == gone.packer.limit.max_batch_bytes

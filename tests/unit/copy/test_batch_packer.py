@@ -44,7 +44,7 @@ def packer_of(batches, *, max_bytes=1 << 20, codecs_allowed=None):
 
 
 def packed(packer, stream):
-    """Everything the packer gives, taken by the stream as a lane would."""
+    """Everything the packer gives, taken by the stream as a copier would."""
     found = []
     while (one := packer.next(stream)) is not None:
         data, span = one
@@ -337,7 +337,7 @@ def test_a_batch_that_cannot_be_taken_apart_stops_no_other():
 
 
 def test_a_corrupt_batch_is_met_again_after_what_comes_before_is_through():
-    """The lane asks again when nothing is in flight any more: the refusal must not have eaten it."""
+    """The copier asks again when nothing is in flight any more: the refusal must not have eaten it."""
     packer, stream = packer_of([corrupt(batch_of(small(2)))]), stream_at(0)
     packer.verifies = True
 

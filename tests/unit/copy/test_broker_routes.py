@@ -1,4 +1,4 @@
-"""Lanes are served by the brokers that lead their partitions, whichever response reports a new leader."""
+"""Partitions are served by the brokers that lead them, whichever response reports a new leader."""
 
 import asyncio
 import contextlib
@@ -59,9 +59,9 @@ class Leading:
 
 
 class Served(SimpleNamespace):
-    """What the wiring sees of a lane."""
+    """What the wiring sees of a copier."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a lane is one, whatever it holds
+    def __hash__(self) -> int:  # type: ignore[override]  # a copier is one, whatever it holds
         return id(self)
 
     def read_by(self, reader: Any) -> None:
@@ -72,7 +72,7 @@ class Served(SimpleNamespace):
         self.doubt()
 
 
-def lane(doubts: list[int] | None = None) -> Any:
+def copier(doubts: list[int] | None = None) -> Any:
     return Served(
         topic="t",
         partition=0,
@@ -93,7 +93,7 @@ def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_
     None
 ):
     """Right after its death it is still named the leader; the next failure to connect finds its successor."""
-    served = lane()
+    served = copier()
 
     async def main() -> None:
         source: Any = Leading("t", 1)
@@ -118,7 +118,7 @@ def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_
 def test_a_leader_that_was_elected_again_is_asked_again() -> None:
     """On the same connection: it may have come back with less than it had."""
     doubts: list[int] = []
-    served = lane(doubts)
+    served = copier(doubts)
 
     async def main() -> None:
         target: Any = Leading("east.t", 1)

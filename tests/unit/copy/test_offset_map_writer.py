@@ -16,7 +16,7 @@ from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 from tests.unit.copy.test_batch_packer import WHEN
 from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
-from tests.unit.copy.test_partition_copier import STEPS, disturb, new_copier
+from tests.unit.copy.test_partition_copier import STEPS, disturb, new_rig
 
 REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
 BOUND_S = 300.0
@@ -74,25 +74,25 @@ def syncing_to(topic, errors=None, *, syncs=None):
 
 def settled_copy(topic, *, errors=None):
     """A copier that has copied all of a source undisturbed, and a writer that received its pairs."""
-    copier = new_copier(1)
-    copier.use_syncs(syncing_to(topic, errors))
-    copier.settle()
-    return copier, copier.syncs
+    rig = new_rig(1)
+    rig.use_syncs(syncing_to(topic, errors))
+    rig.settle()
+    return rig, rig.syncs
 
 
 @in_loop
 async def test_a_map_is_written_when_it_begins_when_positions_are_and_at_the_end():
     topic = MapTopic()
-    copier, syncing = settled_copy(topic)
+    rig, syncing = settled_copy(topic)
     job = asyncio.create_task(syncing.run())
     await topic.until(lambda: topic.maps)
-    end, count = copier.source.end, copier.source.end - 100
+    end, count = rig.source.end, rig.source.end - 100
     assert topic.maps[ORDERS].runs == (Run(100, 0, end, count, count),)
-    assert copier.lane.stream is not None
-    ordinal = copier.lane.stream.delivered.ordinal
-    syncing.delivered(copier.lane, span(end, 5)._replace(first=ordinal + 1), count)
-    copier.lane.stream.delivered = OffsetPair(end + 4, ordinal + 5, count + 4)
-    syncing.promote([copier.lane])
+    assert rig.copier.stream is not None
+    ordinal = rig.copier.stream.delivered.ordinal
+    syncing.delivered(rig.copier, span(end, 5)._replace(first=ordinal + 1), count)
+    rig.copier.stream.delivered = OffsetPair(end + 4, ordinal + 5, count + 4)
+    syncing.promote([rig.copier])
     await topic.until(lambda: topic.maps[ORDERS].upstream_end == end + 5)
     job.cancel()
     await asyncio.gather(job, return_exceptions=True)
@@ -100,31 +100,31 @@ async def test_a_map_is_written_when_it_begins_when_positions_are_and_at_the_end
     count += 5
     assert topic.maps[ORDERS].runs == (Run(100, 0, 100 + count, count, count),)
     writes = topic.writes
-    syncing.promote([copier.lane])
-    await syncing.leave([copier.lane])
+    syncing.promote([rig.copier])
+    await syncing.leave([rig.copier])
     assert topic.writes == writes, "what has not changed is not written again"
 
 
 @in_loop
 async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is_found():
     topic = MapTopic()
-    copier, syncing = settled_copy(topic)
-    await syncing.leave([copier.lane])
+    rig, syncing = settled_copy(topic)
+    await syncing.leave([rig.copier])
     before = topic.maps[ORDERS]
-    end, target_end = copier.source.end, copier.source.end - 100
+    end, target_end = rig.source.end, rig.source.end - 100
 
     # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
-    assert copier.lane.stream is not None
-    ordinal = copier.lane.stream.delivered.ordinal + 40
+    assert rig.copier.stream is not None
+    ordinal = rig.copier.stream.delivered.ordinal + 40
     syncing.aligned(
-        copier.lane,
-        copier.lane.writing.map_stream,
+        rig.copier,
+        rig.copier.writing.map_stream,
         OffsetPair(end + 39, ordinal, target_end + 39),
         was_cut_off=True,
     )
-    syncing.delivered(copier.lane, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
-    copier.lane.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
-    await syncing.leave([copier.lane])
+    syncing.delivered(rig.copier, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
+    rig.copier.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
+    await syncing.leave([rig.copier])
 
     assert before.place(end) == MappedOffset(target_end, target_end)
     assert topic.maps[ORDERS].runs == (Run(100, 0, end + 45, target_end + 45, target_end + 45),)
@@ -133,12 +133,12 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
 @in_loop
 async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
     topic = MapTopic()
-    copier, _ = settled_copy(topic)
-    lane, end = copier.lane, copier.source.end
-    assert lane.stream is not None
+    rig, _ = settled_copy(topic)
+    copier, end = rig.copier, rig.source.end
+    assert copier.stream is not None
     syncing = syncing_to(topic)
-    syncing.aligned(lane, lane.writing.map_stream, lane.stream.delivered, was_cut_off=True)
-    await syncing.leave([lane])
+    syncing.aligned(copier, copier.writing.map_stream, copier.stream.delivered, was_cut_off=True)
+    await syncing.leave([copier])
 
     assert topic.maps[ORDERS].place(end) == MappedOffset(end - 100, end - 100)
     assert topic.maps[ORDERS].place(end - 1) is None
@@ -149,14 +149,14 @@ async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_
     topic = MapTopic()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
-    copier, syncing = settled_copy(topic, errors=errors)
+    rig, syncing = settled_copy(topic, errors=errors)
     job = asyncio.create_task(syncing.run())
-    syncing.promote([copier.lane])
+    syncing.promote([rig.copier])
     await topic.until(lambda: topic.reads > 3)
     (warning,) = syncing.warnings
     assert not topic.writes
     topic.error = None
-    syncing.promote([copier.lane])
+    syncing.promote([rig.copier])
     await topic.until(lambda: topic.maps)
     await topic.until(lambda: not syncing.warnings) if syncing.warnings else None
     job.cancel()
@@ -171,17 +171,17 @@ async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_
 @given(st.integers(0, 2**32), st.booleans())
 def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, strangers):
     """Refusals, lost answers, kills, leaders that forget, records of others in between."""
-    copier, topic = new_copier(seed), MapTopic()
-    source, leader = copier.source, copier.leader
-    copier.use_syncs(syncing_to(topic))
+    rig, topic = new_rig(seed), MapTopic()
+    source, leader = rig.source, rig.leader
+    rig.use_syncs(syncing_to(topic))
     for step in range(STEPS):
-        disturb(copier, strangers=strangers)
+        disturb(rig, strangers=strangers)
         if step % 20 == 19:
-            asyncio.run(copier.syncs.leave([copier.lane]))  # the next one begins with what it has written
-            copier.use_syncs(syncing_to(topic))
-            copier.kill()
-    copier.settle()
-    asyncio.run(copier.syncs.leave([copier.lane]))
+            asyncio.run(rig.syncs.leave([rig.copier]))  # the next one begins with what it has written
+            rig.use_syncs(syncing_to(topic))
+            rig.kill()
+    rig.settle()
+    asyncio.run(rig.syncs.leave([rig.copier]))
 
     offsets = iter(range(100, source.end))
     lies = {next(offsets): record.offset for record in leader.ours()}
@@ -198,23 +198,23 @@ def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed,
 async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not_taken_for_others():
     """Its last writer died before it could write the map anew, and readers of offset syncs are told as well."""
     topic = MapTopic()
-    copier, syncing = settled_copy(topic)
-    lane = copier.lane
-    await syncing.leave([lane])
+    rig, syncing = settled_copy(topic)
+    copier = rig.copier
+    await syncing.leave([copier])
     before = topic.maps[ORDERS]
-    assert lane.stream is not None
-    newest = lane.stream.delivered
+    assert copier.stream is not None
+    newest = copier.stream.delivered
     syncs = SyncsTopic()
     syncing = syncing_to(topic, syncs=syncs)
-    topic.lost_from[lane.target] = before.runs[-1].downstream + 10
-    lane.target_epoch = 7
+    topic.lost_from[copier.target] = before.runs[-1].downstream + 10
+    copier.target_epoch = 7
     syncing.aligned(
-        lane,
-        lane.writing.map_stream,
+        copier,
+        copier.writing.map_stream,
         newest._replace(target_offset=newest.target_offset + 5),
         was_cut_off=True,
     )
-    await syncing.leave([lane])
+    await syncing.leave([copier])
 
     known = topic.maps[ORDERS]
     assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
@@ -226,20 +226,20 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
 @in_loop
 async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_know_of_it():
     topic, syncs = MapTopic(), SyncsTopic()
-    copier, syncing = settled_copy(topic)
-    lane = copier.lane
-    await syncing.leave([lane])
-    assert lane.stream is not None
+    rig, syncing = settled_copy(topic)
+    copier = rig.copier
+    await syncing.leave([copier])
+    assert copier.stream is not None
     syncing = syncing_to(topic, syncs=syncs)
-    topic.lost_from[lane.target] = 10
-    lane.target_epoch = 7
+    topic.lost_from[copier.target] = 10
+    copier.target_epoch = 7
     syncs.error = REFUSED
     writes = topic.writes
-    syncing.aligned(lane, lane.writing.map_stream, lane.stream.delivered, was_cut_off=True)
+    syncing.aligned(copier, copier.writing.map_stream, copier.stream.delivered, was_cut_off=True)
     job = asyncio.create_task(syncing.run())
-    syncing.promote([lane])
+    syncing.promote([copier])
     await syncs.until(lambda: syncs.attempts)
-    syncing.promote([lane])
+    syncing.promote([copier])
     await topic.until(lambda: topic.writes > writes)
     unknown = topic.maps[ORDERS].leader_epoch
     syncs.error = None

@@ -17,7 +17,7 @@ from mirrorflow_replicator.copy import offset_sync_writer as module
 from mirrorflow_replicator.copy.offset_sync_writer import SYNCS_PER_WRITE_MAX, OffsetSyncWriter
 from tests.unit.copy.stubs import MAP_STREAM
 from tests.unit.copy.test_batch_packer import WHEN
-from tests.unit.copy.test_partition_copier import STEPS, disturb, new_copier
+from tests.unit.copy.test_partition_copier import STEPS, disturb, new_rig
 
 BOUND_S = 300.0
 
@@ -69,7 +69,7 @@ class SyncsTopic:
 
 
 class Partition:
-    """What a lane is to `OffsetSyncWriter`."""
+    """What a copier is to `OffsetSyncWriter`."""
 
     def __init__(self, number=0):
         self.topic, self.partition = self.source = TopicPartition("orders", number)
@@ -107,12 +107,12 @@ def _quick(monkeypatch):
 
 @in_loop
 async def test_what_is_due_is_written_and_what_is_not_waits_for_the_flush():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     async with Run(syncing_to(topic)) as syncing:
-        syncing.delivered(lane, span(0, 1), 7)
+        syncing.delivered(copier, span(0, 1), 7)
         await topic.until(lambda: topic.syncs == [(0, 7)])
-        syncing.delivered(lane, span(1, 5), 8)
-        syncing.promote([lane])
+        syncing.delivered(copier, span(1, 5), 8)
+        syncing.promote([copier])
         await topic.until(lambda: topic.syncs == [(0, 7), (5, 12)])
 
     assert syncing.written == 2
@@ -121,9 +121,9 @@ async def test_what_is_due_is_written_and_what_is_not_waits_for_the_flush():
 
 @in_loop
 async def test_records_with_gaps_are_synced_by_their_own_offsets():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     async with Run(syncing_to(topic)) as syncing:
-        syncing.delivered(lane, span(3, 4, [3, 4, 9, 11]), 0)
+        syncing.delivered(copier, span(3, 4, [3, 4, 9, 11]), 0)
         await topic.until(lambda: topic.syncs)
 
     assert topic.syncs == [(3, 0), (9, 2), (11, 3)]
@@ -131,12 +131,12 @@ async def test_records_with_gaps_are_synced_by_their_own_offsets():
 
 @in_loop
 async def test_a_topic_that_refuses_is_reported_counted_and_tried_again_and_nothing_is_lost_when_it_is_mended():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
     async with Run(OffsetSyncWriter(topic, lag_max=0, errors=errors, now_ms=lambda: WHEN)) as syncing:
         for at in range(500):
-            syncing.delivered(lane, span(at, 1), at)
+            syncing.delivered(copier, span(at, 1), at)
         await topic.until(lambda: topic.attempts > 3)
         (warning,) = syncing.warnings
         counted = errors["NotAuthorized"]
@@ -165,43 +165,43 @@ async def test_a_request_holds_a_bounded_number_of_syncs():
 
 @in_loop
 async def test_a_partition_that_leaves_is_written_to_the_end_first():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     syncing = syncing_to(topic)
-    syncing.delivered(lane, span(0, 50), 0)
+    syncing.delivered(copier, span(0, 50), 0)
 
-    await syncing.leave([lane])
+    await syncing.leave([copier])
 
     assert topic.syncs == [(0, 0), (49, 49)]
-    syncing.promote([lane])
-    await syncing.leave([lane])
+    syncing.promote([copier])
+    await syncing.leave([copier])
     assert len(topic.requests) == 1, "it is forgotten"
 
 
 @in_loop
 async def test_a_partition_leaves_at_once_where_nothing_can_be_written():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     topic.error = REFUSED
     async with Run(syncing_to(topic)) as syncing:
-        syncing.delivered(lane, span(0, 50), 0)
+        syncing.delivered(copier, span(0, 50), 0)
         await topic.until(lambda: topic.attempts and syncing.warnings)
         attempts = topic.attempts
-        await syncing.leave([lane])
+        await syncing.leave([copier])
 
     assert attempts == topic.attempts
 
 
 @in_loop
 async def test_the_place_before_the_first_record_is_no_pair():
-    topic, lane = SyncsTopic(), Partition()
+    topic, copier = SyncsTopic(), Partition()
     syncing = syncing_to(topic)
 
     syncing.aligned(
-        lane, MAP_STREAM, OffsetPair(source_offset=99, ordinal=-1, target_offset=7), was_cut_off=True
+        copier, MAP_STREAM, OffsetPair(source_offset=99, ordinal=-1, target_offset=7), was_cut_off=True
     )
     syncing.aligned(
-        lane, MAP_STREAM, OffsetPair(source_offset=100, ordinal=0, target_offset=-1), was_cut_off=True
+        copier, MAP_STREAM, OffsetPair(source_offset=100, ordinal=0, target_offset=-1), was_cut_off=True
     )
-    await syncing.leave([lane])
+    await syncing.leave([copier])
 
     assert not topic.requests
 
@@ -210,12 +210,12 @@ async def test_the_place_before_the_first_record_is_no_pair():
 async def test_the_last_sync_of_a_writer_that_has_not_left_is_written_again():
     """One that has left has written it, and its position may lie behind markers that follow the record."""
     for was_cut_off in (True, False):
-        topic, lane = SyncsTopic(), Partition()
+        topic, copier = SyncsTopic(), Partition()
         syncing = syncing_to(topic)
 
         pair = OffsetPair(source_offset=99, ordinal=9, target_offset=49)
-        syncing.aligned(lane, MAP_STREAM, pair, was_cut_off=was_cut_off)
-        await syncing.leave([lane])
+        syncing.aligned(copier, MAP_STREAM, pair, was_cut_off=was_cut_off)
+        await syncing.leave([copier])
 
         assert topic.syncs == ([(99, 49)] if was_cut_off else [])
 
@@ -225,17 +225,17 @@ def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a
     seed, strangers, lag_max
 ):
     """Refusals, lost answers, kills, leaders that forget, records of others in between."""
-    copier, topic = new_copier(seed), SyncsTopic()
-    source, leader = copier.source, copier.leader
-    copier.use_syncs(syncing_to(topic, lag_max))
+    rig, topic = new_rig(seed), SyncsTopic()
+    source, leader = rig.source, rig.leader
+    rig.use_syncs(syncing_to(topic, lag_max))
     for step in range(STEPS):
-        disturb(copier, strangers=strangers)
+        disturb(rig, strangers=strangers)
         if step % 20 == 19:
-            asyncio.run(copier.syncs.leave([copier.lane]))
-            copier.use_syncs(syncing_to(topic, lag_max))
-            copier.kill()
-    copier.settle()
-    asyncio.run(copier.syncs.leave([copier.lane]))
+            asyncio.run(rig.syncs.leave([rig.copier]))
+            rig.use_syncs(syncing_to(topic, lag_max))
+            rig.kill()
+    rig.settle()
+    asyncio.run(rig.syncs.leave([rig.copier]))
 
     offsets = iter(range(100, source.end))
     lies = {next(offsets): record.offset for record in leader.ours()}

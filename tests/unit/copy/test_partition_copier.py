@@ -110,7 +110,7 @@ class Copier:
 
     partition_bytes = 1 << 20
     is_connected = True
-    lane: PartitionCopier
+    copier: PartitionCopier
 
     def __init__(self, source, leader, chance, now_ms, *, unfenced_why=""):
         self.source, self.leader, self.chance, self.now_ms = source, leader, chance, now_ms
@@ -131,7 +131,7 @@ class Copier:
         self.starts += 1
         self.why_over = ""
         self.is_doubtful = False
-        earlier = getattr(self, "lane", None)
+        earlier = getattr(self, "copier", None)
         metadata = SimpleNamespace(
             topic_id={"orders": "s", "east.orders": "t"}.get, leader_epoch=lambda *_: self.leader.epoch
         )
@@ -155,11 +155,11 @@ class Copier:
             syncs=self.syncs,
             unfenced_why=self.unfenced_why,
         )
-        self.lane = PartitionCopier(ORDERS, RenameRule(name="east.orders"), around)
+        self.copier = PartitionCopier(ORDERS, RenameRule(name="east.orders"), around)
         if earlier is not None:
-            self.lane.inherit(earlier)
-        self.lane.reader = self  # type: ignore[assignment]  # what a copier needs of it
-        self.lane.pipe = self  # type: ignore[assignment]
+            self.copier.inherit(earlier)
+        self.copier.reader = self  # type: ignore[assignment]  # what a copier needs of it
+        self.copier.pipe = self  # type: ignore[assignment]
         settings: Any = SimpleNamespace(on_source_loss=LossPolicy.FAIL)
         self.resumer = WriterResumer(
             source=cluster,
@@ -170,7 +170,7 @@ class Copier:
             stamped=around.stamped,
             end_task=self.end_start,
         )
-        self.lane.connected()
+        self.copier.connected()
 
     def _start(self):
         if self.unfenced_why:
@@ -224,16 +224,16 @@ class Copier:
 
     # -- what the copier and its writer call
 
-    def ready(self, lane):
+    def ready(self, copier):
         """The pipe's."""
 
     def changed(self, topic, partition):
         """The reader's."""
 
-    def doubtful(self, lane):
+    def doubtful(self, copier):
         self.is_doubtful = True
 
-    def unexpected(self, lane, *why):
+    def unexpected(self, copier, *why):
         raise AssertionError(why)
 
     async def begin_transaction(self, producer, positions):
@@ -263,16 +263,16 @@ class Copier:
     @property
     def writing(self):
         """The writer of the copier, which has begun."""
-        assert self.lane.writing is not None
-        return self.lane.writing
+        assert self.copier.writing is not None
+        return self.copier.writing
 
     @property
     def is_done(self):
-        stream = self.lane.stream
+        stream = self.copier.stream
         return (
             not self.why_over
             and stream is not None
-            and self.lane.state is CopierState.COPYING
+            and self.copier.state is CopierState.COPYING
             and stream.delivered.source_offset == self.source.end - 1
         )
 
@@ -283,25 +283,25 @@ class Copier:
             self.begin()
         elif self.is_doubtful:
             self.is_doubtful = False
-            self.resumer._serve(self.lane)
+            self.resumer._serve(self.copier)
 
     def use_syncs(self, syncs):
         """Pass what is delivered to *syncs*, also in later starts."""
-        self.syncs = self.lane.around.syncs = syncs
+        self.syncs = self.copier.around.syncs = syncs
 
     def wait(self, hours):
         self.now_ms += hours * 3_600_000
-        self.lane.around.look_at_clock()
+        self.copier.around.look_at_clock()
 
     def fetch(self):
-        at = self.lane.wanted()
+        at = self.copier.wanted()
         if at is not None and at.offset < self.source.end:
-            self.lane.fetched(self.source.answer(at.offset, self.chance), at.offset)
+            self.copier.fetched(self.source.answer(at.offset, self.chance), at.offset)
 
     def send(self):
         if self.why_over:
             return
-        data = None if self.lane.writing is None else self.lane.writing.next_batch()
+        data = None if self.copier.writing is None else self.copier.writing.next_batch()
         if data is not None:
             self.flying.append(bytes(data))
 
@@ -315,28 +315,28 @@ class Copier:
 
     def commit(self):
         """Store the position: in a transaction with the records that are written in it, if any."""
-        if self.why_over or self.lane.writing is None:
+        if self.why_over or self.copier.writing is None:
             return
         if self.unfenced_why:
-            run(self.writer.store([self.lane], left=False))
+            run(self.writer.store([self.copier], left=False))
             return
         if self.writer._members:
             self.writing.hold()
             while self.flying:
                 self.answer()
-        run(self.writer.store([self.lane], left=False))
+        run(self.writer.store([self.copier], left=False))
         if not self.why_over:
             run(self.writer._commit())
 
     def join(self):
         """Take the partition into the transaction, if it has records for it."""
-        lane = self.lane
-        if self.unfenced_why or self.why_over or lane.state is not CopierState.COPYING:
+        copier = self.copier
+        if self.unfenced_why or self.why_over or copier.state is not CopierState.COPYING:
             return
-        if self.writer._wanted.pop(lane.writing, lane) is None:
+        if self.writer._wanted.pop(copier.writing, copier) is None:
             producer = self.writer._producers.transactional
             self.leader.in_transaction[producer.producer_id] = producer.epoch
-            self.writer._admit({lane.writing: lane.doubts}, {lane.target: 0})
+            self.writer._admit({copier.writing: copier.doubts}, {copier.target: 0})
 
     def cut(self):
         """The connection breaks: some of what was sent arrives, now or later, and no answer does."""
@@ -344,12 +344,12 @@ class Copier:
             self.leader.append(self.flying.popleft())
         self.late += self.flying
         self.flying.clear()
-        for _ in range(len(self.lane.stream.in_flight) if self.lane.stream else 0):
+        for _ in range(len(self.copier.stream.in_flight) if self.copier.stream else 0):
             self.writing.lost()
 
     def reconnect(self):
         self.cut()
-        self.lane.connected()
+        self.copier.connected()
 
     def kill(self):
         """The process is killed, and another one takes the task over."""
@@ -369,44 +369,44 @@ class Copier:
                 self.commit()
                 return
         raise AssertionError(
-            f"{self.lane.state} at {self.lane.stream and self.lane.stream.delivered} of {self.source.end}"
+            f"{self.copier.state} at {self.copier.stream and self.copier.stream.delivered} of {self.source.end}"
         )
 
 
-def disturb(copier, *, strangers=False):
+def disturb(rig, *, strangers=False):
     """One thing that happens."""
-    chance, leader = copier.chance, copier.leader
+    chance, leader = rig.chance, rig.leader
     what = chance.random()
     if what < 0.86:
         steps = (
-            copier.ask,
-            copier.fetch,
-            copier.join,
-            copier.send,
-            copier.send,
-            copier.answer,
-            copier.answer,
+            rig.ask,
+            rig.fetch,
+            rig.join,
+            rig.send,
+            rig.send,
+            rig.answer,
+            rig.answer,
         )
         chance.choice(steps)()
     elif what < 0.9:
-        copier.commit()
+        rig.commit()
     elif what < 0.92:
-        copier.reconnect()
+        rig.reconnect()
     elif what < 0.94:
-        copier.kill()
+        rig.kill()
     elif what < 0.96:
-        copier.answer(may_refuse=True)
+        rig.answer(may_refuse=True)
     elif what < 0.97:
-        copier.arrive_late()
+        rig.arrive_late()
     elif what < 0.99 and strangers:
         leader.append_foreign()
     else:
-        copier.reconnect()
-        copier.late.clear()
+        rig.reconnect()
+        rig.late.clear()
         leader.move()
 
 
-def new_copier(seed, *, now_ms=WHEN, unfenced_why="", **of_source):
+def new_rig(seed, *, now_ms=WHEN, unfenced_why="", **of_source):
     chance = random.Random(seed)
     source = Source(chance, **of_source)
     return Copier(source, Leader(), chance, now_ms, unfenced_why=unfenced_why)
@@ -414,12 +414,12 @@ def new_copier(seed, *, now_ms=WHEN, unfenced_why="", **of_source):
 
 def disturbed(seed, *, strangers=False, **kind):
     """A copier that has copied its source, whatever has happened."""
-    copier = new_copier(seed, **kind)
+    rig = new_rig(seed, **kind)
     for _ in range(STEPS):
-        disturb(copier, strangers=strangers)
-    copier.reconnect()
-    copier.settle()
-    return copier
+        disturb(rig, strangers=strangers)
+    rig.reconnect()
+    rig.settle()
+    return rig
 
 
 def copied(leader):
@@ -431,67 +431,67 @@ def copied(leader):
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 def test_each_record_is_copied_once(seed, strangers, has_gaps):
     """Refusals, broken connections, kills, late arrivals, leaders that forget, and records of others in between."""
-    copier = disturbed(seed, strangers=strangers, has_gaps=has_gaps)
+    rig = disturbed(seed, strangers=strangers, has_gaps=has_gaps)
 
-    assert copied(copier.leader) == copier.source.records
+    assert copied(rig.leader) == rig.source.records
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from((100, 200, 100_000_000)))
 def test_each_old_record_is_copied_once(seed, strangers, age_ms):
     """All of them are old, or those before some offset."""
-    copier = disturbed(seed, now_ms=WHEN + HALF_DAY_MS + age_ms, strangers=strangers)
+    rig = disturbed(seed, now_ms=WHEN + HALF_DAY_MS + age_ms, strangers=strangers)
 
-    assert copied(copier.leader) == copier.source.records
+    assert copied(rig.leader) == rig.source.records
 
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_the_stored_position_is_the_end_of_what_was_copied(seed, has_gaps):
-    copier = disturbed(seed, has_gaps=has_gaps)
+    rig = disturbed(seed, has_gaps=has_gaps)
 
-    assert copier.position is not None
-    assert copier.position.next_source_offset == copier.source.end
+    assert rig.position is not None
+    assert rig.position.next_source_offset == rig.source.end
 
 
 @given(st.integers(0, 2**32))
 def test_each_acknowledged_record_is_counted_once(seed):
     """Also where batches are refused, while their task does not start again."""
-    copier = new_copier(seed)
-    steps = (copier.ask, copier.fetch, copier.send, copier.send, copier.answer, copier.commit)
+    rig = new_rig(seed)
+    steps = (rig.ask, rig.fetch, rig.send, rig.send, rig.answer, rig.commit)
     for _ in range(STEPS):
-        copier.chance.choice(steps)()
-        if not copier.chance.randrange(9):
-            copier.answer(may_refuse=True)
-    copier.settle()
+        rig.chance.choice(steps)()
+        if not rig.chance.randrange(9):
+            rig.answer(may_refuse=True)
+    rig.settle()
 
-    assert copied(copier.leader) == copier.source.records
-    assert copier.starts > 1 or copier.lane.records == len(copier.source.records)
+    assert copied(rig.leader) == rig.source.records
+    assert rig.starts > 1 or rig.copier.records == len(rig.source.records)
 
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_all_buffers_are_given_back(seed, strangers):
     """What a copier forgets in doubt must not count against the memory of its task."""
-    copier = disturbed(seed, strangers=strangers)
+    rig = disturbed(seed, strangers=strangers)
 
-    assert (copier.lane.packer.queued_bytes, copier.lane.around.buffered_bytes) == (0, 0)
+    assert (rig.copier.packer.queued_bytes, rig.copier.around.buffered_bytes) == (0, 0)
 
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_where_nothing_is_fenced_each_record_is_copied_at_least_once(seed, has_gaps):
     """What was written behind the stored position is written again."""
-    copier = disturbed(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
+    rig = disturbed(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
 
-    assert list(dict.fromkeys(copied(copier.leader))) == copier.source.records
+    assert list(dict.fromkeys(copied(rig.leader))) == rig.source.records
 
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_where_nothing_is_fenced_all_batches_are_plain(seed, has_gaps):
     """Also old records, and those behind gaps: no position in a transaction has to precede them."""
-    copier = new_copier(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
-    copier.settle()
+    rig = new_rig(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
+    rig.settle()
 
-    assert copied(copier.leader) == copier.source.records
-    assert not any(batch.is_transactional for batch in copier.leader.log)
-    report = partition_report(copier.lane)
+    assert copied(rig.leader) == rig.source.records
+    assert not any(batch.is_transactional for batch in rig.leader.log)
+    report = partition_report(rig.copier)
     assert (report.guarantee, report.guarantee_reason) == (Guarantee.AT_LEAST_ONCE, UNFENCED)
 
 
@@ -500,62 +500,62 @@ LARGE = b"%d" + b"x" * 5_000  # batches of such records are not merged
 
 def begun(*, in_flight=0):
     """A copier with one acknowledged batch, and some in flight."""
-    copier = new_copier(1, value=LARGE)
-    for step in (copier.ask, copier.fetch, copier.send, copier.commit, copier.send, copier.answer):
+    rig = new_rig(1, value=LARGE)
+    for step in (rig.ask, rig.fetch, rig.send, rig.commit, rig.send, rig.answer):
         step()
-    while len(copier.flying) < in_flight:
-        copier.fetch()
-        copier.send()
-    return copier
+    while len(rig.flying) < in_flight:
+        rig.fetch()
+        rig.send()
+    return rig
 
 
 def test_a_new_connection_without_anything_in_flight_continues_in_the_same_start():
-    copier = begun()
-    copier.reconnect()
-    copier.settle()
+    rig = begun()
+    rig.reconnect()
+    rig.settle()
 
-    assert copier.starts == 1
+    assert rig.starts == 1
 
 
 def test_a_refusal_that_appended_nothing_continues_in_the_same_start():
-    copier = begun(in_flight=2)
-    copier.answer(may_refuse=True)
-    copier.settle()
+    rig = begun(in_flight=2)
+    rig.answer(may_refuse=True)
+    rig.settle()
 
-    assert copier.starts == 1
-
-
-def lose_answers(copier):
-    copier.reconnect()
-    copier.ask()
+    assert rig.starts == 1
 
 
-def append_and_refuse(copier):
-    copier.leader.append(copier.flying.popleft())
-    copier.writing.refused(20, "")
+def lose_answers(rig):
+    rig.reconnect()
+    rig.ask()
 
 
-def repeat(copier):
+def append_and_refuse(rig):
+    rig.leader.append(rig.flying.popleft())
+    rig.writing.refused(20, "")
+
+
+def repeat(rig):
     """The leader had a batch with these numbers already: another producer has written it."""
-    copier.leader.append(copier.flying[0])
-    copier.answer()
-    copier.answer()
-    copier.ask()
+    rig.leader.append(rig.flying[0])
+    rig.answer()
+    rig.answer()
+    rig.ask()
 
 
-def expect_another_number(copier):
-    copier.leader._producers[copier.lane.packer.producer.producer_id].recent.clear()
-    copier.answer()
-    copier.answer()
-    copier.ask()
+def expect_another_number(rig):
+    rig.leader._producers[rig.copier.packer.producer.producer_id].recent.clear()
+    rig.answer()
+    rig.answer()
+    rig.ask()
 
 
-def move(copier):
-    while copier.flying:
-        copier.answer()
-    copier.leader.move()
-    copier.reconnect()
-    copier.ask()
+def move(rig):
+    while rig.flying:
+        rig.answer()
+    rig.leader.move()
+    rig.reconnect()
+    rig.ask()
 
 
 @pytest.mark.parametrize(
@@ -570,25 +570,25 @@ def move(copier):
 )
 def test_the_start_ends_where_it_is_not_known_what_the_target_has(happens, why):
     """The next one finds it in the log."""
-    copier = begun(in_flight=2)
-    happens(copier)
+    rig = begun(in_flight=2)
+    happens(rig)
 
-    assert why in copier.why_over
-    copier.settle()
-    assert copier.starts == 2
+    assert why in rig.why_over
+    rig.settle()
+    assert rig.starts == 2
 
 
 def test_nothing_is_committed_after_an_election_that_the_metadata_does_not_show():
     """A position with the epoch before would look as if the target had lost what was written since."""
-    copier = begun()
-    copier.writer._target.metadata.leader_epoch = lambda *_: 0
-    copier.leader.move()
-    for step in (copier.send, copier.answer, copier.commit):
+    rig = begun()
+    rig.writer._target.metadata.leader_epoch = lambda *_: 0
+    rig.leader.move()
+    for step in (rig.send, rig.answer, rig.commit):
         step()
 
-    assert "has another leader" in copier.why_over
-    copier.settle()
-    assert copier.starts == 2
+    assert "has another leader" in rig.why_over
+    rig.settle()
+    assert rig.starts == 2
 
 
 def test_the_first_batch_of_a_form_is_alone_in_flight():
@@ -600,26 +600,26 @@ def test_the_first_batch_of_a_form_is_alone_in_flight():
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start():
-    copier = begun(in_flight=2)
-    writing, counted = copier.writing, copier.lane.records
+    rig = begun(in_flight=2)
+    writing, counted = rig.writing, rig.copier.records
     writing.refused(NOT_ENOUGH_REPLICAS, "")
     writing.acknowledged(writing.stream.delivered.target_offset + 1, -1)
-    copier.ask()
+    rig.ask()
 
-    assert copier.lane.records == counted
-    assert "was not answered" in copier.why_over
+    assert rig.copier.records == counted
+    assert "was not answered" in rig.why_over
 
 
 def test_one_batch_is_in_flight_while_the_leader_may_not_remember_the_producer():
     """At the beginning, and after a pause for which a leader remembers no producer."""
-    copier = new_copier(1, value=LARGE)
-    copier.lane.around.stamped.add("east.orders")  # else the records would be old after the pause
+    rig = new_rig(1, value=LARGE)
+    rig.copier.around.stamped.add("east.orders")  # else the records would be old after the pause
     in_flight = []
     for hours in (0, 13):
-        copier.wait(hours)
-        for step in (copier.ask, copier.fetch, copier.send, copier.commit, copier.send, copier.send):
+        rig.wait(hours)
+        for step in (rig.ask, rig.fetch, rig.send, rig.commit, rig.send, rig.send):
             step()
-        in_flight.append(len(copier.flying))
-        copier.answer()
+        in_flight.append(len(rig.flying))
+        rig.answer()
 
     assert in_flight == [1, 1]

@@ -134,11 +134,11 @@ def test_a_refused_batch_names_its_offset_the_broker_s_words_and_the_ways_past(c
     assert "BatchRefused" == error.reason
 
 
-def refused_lane(*, records: tuple[int, ...]) -> Any:
-    """A lane with a batch whose *records* its target refuses."""
-    lane = begun_copier(context_at(0))
-    lane.refused_records = records
-    return lane
+def refused_copier(*, records: tuple[int, ...]) -> Any:
+    """A copier with a batch whose *records* its target refuses."""
+    copier = begun_copier(context_at(0))
+    copier.refused_records = records
+    return copier
 
 
 def span(count: int) -> Span:
@@ -152,20 +152,20 @@ def span(count: int) -> Span:
     ("records", "cut_at"), [((10, 11), 50), ((), 47)], ids=["as the broker names them", "by halving"]
 )
 def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
-    lane = refused_lane(records=records)
+    copier = refused_copier(records=records)
 
-    trouble().of_target(lane, 32, "", span(15))
+    trouble().of_target(copier, 32, "", span(15))
 
-    assert (lane.packer.cut_at, lane.error, lane.skip) == (cut_at, None, None)
+    assert (copier.packer.cut_at, copier.error, copier.skip) == (cut_at, None, None)
 
 
 def test_a_refused_record_stops_its_partition():
-    lane = refused_lane(records=(0, 1))
+    copier = refused_copier(records=(0, 1))
 
-    trouble().of_target(lane, 87, "no key", span(15))
+    trouble().of_target(copier, 87, "no key", span(15))
 
-    assert "the record at source offset 40" in str(lane.error)
-    assert lane.skip is None
+    assert "the record at source offset 40" in str(copier.error)
+    assert copier.skip is None
 
 
 @pytest.mark.parametrize(
@@ -178,48 +178,55 @@ def test_a_refused_record_stops_its_partition():
 )
 def test_refused_records_are_left_out_where_the_user_says_so(records, count, next_offset, what):
     """Those that follow each other, and with the last record of a batch the offsets passed over behind it."""
-    lane = refused_lane(records=records)
+    copier = refused_copier(records=records)
 
-    trouble(skips_refused=True).of_target(lane, 87, "no key", span(count))
+    trouble(skips_refused=True).of_target(copier, 87, "no key", span(count))
 
-    assert (lane.skip.ordinal, lane.skip.next_offset, lane.error) == (100, next_offset, None)
+    assert (copier.skip.ordinal, copier.skip.next_offset, copier.error) == (100, next_offset, None)
     assert (
         f"refuses {what} with INVALID_RECORD: no key; left out, as mirrorflow.refused.records=skip says"
-        in str(lane.skip.error)
+        in str(copier.skip.error)
     )
 
 
 def test_a_batch_in_flight_behind_a_refused_one_is_no_new_refusal():
     """It is sent again, at the place that it has then."""
-    lane = refused_lane(records=(0,))
-    lane.state = CopierState.ASKING
+    copier = refused_copier(records=(0,))
+    copier.state = CopierState.ASKING
 
-    trouble(skips_refused=True).of_target(lane, 87, "no key", span(15))
+    trouble(skips_refused=True).of_target(copier, 87, "no key", span(15))
 
-    assert (lane.packer.cut_at, lane.error, lane.skip) == (-1, None, None)
+    assert (copier.packer.cut_at, copier.error, copier.skip) == (-1, None, None)
 
 
-def test_a_refused_fetch_is_an_obstacle_of_its_lane():
+def test_a_refused_fetch_is_an_obstacle_of_its_copier():
     """Leaders are looked up and asked again; without a trace of it a partition that is refused for ever would look idle."""
     changed: list[Any] = []
-    lane = begun_copier(context_at(0, changed=changed.append))
+    copier = begun_copier(context_at(0, changed=changed.append))
     changed.clear()
     answer: Any = SimpleNamespace(diverging=None)
 
     for _ in range(2):
-        trouble().of_source(lane, 6, answer)
+        trouble().of_source(copier, 6, answer)
 
-    assert lane.obstacle == Obstacle(kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2)
-    assert changed == [lane, lane]
+    assert copier.obstacle == Obstacle(
+        kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2
+    )
+    assert changed == [copier, copier]
 
 
 def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
     """So that the loop is seen although the partition believed itself to be at the end, and becomes slower."""
-    lane = begun_copier(context_at(0))
+    copier = begun_copier(context_at(0))
     answer = FetchedPartition(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
 
     for _ in range(2):
-        trouble().of_source(lane, 0, answer)
+        trouble().of_source(copier, 0, answer)
 
-    assert lane.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
-    assert (lane.cursor.end_offset, lane.cursor.log_start, lane.refusals, lane.doubts) == (70, 5, 2, 2)
+    assert copier.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
+    assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.doubts) == (
+        70,
+        5,
+        2,
+        2,
+    )

@@ -1,4 +1,4 @@
-"""What a task says leaves its process whole, in one line, and says of a lane what holds for it now."""
+"""What a task says leaves its process whole, in one line, and says of a copier what holds for it now."""
 
 from dataclasses import fields
 
@@ -52,22 +52,22 @@ def test_a_report_arrives_as_it_was_said(report):
     assert (1, b"\n") == (line.count(b"\n"), line[-1:])
 
 
-def lane_that_copies(*, unfenced_why=""):
+def copier_that_copies(*, unfenced_why=""):
     """A copier that has begun at source offset 100, and holds a batch of three records."""
-    lane = begun_copier(context_at(WHEN + 5_000, unfenced_why=unfenced_why))
-    lane.packer.add(batch_of(small(3), base_offset=100))
-    return lane
+    copier = begun_copier(context_at(WHEN + 5_000, unfenced_why=unfenced_why))
+    copier.packer.add(batch_of(small(3), base_offset=100))
+    return copier
 
 
 def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
     """A status is never a guess."""
-    lane = lane_that_copies()
-    lane.start_end = 103
-    lane.writing.next_batch()
+    copier = copier_that_copies()
+    copier.start_end = 103
+    copier.writing.next_batch()
 
-    sent = partition_report(lane)
-    lane.writing.acknowledged(40, -1)
-    delivered = partition_report(lane)
+    sent = partition_report(copier)
+    copier.writing.acknowledged(40, -1)
+    delivered = partition_report(copier)
 
     assert (100, 0, 0, False) == (
         sent.source_offset,
@@ -85,11 +85,11 @@ def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
     assert (1, 0, 0) == (delivered.batches_raw, delivered.batches_coalesced, delivered.batches_reencoded)
 
 
-def test_a_lane_that_knows_nothing_yet_says_so():
+def test_a_copier_that_knows_nothing_yet_says_so():
     """Unknown is -1, never 0, which would be a lag of everything."""
     report = partition_report(
         PartitionCopier(
-            TopicPartition("orders", 2), RenameRule(name="east.orders"), lane_that_copies().around
+            TopicPartition("orders", 2), RenameRule(name="east.orders"), copier_that_copies().around
         )
     )
 
@@ -103,14 +103,14 @@ def test_a_lane_that_knows_nothing_yet_says_so():
     assert ("orders", "east.orders", 2) == (report.topic, report.target_topic, report.partition)
 
 
-def test_a_stopped_lane_says_why():
+def test_a_stopped_copier_says_why():
     """The sentence that names the topic, and its reason for machines."""
-    lane = lane_that_copies()
+    copier = copier_that_copies()
     error = CorruptBatchError(topic="orders", partition=2, offset=5, problem="its checksum does not hold")
 
-    lane.stop(error)
+    copier.stop(error)
 
-    report = partition_report(lane)
+    report = partition_report(copier)
     assert (PartitionPhase.STOPPED, "CorruptBatch", str(error)) == (
         report.phase,
         report.reason,
@@ -120,27 +120,27 @@ def test_a_stopped_lane_says_why():
 
 @pytest.mark.parametrize("state", CopierState)
 def test_every_state_has_a_phase(state):
-    lane = lane_that_copies()
-    lane.state = state
+    copier = copier_that_copies()
+    copier.state = state
 
-    assert partition_report(lane).phase in PartitionPhase
+    assert partition_report(copier).phase in PartitionPhase
 
 
 def test_a_partition_that_is_given_up_is_reported_as_copying():
-    lane = lane_that_copies()
-    lane.leave()
+    copier = copier_that_copies()
+    copier.leave()
 
-    assert partition_report(lane).phase is PartitionPhase.COPYING
+    assert partition_report(copier).phase is PartitionPhase.COPYING
 
 
 def test_asking_again_is_reported_as_copying():
     """A doubt lasts a round trip; a status that flickered with each would be useless."""
-    lane = lane_that_copies()
-    lane.writing.next_batch()
-    lane.writing.acknowledged(0, -1)
-    lane.doubt()
+    copier = copier_that_copies()
+    copier.writing.next_batch()
+    copier.writing.acknowledged(0, -1)
+    copier.doubt()
 
-    assert PartitionPhase.COPYING is partition_report(lane).phase
+    assert PartitionPhase.COPYING is partition_report(copier).phase
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_asking_again_is_reported_as_copying():
     [("", Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
 )
 def test_the_guarantee_depends_on_whether_other_writers_are_fenced(why, guarantee):
-    report = partition_report(lane_that_copies(unfenced_why=why))
+    report = partition_report(copier_that_copies(unfenced_why=why))
 
     assert (report.guarantee, report.guarantee_reason) == (guarantee, why)
 

@@ -56,17 +56,17 @@ class Task:
     def _cluster(alias) -> Any:
         return SimpleNamespace(alias=alias, leader=lambda *_: 1)
 
-    def lane(self, number=0) -> PartitionCopier:
-        """A lane that copies from source offset 100 on, where the source ends."""
-        lane = begun_copier(context_at(WHEN, changed=self.watch.changed), number)
-        lane.cursor.end_offset = 100
-        return lane
+    def copier(self, number=0) -> PartitionCopier:
+        """A copier that copies from source offset 100 on, where the source ends."""
+        copier = begun_copier(context_at(WHEN, changed=self.watch.changed), number)
+        copier.cursor.end_offset = 100
+        return copier
 
     def behind(self, number=0) -> PartitionCopier:
-        """A lane that has a batch to copy."""
-        lane = self.lane(number)
-        fetch(lane)
-        return lane
+        """A copier that has a batch to copy."""
+        copier = self.copier(number)
+        fetch(copier)
+        return copier
 
     def wait(self, seconds=STALLED_AFTER_S + 2 * LOOK_S, *, each=lambda: None):
         """Look each second for so long; *each* happens before every look."""
@@ -76,9 +76,9 @@ class Task:
             self.watch.look(self.now_s)
 
 
-def resume(lane):
-    lane.writing.form.rewind(START.source_offset + 1)
-    lane.resume(lane.writing, START)
+def resume(copier):
+    copier.writing.form.rewind(START.source_offset + 1)
+    copier.resume(copier.writing, START)
 
 
 class Reader:
@@ -104,18 +104,18 @@ async def hold(pace, *, reader):
             await pace.spend(1 << 30, reader=reader)
 
 
-def fetch(lane):
-    lane.cursor.end_offset = 103
-    lane.packer.add(batch_of(small(3), base_offset=100))
-    lane.around.changed(lane)
+def fetch(copier):
+    copier.cursor.end_offset = 103
+    copier.packer.add(batch_of(small(3), base_offset=100))
+    copier.around.changed(copier)
 
 
-def refuse(lane, code=NOT_ENOUGH_REPLICAS):
+def refuse(copier, code=NOT_ENOUGH_REPLICAS):
     """One round of a livelock: sent, refused, asked, and from there on again."""
-    lane.writing.next_batch()
-    lane.writing.refused(code, "")
-    resume(lane)
-    fetch(lane)
+    copier.writing.next_batch()
+    copier.writing.refused(code, "")
+    resume(copier)
+    fetch(copier)
 
 
 @pytest.fixture
@@ -124,131 +124,131 @@ def task() -> Task:
 
 
 def test_writes_that_are_refused_for_30_s_are_a_stall(task):
-    lane = task.behind()
+    copier = task.behind()
 
-    task.wait(STALLED_AFTER_S - 1, each=lambda: refuse(lane))
-    before = lane.stalled
-    task.wait(2, each=lambda: refuse(lane))
+    task.wait(STALLED_AFTER_S - 1, each=lambda: refuse(copier))
+    before = copier.stalled
+    task.wait(2, each=lambda: refuse(copier))
 
-    report = partition_report(lane)
+    report = partition_report(copier)
     assert before is None
     assert (report.phase, report.reason, report.is_stalled) == (PartitionPhase.COPYING, "WritesRefused", True)
     assert "cluster west refused 30 writes, the last with NOT_ENOUGH_REPLICAS" in report.message
-    assert task.changes == [lane]
+    assert task.changes == [copier]
 
 
 def test_a_stall_ends_with_the_first_acknowledged_batch(task):
-    lane = task.behind()
-    task.wait(each=lambda: refuse(lane))
+    copier = task.behind()
+    task.wait(each=lambda: refuse(copier))
 
-    lane.writing.next_batch()
-    lane.writing.acknowledged(0, -1)
+    copier.writing.next_batch()
+    copier.writing.acknowledged(0, -1)
     task.wait(1)
 
-    report = partition_report(lane)
+    report = partition_report(copier)
     assert (report.reason, report.message, report.is_stalled) == ("", "", False)
-    assert task.changes == [lane, lane]
+    assert task.changes == [copier, copier]
 
 
 def test_an_idle_partition_is_not_looked_at_and_never_stalls(task):
-    lanes = [task.lane(number) for number in range(100)]
+    copiers = [task.copier(number) for number in range(100)]
 
     task.wait(1)
     looked_at = len(task.watch)
     task.wait(100)
 
     assert looked_at == 0
-    assert [lane for lane in lanes if lane.stalled] == []
+    assert [copier for copier in copiers if copier.stalled] == []
 
 
 def test_a_partition_that_moves_never_stalls(task):
-    lane = task.behind()
+    copier = task.behind()
 
     def copy():
-        lane.writing.next_batch()
-        lane.writing.acknowledged(lane.records, -1)
-        lane.packer.add(batch_of(small(3), base_offset=lane.stream.next_offset))
+        copier.writing.next_batch()
+        copier.writing.acknowledged(copier.records, -1)
+        copier.packer.add(batch_of(small(3), base_offset=copier.stream.next_offset))
 
     task.wait(60, each=copy)
 
-    assert lane.stalled is None
+    assert copier.stalled is None
 
 
 def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
-    lane = task.lane()
-    lane.cursor.end_offset = 200
+    copier = task.copier()
+    copier.cursor.end_offset = 200
 
     task.wait()
 
-    assert partition_report(lane).reason == "SourceNotAnswering"
+    assert partition_report(copier).reason == "SourceNotAnswering"
 
 
 def test_a_batch_without_an_answer_is_a_stall(task):
-    lane = task.behind()
-    lane.writing.next_batch()
+    copier = task.behind()
+    copier.writing.next_batch()
 
     task.wait()
 
-    assert partition_report(lane).reason == "TargetNotAnswering"
+    assert partition_report(copier).reason == "TargetNotAnswering"
 
 
 def test_a_rate_limit_is_not_a_stall(task):
-    lane = task.lane()
-    lane.cursor.end_offset = 200
-    lane.reader = Reader(node_id=3)
+    copier = task.copier()
+    copier.cursor.end_offset = 200
+    copier.reader = Reader(node_id=3)
     asyncio.run(hold(task.pace, reader=3))
 
     task.wait()
 
-    assert lane.stalled is None
+    assert copier.stalled is None
 
 
 def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
-    lane = task.lane()
-    lane.cursor.end_offset = 200
-    lane.reader = Reader(node_id=3)
+    copier = task.copier()
+    copier.cursor.end_offset = 200
+    copier.reader = Reader(node_id=3)
     asyncio.run(hold(task.pace, reader=1))
 
     task.wait()
 
-    assert partition_report(lane).reason == "SourceNotAnswering"
+    assert partition_report(copier).reason == "SourceNotAnswering"
 
 
 @pytest.mark.parametrize(("answers", "reason"), [(0, ""), (1, "SourceNotAnswering")])
 def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, answers, reason):
     """The reader of ten partitions is given records each second, or hardly ever."""
-    lane = task.lane()
-    lane.cursor.end_offset = 200
-    lane.reader = reader = Reader(held_until_s=math.inf)
+    copier = task.copier()
+    copier.cursor.end_offset = 200
+    copier.reader = reader = Reader(held_until_s=math.inf)
 
     def serve():
         reader.answers += answers
 
     task.wait(each=serve)
 
-    assert partition_report(lane).reason == reason
+    assert partition_report(copier).reason == reason
 
 
 def test_a_quota_is_not_a_stall(task):
-    lane = task.behind()
-    lane.pipe = SimpleNamespace(held_until_s=math.inf)
-    lane.writing.next_batch()
+    copier = task.behind()
+    copier.pipe = SimpleNamespace(held_until_s=math.inf)
+    copier.writing.next_batch()
 
     task.wait()
 
-    assert lane.stalled is None
+    assert copier.stalled is None
 
 
 def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
     """What was sent is answered, or its connection is lost, within the time of a request."""
-    lane = task.behind()
-    lane.reader = Reader(held_until_s=math.inf)
-    lane.pipe = SimpleNamespace(held_until_s=-math.inf)
-    lane.writing.next_batch()
+    copier = task.behind()
+    copier.reader = Reader(held_until_s=math.inf)
+    copier.pipe = SimpleNamespace(held_until_s=-math.inf)
+    copier.writing.next_batch()
 
     task.wait()
 
-    assert partition_report(lane).reason == "TargetNotAnswering"
+    assert partition_report(copier).reason == "TargetNotAnswering"
 
 
 def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
@@ -257,74 +257,74 @@ def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
 
 def test_a_commit_that_does_not_come_is_a_stall(task):
     """Also where nothing more is to be copied: readers of committed records do not see what was."""
-    lane = task.lane()
-    lane.writing.hold()
+    copier = task.copier()
+    copier.writing.hold()
 
     task.wait()
 
-    assert partition_report(lane).reason == "CommitPending"
+    assert partition_report(copier).reason == "CommitPending"
 
 
 def test_a_partition_without_a_leader_is_a_stall_though_it_seemed_idle(task):
-    lane = task.lane()
+    copier = task.copier()
     task.wait(1)
-    task.unled.add(lane)
+    task.unled.add(copier)
 
     task.wait()
 
-    assert lane.stalled is not None
+    assert copier.stalled is not None
 
 
 def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
-    lane = task.behind()
+    copier = task.behind()
     error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 
     def fail():
-        lane.note(error)
-        resume(lane)
-        fetch(lane)
+        copier.note(error)
+        resume(copier)
+        fetch(copier)
 
     task.wait(each=fail)
 
-    report = partition_report(lane)
-    assert lane.error is None
+    report = partition_report(copier)
+    assert copier.error is None
     assert (report.reason, report.is_stalled) == ("Unreachable", True)
     assert "Cluster west cannot be reached at b:9092" in report.message
 
 
 def test_answers_that_are_lost_again_and_again_are_a_stall(task):
     """Nothing is refused, and the target answers each question."""
-    lane = task.behind()
+    copier = task.behind()
 
     def lose():
-        lane.writing.next_batch()
-        lane.writing.lost()
-        resume(lane)
-        fetch(lane)
+        copier.writing.next_batch()
+        copier.writing.lost()
+        resume(copier)
+        fetch(copier)
 
     task.wait(each=lose)
 
-    assert partition_report(lane).reason == "NoDecision"
+    assert partition_report(copier).reason == "NoDecision"
 
 
 def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(task):
     """It never reads, so the end that it knows may be old."""
-    lane = task.lane()
+    copier = task.copier()
     task.wait(1)
 
     def ask():
-        lane.doubt()
-        resume(lane)
+        copier.doubt()
+        resume(copier)
 
     task.wait(each=ask)
 
-    assert partition_report(lane).reason == "NoDecision"
+    assert partition_report(copier).reason == "NoDecision"
 
 
 def test_a_partition_that_was_in_doubt_is_idle_soon_after(task):
-    lane = task.lane()
-    lane.doubt()
-    resume(lane)
+    copier = task.copier()
+    copier.doubt()
+    resume(copier)
 
     task.wait(DOUBTED_S + 2 * LOOK_S)
 
@@ -333,96 +333,96 @@ def test_a_partition_that_was_in_doubt_is_idle_soon_after(task):
 
 def test_pauses_of_the_process_are_no_loop(task):
     """A busy machine stops each process for a second or two, many times."""
-    lane = task.lane()
-    lane.doubt()
-    resume(lane)
+    copier = task.copier()
+    copier.doubt()
+    resume(copier)
 
     def pause():
-        lane.doubt()
+        copier.doubt()
         task.watch.paused()
-        resume(lane)
+        resume(copier)
 
     task.wait(each=pause)
 
-    assert lane.stalled is None
+    assert copier.stalled is None
 
 
 def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
     """The leader answers each as written, where another one lies."""
-    lane = task.behind()
+    copier = task.behind()
 
     def stray():
-        lane.writing.next_batch()
-        lane.stream.has_refusals = True
-        lane.writing.acknowledged(7, -1)
-        resume(lane)
-        fetch(lane)
+        copier.writing.next_batch()
+        copier.stream.has_refusals = True
+        copier.writing.acknowledged(7, -1)
+        resume(copier)
+        fetch(copier)
 
     task.wait(each=stray)
 
-    assert lane.records == 0
-    assert partition_report(lane).reason == "NoDecision"
+    assert copier.records == 0
+    assert partition_report(copier).reason == "NoDecision"
 
 
 def test_a_stopped_partition_is_not_a_stall(task):
-    lane = task.behind()
-    task.wait(each=lambda: refuse(lane))
+    copier = task.behind()
+    task.wait(each=lambda: refuse(copier))
 
-    lane.stop(
+    copier.stop(
         CorruptBatchError(topic="orders", partition=0, offset=100, problem="its checksum does not hold")
     )
     task.wait()
 
-    report = partition_report(lane)
+    report = partition_report(copier)
     assert (report.phase, report.reason, report.is_stalled) == (PartitionPhase.STOPPED, "CorruptBatch", False)
 
 
 def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
-    lane = task.behind()
-    lane.writing.next_batch()
+    copier = task.behind()
+    copier.writing.next_batch()
     task.wait(10)
 
     task.now_s += 3600
     task.watch.look(task.now_s)
 
-    assert lane.stalled is None
+    assert copier.stalled is None
 
 
 def test_a_stall_is_logged_once_and_again_when_it_comes_again(task, caplog):
     caplog.set_level(logging.WARNING)
-    lane = task.behind()
+    copier = task.behind()
 
-    task.wait(100, each=lambda: refuse(lane))
+    task.wait(100, each=lambda: refuse(copier))
     once = len(caplog.messages)
-    lane.writing.next_batch()
-    lane.writing.acknowledged(0, -1)
-    resume(lane)
-    fetch(lane)
-    task.wait(100, each=lambda: refuse(lane))
+    copier.writing.next_batch()
+    copier.writing.acknowledged(0, -1)
+    resume(copier)
+    fetch(copier)
+    task.wait(100, each=lambda: refuse(copier))
 
     assert (once, len(caplog.messages)) == (1, 2)
 
 
 def test_a_sentence_does_not_change_with_each_refusal(task):
     """Who prints what is new would print it each second."""
-    lane = task.behind()
-    task.wait(each=lambda: refuse(lane))
-    first = partition_report(lane)
+    copier = task.behind()
+    task.wait(each=lambda: refuse(copier))
+    first = partition_report(copier)
 
-    task.wait(20, each=lambda: refuse(lane))
+    task.wait(20, each=lambda: refuse(copier))
 
-    assert partition_report(lane).message == first.message
-    assert task.changes == [lane]
+    assert partition_report(copier).message == first.message
+    assert task.changes == [copier]
 
 
 def test_another_cause_is_reported(task):
-    lane = task.behind()
-    task.wait(each=lambda: refuse(lane))
-    first = partition_report(lane)
+    copier = task.behind()
+    task.wait(each=lambda: refuse(copier))
+    first = partition_report(copier)
 
-    task.wait(JUDGE_AGAIN_S, each=lambda: refuse(lane, OUT_OF_ORDER))
+    task.wait(JUDGE_AGAIN_S, each=lambda: refuse(copier, OUT_OF_ORDER))
 
-    report = partition_report(lane)
+    report = partition_report(copier)
     assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in report.message
     assert report.stalled_since_ms == first.stalled_since_ms
 
@@ -439,11 +439,11 @@ def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
 
 
 def test_a_partition_that_is_given_up_is_forgotten(task):
-    lane = task.behind()
-    task.wait(each=lambda: refuse(lane))
+    copier = task.behind()
+    task.wait(each=lambda: refuse(copier))
 
-    lane.state = CopierState.LEAVING
-    task.watch.forget(lane)
+    copier.state = CopierState.LEAVING
+    task.watch.forget(copier)
     task.wait()
 
-    assert (lane.stalled, len(task.watch)) == (None, 0)
+    assert (copier.stalled, len(task.watch)) == (None, 0)

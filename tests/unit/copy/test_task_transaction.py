@@ -26,7 +26,7 @@ class Brokers:
     async def leader_epochs(self, partitions: Any) -> Any:
         if not self.writing.is_drained:
             self.writing.acknowledged(40, -1)
-        return dict.fromkeys(partitions, self.writing.lane.target_epoch)
+        return dict.fromkeys(partitions, self.writing.copier.target_epoch)
 
     async def store_positions(self, _: Any, positions: Any) -> None:
         self.committed += [one.next_source_offset for one in positions]
@@ -41,19 +41,19 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
 ) -> None:
     monkeypatch.setattr(task_transaction, "DRAIN_S", 0)
     writing = begun_writer(context_at(WHEN))
-    lane = writing.lane
+    copier = writing.copier
     writing.packer.add(batch_of(small(3), base_offset=100))
     assert writing.next_batch() is not None
     brokers, ended = Brokers(writing), list[str]()
     if not is_late:
         writing.acknowledged(40, -1)
     transaction = TaskTransaction(
-        SimpleNamespace(alias="west", metadata=SimpleNamespace(leader_epoch=lambda *_: lane.target_epoch)),  # type: ignore[arg-type]
+        SimpleNamespace(alias="west", metadata=SimpleNamespace(leader_epoch=lambda *_: copier.target_epoch)),  # type: ignore[arg-type]
         brokers,  # type: ignore[arg-type]
         TaskStart(
             producers=TaskProducers(transactional=PRODUCERS[Form.TRANSACTION], plain=PRODUCERS[Form.PLAIN]),
             points={
-                lane.source: WritePoint(
+                copier.source: WritePoint(
                     next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0
                 )
             },
@@ -62,7 +62,7 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
         pump=lambda: None,
         end_task=ended.append,
     )
-    transaction._admit({writing: lane.doubts}, {lane.target: 0})
+    transaction._admit({writing: copier.doubts}, {copier.target: 0})
 
     asyncio.run(transaction.finish(5))
 

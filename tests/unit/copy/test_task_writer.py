@@ -39,7 +39,7 @@ class Task:
         self.writer = UnfencedWriter(store, end_task=self.ended.append)
 
     def flush(self, *writings: PartitionWriter) -> None:
-        asyncio.run(self.writer.store([one.lane for one in writings], left=False))
+        asyncio.run(self.writer.store([one.copier for one in writings], left=False))
 
     @property
     def stored(self) -> list[list[tuple[int, int]]]:
@@ -81,9 +81,9 @@ def test_a_position_is_stored_once(task: Task) -> None:
 
 
 def test_a_partition_that_has_not_begun_has_no_position(task: Task) -> None:
-    lane = begun().lane
-    lane.writing = None
-    asyncio.run(task.writer.store([lane], left=False))
+    copier = begun().copier
+    copier.writing = None
+    asyncio.run(task.writer.store([copier], left=False))
 
     assert task.stored == []
 
