@@ -99,6 +99,11 @@ class ProcessFiles:
         """The path that the process writes its HTTP address to (MIRRORFLOW_HTTP_FILE)."""
         return self.folder / "url"
 
+    @property
+    def pid(self) -> Path:
+        """The path of the file with the replicator's process id."""
+        return self.folder / "pid"
+
     def write(self, worker: Mapping[str, str], connectors: Mapping[str, Mapping[str, str]]) -> None:
         """Writes the property files; *connectors* is connector name -> properties."""
         files = {self.worker: worker} | {self.connector(name): connectors[name] for name in self.connectors}
@@ -113,9 +118,17 @@ class ProcessFiles:
         except FileNotFoundError:
             return None
 
-    def forget_url(self) -> None:
-        """Deletes the address, so that progress is never requested from a process that has ended."""
+    def replicator_pid(self) -> int | None:
+        """Returns the process id of the running replicator, or None if none runs."""
+        try:
+            return int(self.pid.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def forget_process(self) -> None:
+        """Deletes the address and the process id, so that neither of an ended process is used."""
         self.http.unlink(missing_ok=True)
+        self.pid.unlink(missing_ok=True)
 
 
 RESTART_BACKOFF_MIN_S = 0.5
@@ -158,7 +171,7 @@ class ReplicatorProcess:
         """Starts the process if it does not run and its backoff is over; returns whether it did."""
         if self._process is not None or self._clock() < self._start_at_s:
             return False
-        self.files.forget_url()
+        self.files.forget_process()
         self._log_mark = 0 if self._log is None else self._log.size_bytes
         output = sys.stderr if self._log is None else self._log.file
         program = [*self._command, *self.files.arguments]
@@ -175,6 +188,7 @@ class ReplicatorProcess:
             },
             process_group=0,
         )
+        self.files.pid.write_text(str(self._process.pid), encoding="ascii")
         self._started_at_s = self._clock()
         self.starts += 1
         return True
@@ -190,6 +204,7 @@ class ReplicatorProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process = None
+        self.files.forget_process()
         now_s = self._clock()
         self._quick_ends = 1 if now_s - self._started_at_s >= HEALTHY_AFTER_S else self._quick_ends + 1
         self._start_at_s = now_s + backoff_s(
@@ -257,10 +272,11 @@ def _level_and_text(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFlow:
-    """A flow that runs here now; `url` is None until its process has written its HTTP address."""
+    """A flow that runs here now; `url` is None until its replicator has written its HTTP address."""
 
     name: str
-    pid: int
+    pid: int  # of `mirrorflow run`
+    replicator_pid: int | None  # None while it waits for a restart
     began_ms: int  # wall clock
     url: str | None
 
@@ -314,7 +330,13 @@ def _read(path: Path) -> RunningFlow | None:
             said = json.load(file)
         url_file = Path(said["urlFile"])
         files = ProcessFiles(folder=url_file.parent, connectors=())
-        return RunningFlow(name=said["flow"], pid=said["pid"], began_ms=said["beganMs"], url=files.url())
+        return RunningFlow(
+            name=said["flow"],
+            pid=said["pid"],
+            replicator_pid=files.replicator_pid(),
+            began_ms=said["beganMs"],
+            url=files.url(),
+        )
     except (OSError, ValueError, KeyError):
         return None  # The run has just ended, or has not written its file yet.
 

@@ -10,11 +10,22 @@ from mirrorflow_cli.output import add_json_argument, print_json, print_table
 from mirrorflow_cli.run_process import RunningFlow, running_flows
 from mirrorflow_cli.run_progress import Progress, lag_in_words, read_progress, reasons, troubles
 
-COLUMNS = ("flow", "state", "partitions", "lag", "records/s", "copied", "running for", "pid", "address")
+COLUMNS = (
+    "flow",
+    "state",
+    "partitions",
+    "lag",
+    "records/s",
+    "copied",
+    "running for",
+    "run pid",
+    "replicator pid",
+    "address",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("flow", metavar="FLOW", nargs="?", help="this flow alone (default: all)")
+    parser.add_argument("flow", metavar="FLOW", nargs="?", help="flow name (default: all flows)")
     add_json_argument(parser)
 
 
@@ -42,8 +53,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
     age = f"{max(0, now_ms - one.began_ms) // 1000}s"
+    process = (age, str(one.pid), str(one.replicator_pid or "-"), one.url or "-")
     if progress is None:
-        return (one.name, "not answering", "?", "?", "?", "?", age, str(one.pid), one.url or "-")
+        return (one.name, "not answering", "?", "?", "?", "?", *process)
     summary = progress.summary
     return (
         one.name,
@@ -52,9 +64,7 @@ def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[s
         lag_in_words(summary),
         f"{summary.get('recordsPerSecond', 0):,.0f}",
         f"{summary.get('records', 0):,}",
-        age,
-        str(one.pid),
-        one.url or "-",
+        *process,
     )
 
 
@@ -63,6 +73,7 @@ def _as_json(one: RunningFlow, progress: Progress | None) -> dict[str, Any]:
     return {
         "flow": one.name,
         "pid": one.pid,
+        "replicatorPid": one.replicator_pid,
         "beganMs": one.began_ms,
         "url": one.url,
         "progress": None if progress is None else dict(progress.summary),

@@ -38,7 +38,8 @@ def test_a_flow_is_found_while_it_runs(tmp_path: Path) -> None:
         (one,) = running_flows()
         assert ("east-to-west", os.getpid(), None) == (one.name, one.pid, one.url)
         (tmp_path / "url").write_text("http://127.0.0.1:1\n")
-        assert ["http://127.0.0.1:1"] == [one.url for one in running_flows()]
+        (tmp_path / "pid").write_text("4321")
+        assert [("http://127.0.0.1:1", 4321)] == [(one.url, one.replicator_pid) for one in running_flows()]
     assert () == running_flows()
 
 
@@ -70,9 +71,14 @@ def test_status_of_a_flow_that_does_not_run_fails(capsys: pytest.CaptureFixture[
 def test_a_process_that_does_not_answer_is_shown_as_such(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "pid").write_text("4321")
     with registered("east-to-west", files_in(tmp_path)):
         assert 0 == main(["status", "east-to-west"])
-        assert "not answering" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "not answering" in out
+        assert "replicator pid" in out
+        assert "4321" in out
         assert 0 == main(["status", "--json"])
         (flow,) = json.loads(capsys.readouterr().out)["flows"]
     assert ("east-to-west", None, None) == (flow["flow"], flow["url"], flow["progress"])
+    assert (os.getpid(), 4321) == (flow["pid"], flow["replicatorPid"])
