@@ -1,9 +1,9 @@
 """Decides which Spark jobs should exist, explains the phase of each, and computes `status.seed` and Seeded. Pure.
 
 A run is identified by its runId and ends once: its end is recorded in the status or by a Job that still
-exists. Until then its Job should exist; a deleted one is re-created. The connector waits for a seed only to
-avoid duplicate work. After HOLD_S without progress of the seed it continues beside it, which the target's
-idempotence check keeps safe (docs/exactly-once.md).
+exists. Until then its Job should exist; a deleted one is re-created. The source connector has no pods during a
+seed, to save work. After HOLD_S without progress of the seed its pod starts and waits until the seed releases
+the flow (docs/exactly-once.md).
 
 Each driver of a seed counts from zero. `status.seed.driver` records the last driver included in the totals and
 what the drivers before it had copied, so a restarted operator neither loses nor repeats a part. Drivers are
@@ -359,7 +359,7 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
     beside = (
         ""
         if observation.runs.holds_connector
-        else " It makes no progress, so the connector continues beside it."
+        else " It makes no progress. The connector's pod starts and waits until the seed releases the flow."
     )
     told = (
         f" {status.message.rstrip('.')}." if status.message else ""
