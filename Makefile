@@ -129,7 +129,7 @@ chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, broke
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) --runs $(or $(RUNS),1) $(addprefix --seed ,$(SEED)) $(addprefix --set ,$(SET))
 
 docs: $(SITE)  ## build the documentation into dist/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
