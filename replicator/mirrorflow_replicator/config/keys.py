@@ -1,7 +1,7 @@
 """The table of settings: every Java key that we know, with its verdict, default and note; lookup and checks.
 
 Names are those of Kafka 4.3 (ConnectorConfig, MM2's and Connect's configs, and those of Kafka's clients) and of KIP-304. Each
-unknown key is warned of by name, because a misspelt key that is silently dropped is the most common cause of "it does not
+unknown key causes a warning that names it, because a misspelt key that is silently dropped is the most common cause of "it does not
 replicate my topic". `python -m mirrorflow_replicator.config.keys` prints docs/settings.md.
 """
 
@@ -515,7 +515,7 @@ def document() -> str:
         "- **ignored**: it has no effect, because nothing here corresponds to it.",
         "- **refused**: the process does not start, because it would copy something else than was asked.",
         "",
-        "Any other key is warned of by name when the process starts, and has no effect.",
+        "Any other key has no effect, and causes a warning that names it when the process starts.",
         "",
         "These spellings are read too, with a warning: "
         + ", ".join(f"`{slip}` for `{proper}`" for slip, proper in SYNONYMS.items())
