@@ -38,33 +38,40 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
 
     *several* accepts `-f` more than once.
     """
-    more = "; several times for several flows" if several else ""
+    more = "; repeatable" if several else ""
+    flags_help = ", or use --from and --to" if addresses else ""
     action = "append" if several else "store"
     parser.add_argument(
-        "-f", "--file", metavar="FILE", action=action, help=f"a MirrorFlow in YAML; - is stdin{more}"
+        "-f",
+        "--file",
+        metavar="FILE",
+        action=action,
+        help=f'MirrorFlow YAML file ("-" for stdin){more}; required{flags_help}',
     )
     parser.add_argument(
         "--secrets",
         metavar="DIR",
         default=".",
-        help="where secrets are: DIR/<secretName>/<key> (default: here)",
+        help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
     )
     if not addresses:
         return
     flags = parser.add_argument_group("instead of a file")
-    flags.add_argument("--from", dest="source", metavar="HOST:PORT", help="the source, host:port,host:port")
-    flags.add_argument("--to", dest="target", metavar="HOST:PORT", help="the target")
+    flags.add_argument(
+        "--from", dest="source", metavar="HOST:PORT", help="source cluster; comma-separated addresses"
+    )
+    flags.add_argument("--to", dest="target", metavar="HOST:PORT", help="target cluster")
     flags.add_argument(
         "--topics",
         metavar="REGEX",
         action="append",
-        help="topics to copy; several times or a,b (default: .*)",
+        help="topics to copy; repeatable, or comma-separated (default: .*)",
     )
     flags.add_argument(
         "--groups",
         metavar="REGEX",
         action="append",
-        help="consumer groups whose offsets follow; several times or a,b (default: none)",
+        help="consumer groups whose offsets are synced; repeatable, or comma-separated (default: none; in a file: all)",
     )
     for word, side in (("from", "source"), ("to", "target")):
         flags.add_argument(
@@ -75,7 +82,7 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
     flags.add_argument(
         "--naming",
         choices=[policy.value for policy in NamingPolicy],
-        help="of copies: Prefix (source.orders, the default) or Identity (orders)",
+        help="naming of target topics: Prefix (source.orders, the default) or Identity (orders)",
     )
     flags.add_argument("--from-alias", metavar="NAME", help="the source's alias (default: source)")
     flags.add_argument("--to-alias", metavar="NAME", help="the target's alias (default: target)")
@@ -99,9 +106,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         if getattr(arguments, name, None)
     ]
     if arguments.file and given:
-        raise UsageError(
-            "Give either -f FILE or --from, --to and the other flags that stand for a file: it says all that they say."
-        )
+        raise UsageError("-f cannot be combined with --from, --to and related flags; use one form.")
     try:
         if arguments.file:
             return load_flow(read_text(arguments.file))
@@ -110,7 +115,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
             flags = (
                 ", or --from HOST:PORT --to HOST:PORT --topics REGEX" if hasattr(arguments, "source") else ""
             )
-            raise UsageError(f"Say which flow: -f FILE{flags}.")
+            raise UsageError(f"Specify a flow: -f FILE{flags}.")
         return flow_of(document_of(arguments))
     except InvalidSpecError as error:
         raise UsageError(in_flags(error, arguments)) from error
@@ -350,7 +355,7 @@ def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
             if read.connectors[0].source is not None:
                 return read.connectors[0].source, warnings_of(read)
     raise FailedError(
-        f"Flow {planned.flow} has no source connector that is enabled; spec.connectors.source.config says so."
+        f"Flow {planned.flow} has no source connector (disabled by spec.connectors.source.config)."
     )
 
 
@@ -359,7 +364,9 @@ def checkpoint_settings(planned: Plan) -> CheckpointSettings:
     for connector in planned.connectors:
         if connector.kind is ConnectorKind.CHECKPOINT:
             return parse_checkpoint(connector.connector_properties, connector.worker_properties)
-    raise FailedError(f"Flow {planned.flow} has no checkpoint connector; spec.connectors.checkpoint says so.")
+    raise FailedError(
+        f"Flow {planned.flow} has no checkpoint connector (disabled by spec.connectors.checkpoint)."
+    )
 
 
 def companion_settings(

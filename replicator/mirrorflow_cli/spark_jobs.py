@@ -120,22 +120,23 @@ class Bar:
 STOPPED = EXIT_SIGNAL_BASE + 2
 
 
-def add_job_arguments(
-    parser: argparse.ArgumentParser, *, run_id: str = "what the run is called in reports"
-) -> None:
+def add_job_arguments(parser: argparse.ArgumentParser, *, run_id: str = "name of the run in reports") -> None:
     """Adds the flags of every job; *run_id* is the help text for the run's name."""
     add_flow_arguments(parser, addresses=True)
     parser.add_argument("--run-id", metavar="ID", default="1", help=f"{run_id} (default: 1)")
     parser.add_argument(
-        "--cores", type=_cores, metavar="N", help="tasks at once (default: as many as this machine has)"
+        "--cores",
+        type=_cores,
+        metavar="N",
+        help="maximum number of parallel tasks (default: one for each core)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="one property of the job (docs/seeding.md)",
+        help="property of the job (docs/seeding.md); repeatable",
     )
 
 
@@ -145,14 +146,17 @@ def add_copying_arguments(parser: argparse.ArgumentParser, *, writes: bool = Tru
     *writes*: the job writes to the target, where other producers may have written before.
     """
     parser.add_argument(
-        "--rate", metavar="BYTES", type=_rate, help="bytes per second, for the whole job: 50000000, 50Mi"
+        "--rate",
+        metavar="BYTES",
+        type=_rate,
+        help="bytes per second for the whole job, for example 50000000 or 50Mi",
     )
     if writes:
         parser.add_argument(
             "--foreign-records",
             choices=("refuse", "accept"),
             default="refuse",
-            help="target topics that hold records of others (default: refuse)",
+            help="how to handle target topics with foreign records (default: refuse)",
         )
 
 

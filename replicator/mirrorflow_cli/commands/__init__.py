@@ -6,24 +6,46 @@ from collections.abc import Container
 
 from mirrorflow_replicator.version import version
 
-# Name of a module of this package -> help. Only the module of the command in use is imported, for a fast start.
-COMMANDS = {
-    "run": "run a flow on this machine until stopped",
-    "status": "show the flows that run on this machine, and how they fare",
-    "seed": "fill the target in bulk by Spark on this machine, then leave it to the connector",
-    "validate": "say what is wrong with a file; nothing is contacted",
-    "plan": "show the connectors, their properties, and the topics that match now",
-    "check": "ask both clusters whether the flow would run; nothing is changed",
-    "convert": "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2",
-    "export": "make an mm2.properties of MirrorFlows",
-    "dump": "print a flow's checkpoints, offset syncs or positions",
-    "offsets": "show where each group stands on both sides, and what a failover would read again",
-    "verify": "compare both clusters of a flow, window by window; nothing is changed",
-    "archive": "write a flow's topics to Parquet by Spark, to be restored from or read",
-    "restore": "fill the target from an archive; the connector continues where it ends",
-    "completion": "print a script that lets a shell complete commands and flags",
-    "acls": "print the least ACLs, as kafka-acls commands",
+# Heading -> name of a module of this package -> help. Only the module of the command in use is imported, for a
+# fast start.
+_GROUPS = {
+    "run a flow": {
+        "run": "run a flow on this machine until stopped",
+        "status": "list running flows and their state",
+    },
+    "inspect a flow (read-only)": {
+        "validate": "validate flow files offline",
+        "plan": "show connectors, their properties and the matching topics",
+        "check": "check whether the flow would run on both clusters",
+        "acls": "print kafka-acls commands for the minimum permissions",
+        "offsets": "show consumer group offsets on both clusters and the records a failover would reread",
+        "dump": "print a flow's checkpoints, offset syncs or positions",
+    },
+    "convert": {
+        "convert": "convert an mm2.properties or a Strimzi KafkaMirrorMaker2 to MirrorFlow files",
+        "export": "convert MirrorFlow files to an mm2.properties",
+    },
+    "bulk jobs": {
+        "seed": "bulk-copy to the target with Spark on this machine",
+        "verify": "compare both clusters with Spark on this machine (read-only)",
+        "archive": "export a flow's topics to Parquet with Spark",
+        "restore": "fill the target from an archive with Spark",
+    },
+    "shell": {
+        "completion": "print a shell completion script",
+    },
 }
+COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
+_HEADINGS = {next(iter(group)): heading for heading, group in _GROUPS.items()}
+
+
+class _GroupedHelp(argparse.HelpFormatter):
+    """Prints a heading before the first command of each group."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        heading = None if action.option_strings else _HEADINGS.get(action.dest)
+        return text if heading is None else f"\n  {heading}:\n{text}"
 
 
 def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
@@ -31,6 +53,7 @@ def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mirrorflow",
         description="Replicate Kafka topics from one cluster to another.",
+        formatter_class=_GroupedHelp,
         epilog="Exit status: 0 done, 1 failed, 2 wrong arguments or file, 130 Ctrl-C, 143 SIGTERM.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")

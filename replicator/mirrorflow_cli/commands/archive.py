@@ -27,7 +27,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
         "--archive",
         metavar="FOLDER",
         required=True,
-        help="its folder: a path, or an address that Spark knows",
+        help="archive directory: a path or a Hadoop URI",
     )
 
 

@@ -40,10 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="mm2.properties, or a KafkaMirrorMaker2 of Strimzi; - is stdin",
+        help='mm2.properties or a Strimzi KafkaMirrorMaker2 ("-" for stdin)',
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write each MirrorFlow to DIR/<name>.yaml")
-    parser.add_argument("--json", action="store_true", help="one JSON object: flows, secrets, unsupported")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object: flows, secrets, unsupported"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = sorted(_TOPICS)
     parser.add_argument("what", choices=kinds, metavar="WHAT", help=", ".join(kinds))
     add_flow_arguments(parser, addresses=True)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the file. Raises UsageError for flows that are invalid or do not fit into one file."""
     if not arguments.file:
-        raise UsageError("Say which flow: -f FILE, several times for several flows.")
+        raise UsageError("Specify a flow: -f FILE (repeatable).")
     flows, layout = flows_from(arguments), layout_from(arguments)
     valid_plans(flows, layout)
     out = exported(flows, layout)
@@ -86,8 +86,8 @@ class Exported:
         """Adds one line. Raises UsageError if another flow has set *key* to a different value."""
         if self.lines.setdefault(key, value) != value:
             raise UsageError(
-                f"{key}: flows {self.owners[key]} and {flow} say two things, and an mm2.properties knows each cluster "
-                "once; export them into two files, or make them agree."
+                f"{key}: flows {self.owners[key]} and {flow} have conflicting values; mm2.properties has one section per "
+                "cluster. Export them to separate files, or use the same value."
             )
         self.owners.setdefault(key, flow)
 
@@ -101,7 +101,7 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
     for at, pair in enumerate(pairs):
         if pair in pairs[:at]:
             raise UsageError(
-                f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 knows one flow of a pair."
+                f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 allows one flow per pair. Export them to separate files."
             )
     planned = [plan_of_all(flow, layout) for flow in flows]
     for flow, one in zip(flows, planned, strict=True):

@@ -41,15 +41,13 @@ AGAIN_COLUMNS = ("group", "partitions", "reads again", "of which not sure", "beg
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flow_arguments(parser, addresses=True)
-    parser.add_argument(
-        "--group", metavar="NAME", help="this one only (default: all that the flow translates)"
-    )
+    parser.add_argument("--group", metavar="NAME", help="consumer group (default: all groups of the flow)")
     parser.add_argument(
         "--dry-run-failover",
         action="store_true",
-        help="say how many records each group would read again if it went on on the target now",
+        help="print how many records each group would reread if it failed over now",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def execute(arguments: argparse.Namespace) -> int:

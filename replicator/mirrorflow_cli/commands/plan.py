@@ -50,7 +50,7 @@ class PlannedFlow:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flow_arguments(parser, addresses=True, several=True)
-    parser.add_argument("--offline", action="store_true", help="do not ask clusters what they are and hold")
+    parser.add_argument("--offline", action="store_true", help="do not connect to the clusters")
     add_json_argument(parser)
 
 

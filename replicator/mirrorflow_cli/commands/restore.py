@@ -7,9 +7,7 @@ from mirrorflow_cli.commands.archive import add_archive_arguments, run_archive_j
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser, writes=True)
-    parser.add_argument(
-        "--no-compare", action="store_true", help="do not read the target once more and compare it"
-    )
+    parser.add_argument("--no-compare", action="store_true", help="skip the comparison after the restore")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -60,18 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         metavar="SECONDS",
         type=positive,
-        help="with --until-caught-up: exit 1 when it takes longer (default: no limit)",
+        help="with --until-caught-up: exit 1 after SECONDS (default: no limit)",
     )
     parser.add_argument(
         "--http-port",
         metavar="PORT",
         type=port,
         default=0,
-        help="of /progress, /metrics and Connect's REST API on 127.0.0.1 (default: any that is free)",
+        help="port for /progress, /metrics and Connect's REST API on 127.0.0.1 (default: a free port)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.add_argument(
-        "--log", metavar="FILE", help="what the replicator logs (default: a file named at start; - is stderr)"
+        "--log",
+        metavar="FILE",
+        help='log file (default: generated; its path is printed at start; "-" for stderr)',
     )
     parser.add_argument(
         "--log-level",
@@ -80,12 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[*NUMBERS],
         help=f"{', '.join(NUMBERS)} (default: INFO)",
     )
-    parser.add_argument("--log-format", choices=FORMATS, help="of the log (default: text)")
+    parser.add_argument("--log-format", choices=FORMATS, help="log format (default: text)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.time_limit is not None and not arguments.until_caught_up:
-        raise UsageError("--time-limit is of --until-caught-up: give both, or neither.")
+        raise UsageError("--time-limit requires --until-caught-up.")
     flow = flow_from(arguments)
     planned = valid_plan(flow, layout_from(arguments))
     log = _log(arguments.log, flow.metadata.name)

@@ -12,9 +12,9 @@ from mirrorflow_cli.spark_jobs import JobProgressFormat, JsonLines, add_job_argu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_arguments(parser, run_id="names the run, and decides which windows a sample takes")
+    add_job_arguments(parser, run_id="name of the run; it decides which windows a sample contains")
     parser.add_argument(
-        "--sample", metavar="SHARE", help="the share of windows to compare, as 0.1 (default: 1)"
+        "--sample", metavar="SHARE", help="fraction of windows to compare, for example 0.1 (default: 1)"
     )
     parser.add_argument(
         "--out",
@@ -24,11 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive", metavar="FOLDER", help="compare the target with this archive instead of the source"
     )
+    parser.add_argument("--ignore-timestamps", action="store_true", help="do not compare timestamps")
     parser.add_argument(
-        "--ignore-timestamps", action="store_true", help="compare all but timestamps, on every topic"
-    )
-    parser.add_argument(
-        "--decode-all", action="store_true", help="digest every record, also where batches are the same bytes"
+        "--decode-all", action="store_true", help="decode every record, even in byte-identical batches"
     )
 
 

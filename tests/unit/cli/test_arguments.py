@@ -50,9 +50,12 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("run",), "Say which flow: -f FILE, or --from HOST:PORT --to HOST:PORT --topics REGEX."),
-        (("validate",), "Say which flow: -f FILE."),
-        (("run", "-f", "x.yaml", "--from", "a:1"), "Give either -f FILE or --from"),
+        (("run",), "Specify a flow: -f FILE, or --from HOST:PORT --to HOST:PORT --topics REGEX."),
+        (("validate",), "Specify a flow: -f FILE."),
+        (
+            ("run", "-f", "x.yaml", "--from", "a:1"),
+            "-f cannot be combined with --from, --to and related flags",
+        ),
         (("run", "--from", "a:1", "--to", "b:1", "--naming", "same"), "invalid choice: 'same'"),
         (("validate", "-f", "/nowhere.yaml"), "/nowhere.yaml cannot be read: No such file or directory"),
         (("validate", "-f", "/"), "/ cannot be read: Is a directory"),
@@ -139,7 +142,7 @@ def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[...,
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--time-limit", "60"), "--time-limit is of --until-caught-up"),
+        (("--time-limit", "60"), "--time-limit requires --until-caught-up"),
         (("--until-caught-up", "--time-limit", "0"), "'0' is no number of seconds above 0"),
         (("--until-caught-up", "--time-limit", "soon"), "'soon' is no number of seconds above 0"),
         (("--http-port", "70000"), "'70000' is no port"),

@@ -492,5 +492,7 @@ def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
     there = converted(TWO, ConversionFindings())[0]
     back = converted(TWO.replace("A->B", "B->A").replace("a:9092", "a2:9092"), ConversionFindings())[0]
 
-    with pytest.raises(UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a say two things"):
+    with pytest.raises(
+        UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a have conflicting values"
+    ):
         exported([flow_of(there), flow_of(back)], POD_LAYOUT)
