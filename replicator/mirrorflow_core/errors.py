@@ -10,8 +10,8 @@ attributes. No error contains a secret or record data.
 from typing import ClassVar
 
 KEPT_ON_COPY = (
-    "name a setting of the copy in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next "
-    "sync of settings undoes it"
+    "list the setting in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next config sync "
+    "reverts it"
 )
 
 
@@ -95,7 +95,7 @@ class UnreachableError(ClusterError):
         self.problem = problem
         super().__init__(
             f"Cluster {cluster} cannot be reached at {addresses}: {problem}; "
-            "check the address, the network and that the listener speaks the configured security.protocol.",
+            "check the address, the network, and that the listener uses the configured security.protocol.",
             cluster=cluster,
         )
 
@@ -117,7 +117,8 @@ class AuthenticationFailedError(ClusterError):
 
     def __init__(self, *, cluster: str, address: str, mechanism: str, problem: str) -> None:
         super().__init__(
-            f"Cluster {cluster} at {address} refuses our {mechanism}: {problem}.", cluster=cluster
+            f"Cluster {cluster} at {address}: {mechanism} authentication failed: {problem}; check the credentials and certificates.",
+            cluster=cluster,
         )
 
 
@@ -155,7 +156,7 @@ class OffsetSyncsMissingError(ClusterError):
     def __init__(self, *, cluster: str, topic: str) -> None:
         super().__init__(
             f"Cluster {cluster} has no topic {topic}; the flow's source connector creates it: "
-            "see that it runs, with emit.offset-syncs.enabled=true and the same offset-syncs.topic.location.",
+            "check that it is running, with emit.offset-syncs.enabled=true and the same offset-syncs.topic.location.",
             cluster=cluster,
         )
 
@@ -167,7 +168,9 @@ class GroupNotMovedError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, group: str, why: str) -> None:
-        super().__init__(f"Group {group} of cluster {cluster} was not moved on: {why}.", cluster=cluster)
+        super().__init__(
+            f"Offsets of group {group} were not committed on cluster {cluster}: {why}.", cluster=cluster
+        )
 
 
 class BrokerError(ClusterError):
@@ -188,10 +191,10 @@ class BrokerError(ClusterError):
     ) -> None:
         self.code = code
         self.retriable = retriable
-        about = f" about {subject}" if subject else ""
+        about = f" for {subject}" if subject else ""
         then = f"; {advice}" if advice else ""
         super().__init__(
-            f"Cluster {cluster} answered {request}{about} with {name} ({code}){then}.", cluster=cluster
+            f"{request}{about} failed on cluster {cluster}: {name} ({code}){then}.", cluster=cluster
         )
 
 
@@ -202,7 +205,9 @@ class FilesDifferError(MirrorFlowError):
 
     def __init__(self, connectors: tuple[str, ...]) -> None:
         self.connectors = connectors
-        super().__init__(f"{', '.join(connectors)}: not as this node's files say; give all nodes the same.")
+        super().__init__(
+            f"{', '.join(connectors)}: this node's files differ from the group's settings; use the same files on all nodes."
+        )
 
 
 class IdentityError(MirrorFlowError):
@@ -231,7 +236,7 @@ class ClusterChangedError(IdentityError):
     def __init__(self, *, alias: str, expected: str, found: str) -> None:
         super().__init__(
             f"Cluster {alias} was {expected} and is now {found}; "
-            "if that is intended, give it another alias so that a new flow begins."
+            "if this is intended, give it another alias, so that a new flow begins."
         )
 
 
@@ -243,8 +248,8 @@ class FlowTakenError(IdentityError):
 
     def __init__(self, *, source: str) -> None:
         super().__init__(
-            f"The flow from {source} is no longer held by this process: another one has taken it, or the target has forgotten "
-            "the transactional ids; it is taken again when nothing else holds it."
+            f"This process no longer owns the flow from {source}: another process has taken it, or the target has expired its "
+            "transactional ids. It retries when the flow is free."
         )
 
 
@@ -255,8 +260,8 @@ class FlowNotMovedError(IdentityError):
 
     def __init__(self, *, source: str, subject: str, problem: str) -> None:
         super().__init__(
-            f"The flow from {source} cannot continue as the earlier release has left it: {problem} ({subject}); start that "
-            "release once more and stop it in an orderly way."
+            f"Cannot migrate the flow from {source}: {problem} ({subject}). Start the earlier release, stop it with SIGTERM, "
+            "then retry."
         )
 
 
@@ -266,7 +271,9 @@ class FlowUnfencedError(IdentityError):
     reason = "FlowUnfenced"
 
     def __init__(self, *, source: str, why: str) -> None:
-        super().__init__(f"A seed or restore of the flow from {source} must be its only writer, but {why}.")
+        super().__init__(
+            f"A seed or restore of the flow from {source} must be its only writer, but {why}; if an ACL is missing, `mirrorflow acls` prints it."
+        )
 
 
 class StartPendingError(MirrorFlowError):
@@ -277,9 +284,8 @@ class StartPendingError(MirrorFlowError):
 
     def __init__(self, *, target: str, waits_s: float) -> None:
         super().__init__(
-            f"The task has waited for {waits_s:g} s to become the writer of its partitions: cluster {target} does not finish the "
-            "last transactions of the flow; check that all its partitions have a leader, and its transaction coordinator "
-            "(`kafka-transactions.sh find-hanging`)."
+            f"The task has waited for {waits_s:g} s to fence the previous writer: cluster {target} has unfinished transactions of "
+            "the flow. Check for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
         )
 
 
@@ -289,7 +295,7 @@ class CorruptRecordsError(MirrorFlowError, ValueError):
     reason = "CorruptBatch"
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"Bytes from the source are no records: {problem}.")
+        super().__init__(f"Invalid records from the source: {problem}.")
 
 
 class PartitionError(MirrorFlowError):
@@ -351,9 +357,10 @@ class SourceDataLostError(PartitionError):
     ) -> None:
         self.wanted, self.found = wanted, found
         then = (
-            then or "set mirrorflow.source.loss.policy=alert to go on from there, or restart to begin again"
+            then
+            or f"set mirrorflow.source.loss.policy=alert to continue at {found}, or restart to copy the partition again"
         )
-        sentence = f"{how}: offset {wanted} was to be copied next, the source now has {found}; {then}"
+        sentence = f"{how}: the next offset to copy was {wanted}, the source has {found}; {then}"
         super().__init__(sentence, topic=topic, partition=partition)
 
 
@@ -365,7 +372,7 @@ class TargetDataLostError(PartitionError):
     def __init__(self, *, topic: str, partition: int, target_topic: str, how: str, then: str = "") -> None:
         then = (
             then
-            or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to fill it again"
+            or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to copy the partition again"
         )
         super().__init__(f"target topic {target_topic} {how}; {then}", topic=topic, partition=partition)
 
@@ -376,7 +383,7 @@ class TargetTakenError(PartitionError):
     reason = "TargetTaken"
 
     def __init__(self, *, topic: str, partition: int, target_topic: str, owner: str) -> None:
-        sentence = f"{owner} was copied into {target_topic}; give this topic's copy another name"
+        sentence = f"target topic {target_topic} already holds the copy of {owner}; rename one of the copies"
         super().__init__(sentence, topic=topic, partition=partition)
 
 
@@ -387,5 +394,5 @@ class TopicGoneError(PartitionError):
 
     def __init__(self, *, topic: str, partition: int, cluster: str) -> None:
         self.cluster = cluster
-        sentence = f"the topic does not exist on cluster {cluster} any more"
+        sentence = f"the topic no longer exists on cluster {cluster}"
         super().__init__(sentence, topic=topic, partition=partition)

@@ -137,7 +137,7 @@ def plan_acls(
         # Most likely the authorizer has lost its data. ACLs that a user removes one by one are removed here
         # one by one.
         left_out.append(
-            f"{len(gone)} ACLs of the copies stay, for the source shows no ACL of any topic any more; remove them yourself."
+            f"{len(gone)} ACLs of the copies are kept because the source returned no topic ACLs; remove them manually."
         )
         gone = set()
     return AclPlan(

@@ -34,15 +34,15 @@ def literal_bytes(text: str) -> bytes | None:
     if text == NULL:
         return None
     if text[:1] in {"[", "{"}:
-        raise ValueError("Java reads a list or a map in it, and writes that in its own way")
+        raise ValueError("Java parses it as a list or a map and reformats it")
     if text[:1].isdigit() or text[:1] in {"+", "-"}:
         if any(character in _DELIMITERS for character in text) or not text.isascii():
-            raise ValueError("Java may read a number or a time in its beginning, and leave out the rest")
+            raise ValueError("Java may parse its beginning as a number or a time and drop the rest")
         if len(text) == _DATE_LENGTH and _LOOKS_DATED.match(text):
-            raise ValueError("Java may read a date in it, and write that by its own time zone")
+            raise ValueError("Java may parse it as a date and reformat it in its time zone")
         written = _as_number(text)
         if written != text:
-            raise ValueError(f"Java reads a number in it, and writes {written}")
+            raise ValueError(f"Java parses it as a number and writes {written}")
     return text.encode()
 
 

@@ -262,7 +262,7 @@ def check_records_deleted_before_they_were_copied(
     assert 1_000 == len(before)
     assert ("SourceDataLost", True) == (
         said["reason"],
-        "offset 1000 was to be copied next" in said["message"],
+        "the next offset to copy was 1000" in said["message"],
     )
     assert before + left == losses.copied(topic, "alert") == losses.copied(topic, "restart")
     assert 400 == losses.running["alert"].progress()["lostRecords"]

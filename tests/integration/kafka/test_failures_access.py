@@ -97,7 +97,7 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     assert {"path": str(secret), "key": "password"} == missing
     assert ("Unreachable", "AuthenticationFailed") == (refused[side]["reach"], refused[side]["reason"])
     assert "missing" not in refused
-    sentence = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap} refuses our"
+    sentence = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap}: "
     assert sentence in said
     assert sentence in log
     assert "hunter2" not in said + log

@@ -441,7 +441,7 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
 def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
     """The broker's sentence is reported, and what was refused is not."""
     with Replicator.mm2(places.mm2(WRONG), folder=tmp_path) as replicator:
-        wait_until("it is reported", lambda: "refuses our SCRAM" in replicator.log_text())
+        wait_until("it is reported", lambda: "SCRAM-SHA-512 authentication failed" in replicator.log_text())
         texts = answers(replicator.url, wrong_configs(places))
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()

@@ -11,7 +11,11 @@ from mirrorflow_operator.status.ready import new_troubles
 from tests.unit.control_plane.observations import observed, reading, resource
 
 TOO_LARGE = ReasonCount("RecordTooLarge", 1, "orders-3: the record at source offset 7 takes 2000000 bytes.")
-TAKEN = ReasonCount("TargetTaken", 1, "orders-4: payments was copied into east.orders.")
+TAKEN = ReasonCount(
+    "TargetTaken",
+    1,
+    "orders-4: target topic east.orders already holds the copy of payments; rename one of the copies.",
+)
 YES, NO, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 
 

@@ -114,8 +114,8 @@ def test_only_refusals_of_single_records_divide_a_batch():
             (
                 "target topic east.orders refuses the record at source offset 41 with INVALID_TIMESTAMP; "
                 "set message.timestamp.before.max.ms or message.timestamp.after.max.ms, on east.orders, or leave such records "
-                "out with mirrorflow.refused.records=skip; name a setting of the copy in topics.configs.exceptions "
-                "(mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it."
+                "out with mirrorflow.refused.records=skip; list the setting in topics.configs.exceptions "
+                "(mirrorflow.config.properties.exclude.by.topic), or the next config sync reverts it."
             ),
         ),
         (

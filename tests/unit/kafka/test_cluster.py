@@ -123,7 +123,7 @@ def test_a_write_refused_for_too_few_replicas_names_both_settings() -> None:
     error = error_for(19, cluster="west", request="Produce", subject="mm2-identity.A.internal-0")
 
     assert str(error).startswith(
-        "Cluster west answered Produce about mm2-identity.A.internal-0 with NOT_ENOUGH_REPLICAS (19); start the brokers"
+        "Produce for mm2-identity.A.internal-0 failed on cluster west: NOT_ENOUGH_REPLICAS (19); start the brokers"
     )
     assert "(replication.factor)" in str(error)
     assert "min.insync.replicas" in str(error)
