@@ -21,7 +21,7 @@ GROUP_ID_NOT_FOUND: Final = 69
 # Error codes with which a coordinator refuses a commit by a non-member while the group has members (KIP-98,
 # KIP-848).
 MEMBERS_PRESENT: Final = frozenset({22, 25, 27, 82, 110, 113})
-_UNKNOWN_MEMBER = "mirrorflow-asks-whether-it-may"
+_UNKNOWN_MEMBER = "mirrorflow-permission-probe"
 _OLD_HEARTBEAT = 2  # the last version without instance ids; Kafka 4 still supports it
 _ALL_TOPICS_SINCE = 2  # OffsetFetch
 _TOPIC_NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: version 10 replaces topic names with topic ids

@@ -63,12 +63,13 @@ def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
         raise UnsupportedBrokerError(
             cluster=cluster, feature=feature, needs="a version of Kafka that knows this request"
         )
+    lowest_known, highest_known = lowest, highest
     lowest, highest = max(lowest, known[0]), min(highest, known[1])
     if lowest > highest:
         raise UnsupportedBrokerError(
             cluster=cluster,
-            feature=f"{feature} in a version we know",
-            needs=f"a version of Kafka whose {feature} we share (it takes {known[0]} to {known[1]})",
+            feature=f"{feature} in versions {lowest_known} to {highest_known}",
+            needs=f"another version of Kafka (the broker supports versions {known[0]} to {known[1]} of {feature} only)",
         )
     return highest
 

@@ -75,7 +75,7 @@ def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
         # The format requires SHA-1; here it only detects damage and wrong passwords.
         expected = hashlib.sha1(_utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False).digest()
         if not hmac.compare_digest(expected, digest):
-            raise StoreError("the password does not fit, or the file is damaged")
+            raise StoreError("wrong password or damaged file")
     reader = _KeyStoreReader(body)
     reader.take(4)
     version = reader.int32()
@@ -274,7 +274,7 @@ def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, 
     try:
         store = load_pkcs12(data, password.encode() if password else None)
     except (ValueError, UnsupportedAlgorithm):
-        problem = "the password does not fit, or the file is damaged or protected by an algorithm that OpenSSL lacks"
+        problem = "wrong password, damaged file, or an algorithm that OpenSSL lacks"
         raise StoreError(problem) from None
     own = [store.cert.certificate] if store.cert else []
     others = [other.certificate for other in store.additional_certs]

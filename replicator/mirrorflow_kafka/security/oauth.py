@@ -54,7 +54,7 @@ class Token:
 def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
     """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*. Raises TokenError."""
     if not _TOKEN.fullmatch(text):
-        raise TokenError(f"{origin} gives something that is no bearer token")
+        raise TokenError(f"{origin} returned an invalid bearer token")
     claims = _claims(text)
     now = time.time()
     begins, expires = claims.get("iat"), claims.get("exp")

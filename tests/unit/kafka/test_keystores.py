@@ -101,10 +101,10 @@ def test_nothing_named_is_nothing():
 @pytest.mark.parametrize(
     ("properties", "key", "words"),
     [
-        ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": "wrong-secret"}, "ssl.keystore.location", "password does not fit"),
+        ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": "wrong-secret"}, "ssl.keystore.location", "wrong password"),
         ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": STORE}, "ssl.keystore.password", "key's password"),
         ({"ssl.keystore.location": "{}/key.jks", "ssl.keystore.password": STORE, "ssl.key.password": "wrong-secret"}, "ssl.key.password", "does not fit"),
-        ({"ssl.keystore.location": "{}/key.p12", "ssl.keystore.password": "wrong-secret"}, "ssl.keystore.location", "password does not fit"),
+        ({"ssl.keystore.location": "{}/key.p12", "ssl.keystore.password": "wrong-secret"}, "ssl.keystore.location", "wrong password"),
         ({"ssl.keystore.location": "{}/key.p12"}, "ssl.keystore.location", "ssl.keystore.password is not set"),
         ({"ssl.keystore.location": "{}/trust.jks", "ssl.keystore.password": STORE}, "ssl.keystore.location", "no private key"),
         ({"ssl.keystore.location": "{}/trust.p12", "ssl.keystore.password": STORE}, "ssl.keystore.location", "no private key"),

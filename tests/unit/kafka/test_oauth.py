@@ -162,7 +162,7 @@ def test_passing_trouble_is_tried_again():
         ((302, b""), "answers 302", 1),
         ((200, {"token": SECRET}), "without an access_token", 1),
         ((200, b"[]"), "without an access_token", 1),
-        ((200, {"access_token": "a\x01auth=b"}), "no bearer token", 1),
+        ((200, {"access_token": "a\x01auth=b"}), "returned an invalid bearer token", 1),
         ((200, b"x" * (TOKEN_BYTES_MAX + 1)), "more than", 1),
     ],
 )
