@@ -159,12 +159,12 @@ class TaskTransaction:
         async with self._working:
             if self._is_over or self._members:
                 return  # the next start asks the target
-            known = [copier for copier in copiers if copier.source in self._points and copier.is_drained]
-            copiers = [copier for copier in known if copier.writing is None or not copier.writing.has_doubts]
-            await self._ask_leaders(copiers)
-            if copiers and not self._is_over:
+            known = [one for one in _begun(copiers) if one.source in self._points]
+            settled = [one for one in known if one.is_drained and not one.has_doubts]
+            await self._ask_leaders(settled)
+            if settled and not self._is_over:
                 transactional = self._producers.transactional
-                positions = [self._position(one, is_left=True) for one in _begun(copiers)]
+                positions = [self._position(one, is_left=True) for one in settled]
                 await self._transactions.store_positions(transactional, positions)
                 await self._transactions.end(transactional, commit=True)
 
@@ -246,7 +246,7 @@ class TaskTransaction:
             await self._transactions.begin_transaction(self._producers.transactional, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
-        await self._ask_leaders(one.copier for one in doubts)
+        await self._ask_leaders(doubts)
         if not self._is_over:
             self._admit(doubts, await self._add([one.target for one in doubts]))
 
@@ -300,7 +300,7 @@ class TaskTransaction:
             one: self._position(one, changes.get(one)) for one in dict.fromkeys([*members, *changes, *due])
         }
         transactional = self._producers.transactional
-        await self._ask_leaders(one.copier for one in positions)
+        await self._ask_leaders(positions)
         if not self._has_problem([*members, *changes]) and positions:
             await self._transactions.store_positions(transactional, positions.values())
         if self._has_problem([*members, *changes]):
@@ -323,13 +323,13 @@ class TaskTransaction:
         self._commit_s = self._ended_s - began_s
         self.took_ms.append(self._commit_s * 1000)
 
-    async def _ask_leaders(self, copiers: Iterable[PartitionCopier]) -> None:
-        """End the task if a partition of *copiers* has another leader. Raises ClusterError if one has none.
+    async def _ask_leaders(self, writers: Iterable[PartitionWriter]) -> None:
+        """End the task if a partition of *writers* has another leader. Raises ClusterError if one has none.
 
         The metadata may be older than an election that the same broker has won. A position with the epoch before
         would look as if the target had lost the records behind the election.
         """
-        asked = {copier.target: copier for copier in copiers}
+        asked = {one.target: one.copier for one in writers}
         epochs = await self._transactions.leader_epochs(asked)
         for target, copier in asked.items():
             if epochs[target] > copier.target_epoch and not self._is_over:

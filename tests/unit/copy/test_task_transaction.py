@@ -1,14 +1,18 @@
 """What a commit has: a transaction with records that its positions do not count must not be committed."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import Form
 from mirrorflow_replicator.copy import task_transaction
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 from tests.unit.copy.stubs import PRODUCERS, begun_writer, context_at
@@ -35,6 +39,26 @@ class Brokers:
         assert commit
 
 
+POINT = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
+
+
+def transaction_of(
+    brokers: Brokers, copiers: Sequence[PartitionCopier], end_task: Callable[[str], None]
+) -> TaskTransaction:
+    metadata = SimpleNamespace(leader_epoch=lambda *_: brokers.writing.copier.target_epoch)
+    return TaskTransaction(
+        SimpleNamespace(alias="west", metadata=metadata),  # type: ignore[arg-type]
+        brokers,  # type: ignore[arg-type]
+        TaskStart(
+            producers=TaskProducers(transactional=PRODUCERS[Form.TRANSACTION], plain=PRODUCERS[Form.PLAIN]),
+            points={copier.source: POINT for copier in copiers},
+            problems={},
+        ),
+        pump=lambda: None,
+        end_task=end_task,
+    )
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
     *, is_late: bool, monkeypatch: pytest.MonkeyPatch
@@ -47,24 +71,25 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
     brokers, ended = Brokers(writing), list[str]()
     if not is_late:
         writing.acknowledged(40, -1)
-    transaction = TaskTransaction(
-        SimpleNamespace(alias="west", metadata=SimpleNamespace(leader_epoch=lambda *_: copier.target_epoch)),  # type: ignore[arg-type]
-        brokers,  # type: ignore[arg-type]
-        TaskStart(
-            producers=TaskProducers(transactional=PRODUCERS[Form.TRANSACTION], plain=PRODUCERS[Form.PLAIN]),
-            points={
-                copier.source: WritePoint(
-                    next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0
-                )
-            },
-            problems={},
-        ),
-        pump=lambda: None,
-        end_task=ended.append,
-    )
+    transaction = transaction_of(brokers, [copier], ended.append)
     transaction._admit({writing: copier.doubts}, {copier.target: 0})
 
     asyncio.run(transaction.finish(5))
 
     assert brokers.committed == ([] if is_late else [103])
     assert bool(ended) is is_late
+
+
+def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:
+    """It has written nothing: its leader is not compared with one that the task has asked."""
+    around = context_at(WHEN)
+    writing = begun_writer(around)
+    writing.copier.note_target_epoch(4)
+    waiting = PartitionCopier(TopicPartition("orders", 3), RenameRule(name="east.orders"), around)
+    brokers, ended = Brokers(writing), list[str]()
+    transaction = transaction_of(brokers, [writing.copier, waiting], ended.append)
+
+    asyncio.run(transaction.store([writing.copier, waiting], left=True))
+
+    assert brokers.committed == [100]
+    assert not ended
