@@ -1,6 +1,7 @@
-"""Cancels an asyncio task and waits for its end, without losing a cancellation of the waiting task."""
+"""Ends asyncio tasks: cancels and waits, without losing a cancellation of the waiting task."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -22,3 +23,14 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
         raise cancelled
     if not task.cancelled():
         task.result()
+
+
+async def together(running: Sequence[asyncio.Task[None]]) -> None:
+    """Waits until one of *running* has ended, then cancels the others. Raises what it raised."""
+    try:
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            if task.done():
+                task.result()
+    finally:
+        await asyncio.gather(*(cancel_and_wait(task) for task in running if not task.done()))

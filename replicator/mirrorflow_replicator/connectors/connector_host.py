@@ -32,7 +32,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
-from mirrorflow_replicator.connectors.source_host import SourceHost
+from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.http.commands import simple_name
 from mirrorflow_replicator.http.samples import Samples
 
@@ -250,7 +250,7 @@ def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost:
         properties = connector.properties
         return IdleConnector(connector.name, properties, state=PAUSED, tasks=(properties,))
     if connector.source is not None:
-        return SourceHost(connector, connector.source, samples=samples)
+        return SourceConnector(connector, connector.source, samples=samples)
     if connector.heartbeat is not None:
         return HeartbeatConnector(connector, connector.heartbeat)
     if connector.checkpoint is not None:

@@ -48,7 +48,7 @@ from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
-from mirrorflow_replicator.connectors.source_connector import SourceConnector
+from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 
 # A frozen broker would otherwise be waited for until the connection's own limit, and nothing would be
 # reported meanwhile.
@@ -266,7 +266,7 @@ class HeartbeatMonitor:
         """Why the reported heartbeats may not be the newest."""
         return () if self.problem is None else (f"Copied heartbeats cannot be looked at: {self.problem}",)
 
-    async def run(self, copying: SourceConnector) -> None:
+    async def run(self, copying: TopicDiscovery) -> None:
         while True:
             await asyncio.sleep(READ_S)
             copies = sorted(

@@ -1,357 +1,286 @@
-"""Finds topics, prepares their copies on the target, and assigns partitions to tasks.
-
-    connect both ──> arrange topics ──> assign ──> settings ──> sleep ──┐
-        ^   └ error: state and message, backoff                         │
-        └───────────────────────────────────────────────────────────────┘
-
-This is what a source connector does besides copying. Guarantees: the first assignment waits for nothing that
-copying does not need; a failure of a cluster or of one topic is reported and retried, and takes no partition
-away from a task that copies it; a partition leaves its task only when its source topic is gone.
-`worker.main_process` handles tasks, processes and restarts.
-"""
+"""Runs one MirrorSourceConnector: its topic discovery, the ownership of its flow, its task processes and its report."""
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
-from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.partition_assignment import Assignment, assign
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import SideReport
-from mirrorflow_core.settings import SourceSettings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.rotation import Resolve
-from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_replicator.config.plugins import make_selection
-from mirrorflow_replicator.connectors.acl_sync import AclSync
-from mirrorflow_replicator.connectors.connector_state import ClusterClients
-from mirrorflow_replicator.connectors.internal_topics import (
-    internal_topics,
-    internal_topics_of_source,
-    mend_topics,
-)
+from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
+from mirrorflow_core.settings import ConnectorSettings, SourceSettings
+from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.connector_state import report_of
+from mirrorflow_replicator.connectors.flow_owner import FlowOwner
+from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
-from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
-from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
+from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
+from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
+from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
+from mirrorflow_replicator.http.samples import Samples
 
-Hand = Callable[[Assignment], Awaitable[None]]
+WAITS = "Another process owns this flow and copies; this one takes over when it stops."
+TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partitions has all of them
 
-# Backoff after a failure of a cluster: short at first, because brokers restart in seconds, then twice a
-# minute.
-BACKOFF_MIN_S = 0.5
-BACKOFF_MAX_S = 30.0
-# Backoff for a topic that could not be created, instead of the ten minutes of a refresh: short at first,
-# because a target that has just started lacks some of its brokers, then as long as above.
-INCOMPLETE_MIN_S = 1.0
-INCOMPLETE_MAX_S = 30.0
-# A connector starts together with others that create topics on its source. Above all these are heartbeats
-# topics, by which clients of the target know their upstream clusters. So topics are listed again soon after
-# the start, then ever more rarely: a topic is found after at most a quarter of the connector's age at that
-# time, with about thirty listings until the usual interval.
-RELIST_MIN_S = 2.0
-RELIST_SHARE = 0.25
-CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
-WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
-GONE_MAX = 20  # topics that left, newest last
-LOOK_S = 20.0  # an unreachable cluster is reported within half a minute, as where records are copied
-NEVER = float("inf")
+log = logging.getLogger("mirrorflow.worker")
 
 
-class TargetSyncs(NamedTuple):
-    """What a connector keeps in line on the target, once both clusters are connected."""
+Claim = Callable[[int, TaskAssignment], Awaitable[Assign]]
 
-    topics: TopicSync
-    acls: AclSync
+
+class SourceParts:
+    """The parts of a source connector in this process, for its host: discovery, ownership and tasks.
+
+    *claim* returns a task's assignment with its start, and raises MirrorFlowError while the task must not begin; without it
+    the owner of the flow answers. *group*: the Connect group whose processes share the connector; "": this process alone.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        start: Spawn,
+        group: str = "",
+        claim: Claim | None = None,
+    ) -> None:
+        self.owner = FlowOwner(settings, on_lost=self._finish_tasks, group=group)
+        self.tasks: dict[int, TaskSupervisor] = {}
+        self._start = start
+        self._connector = connector
+        self._settings = settings
+        self._samples = samples
+        self._started_at_s = time.time()
+        self._claim = claim or self.owner.start_of
+        self._logged = ""  # the reason of the problem that was logged last
+        self._balances = bool(group) and settings.balance_tasks_s is not None
+        self._resolve = Resolver(settings.providers).resolve_client
+        self.discovery = self._new_discovery()
+        route = make_naming(settings).route
+        self._target_topic: Callable[[str], str] = lambda topic: route(topic).name
+        self._pulse = HeartbeatMonitor(connector.name, make_replication_policy(settings).is_heartbeats_topic)
+        self._syncs_topic = (
+            None
+            if settings.syncs is None
+            else SyncsTopic(
+                settings.syncs,
+                offset_syncs_topic(settings, on_source=settings.syncs.on_source),
+                resolve=self._resolve,
+            )
+        )
+
+    def _new_discovery(self) -> TopicDiscovery:
+        balancer = LoadBalancer(self._settings) if self._balances else None
+        return TopicDiscovery(self._settings, resolve=self._resolve, balancer=balancer)
+
+    def renew_discovery(self) -> None:
+        """Replaces the discovery, which has ended and closed its connections."""
+        self.discovery = self._new_discovery()
+
+    async def discover_topics(
+        self, hand: Callable[[Assignment], Awaitable[None]], *others: Coroutine[Any, Any, None]
+    ) -> None:
+        """Discovers topics and gives each assignment to *hand* until cancelled; runs *others* beside."""
+        jobs = [self._pulse.run(self.discovery), *others]
+        if self._syncs_topic is not None:
+            jobs.append(self._syncs_topic.run())
+        beside = [asyncio.create_task(job) for job in jobs]
+        try:
+            await self.discovery.run(hand)
+        finally:
+            for job in beside:
+                job.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.gather(*(task.stop(grace_s) for task in self.tasks.values()))
+        await self.owner.leave()
+
+    async def end_tasks(self, numbers: Collection[int], grace_s: float) -> None:
+        """Stops these tasks gracefully and removes them."""
+        await asyncio.gather(*(self.tasks[number].stop(grace_s) for number in numbers))
+        for number in numbers:
+            del self.tasks[number]
+
+    def bytes_per_s(self, tasks: int) -> int | None:
+        """Returns the share of one of so many tasks in the flow's limit."""
+        limit = self._settings.bytes_per_second
+        return None if limit is None else max(1, limit // max(1, tasks))
+
+    def task(self, number: int) -> TaskSupervisor:
+        """Returns the task with that number, whose process is started when it is new."""
+        if number not in self.tasks:
+            self.tasks[number] = TaskSupervisor(
+                self._settings,
+                number,
+                on_report=self._observe,
+                start=self._start,
+                claim=self._claim,
+            )
+        return self.tasks[number]
+
+    def restart_task(self, task: int) -> None:
+        if task in self.tasks:
+            self.tasks[task].restart()
+
+    def _finish_tasks(self) -> None:
+        """Ends what all tasks do: another process owns the flow."""
+        for task in self.tasks.values():
+            task.finish()
+
+    def _observe(self, report: TaskReport) -> None:
+        self._samples.observe(self._connector.name, report, time.time())
+
+    async def log_problems(self) -> None:
+        """Logs a problem of the discovery once until it is over, and each warning likewise."""
+        warned: frozenset[str] = frozenset()
+        while True:
+            problem = self.discovery.problem
+            if problem is None:
+                self._logged = ""
+            elif problem.reason != self._logged:
+                # Compared by reason: the message of a lost connection changes with each attempt.
+                self._logged = problem.reason
+                log.warning("%s: %s", self._connector.name, problem)
+            warnings = self._warnings
+            for warning in warnings:
+                if warning not in warned:
+                    log.warning("%s: %s", self._connector.name, warning)
+            # Until all is well: two causes that alternate are not logged each time.
+            warned = warned.union(warnings) if warnings else frozenset()
+            await asyncio.sleep(1)
+
+    @property
+    def reported_partitions(self) -> set[TopicPartition]:
+        """The partitions that tasks have reported."""
+        return {partition for task in self.tasks.values() for partition in task.partitions}
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether another process owns the flow. This one is ready to take it over."""
+        return self.owner.is_waiting
+
+    def report(self, *, state: str, tasks: Sequence[TaskSupervisor]) -> ConnectorReport:
+        """Reports the connector in *state*, with these *tasks* of it."""
+        reports = tuple(
+            replace(
+                task.newest,
+                state=task.state,
+                trace=task.trace or _standing_still_in(partitions),
+                partitions=partitions,
+            )
+            for task in tasks
+            for partitions in [task.partition_reports(self._target_topic)]
+        )
+        source, target = self.discovery.sides
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=state,
+            problem=self.discovery.problem,
+            started_at_s=self._started_at_s,
+        )
+        return replace(
+            report,
+            tasks=reports,
+            task_properties=tuple(self._task_properties(task) for task in tasks),
+            topics=tuple(
+                sorted({one.target_topic for task in reports for one in task.partitions if one.records})
+            ),
+            warnings=(*self._warnings, *self._pulse.warnings),
+            heartbeats=self._pulse.report(self._settings.target_alias),
+            is_standby=self.is_standby,
+            uncopied=self.discovery.uncopied,
+            nothing_selected=self.discovery.nothing_selected,
+            source=worst_side((source, *(task.newest.source for task in self.tasks.values()))),
+            target=worst_side((target, *(task.newest.target for task in self.tasks.values()))),
+        )
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        """Warnings of the discovery, the offset-syncs topic and the tasks; equal ones of tasks once."""
+        topic = () if self._syncs_topic is None else self._syncs_topic.warnings
+        tasks = dict.fromkeys(warning for task in self.tasks.values() for warning in task.newest.warnings)
+        waits = (WAITS,) if self.is_standby else ()
+        return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
+
+    def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:
+        assigned = ",".join(str(partition) for partition in sorted(task.partitions))
+        return {
+            **self._connector.properties,
+            "task.index": str(task.task),
+            "task.assigned.partitions": assigned,
+        }
 
 
 class SourceConnector:
-    """One MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
+    """One source connector in this process: call `run` until cancelled, then `stop`."""
 
     def __init__(
-        self, settings: SourceSettings, *, resolve: Resolve, balancer: LoadBalancer | None = None
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        start: Spawn = spawn,
     ) -> None:
-        self._settings = settings
-        self._balancer = balancer  # None: tasks get equal numbers of partitions, whatever their load
-        self._resolve = resolve
-        self._selection = make_selection(settings)
-        self._clusters: dict[str, Cluster] = {}
-        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
-        self._syncs: TargetSyncs | None = None
-        self._decisions: DecisionLog | None = None  # of the target, for retention holds of bulk jobs
-        self._arrangement: Arrangement | None = None
-        self._internal_warnings: tuple[str, ...] | None = None  # None: its own topics were not checked yet
-        self._config_warnings: tuple[str, ...] = ()
-        self._acl_warnings: tuple[str, ...] = ()
-        self._gone: deque[str] = deque(maxlen=GONE_MAX)
-        self._failures = 0  # consecutive failed passes
-        self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
-        self._first_listing_at: float | None = None
-        self.connected = asyncio.Event()  # to both clusters, for the first time
-        self._earlier_assignment: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
-        self.assignment: Assignment | None = None
-        self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
+        self._parts = SourceParts(connector, settings, samples=samples, start=start)
+        self._initial = True
+
+    async def run(self) -> None:
+        # Started before anything is known, so that its imports and connections run in parallel.
+        self._parts.task(0)
+        await self._parts.discover_topics(self._hand, self._parts.log_problems(), self._prepare())
+
+    async def _prepare(self) -> None:
+        """Creates the flow's own topics while the topics to copy are found and created."""
+        discovery = self._parts.discovery
+        await discovery.connected.wait()
+        await self._parts.owner.prepare(discovery.clusters)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._parts.stop(grace_s)
+
+    def restart_task(self, task: int) -> None:
+        self._parts.restart_task(task)
+
+    async def _hand(self, assignment: Assignment) -> None:
+        parts = self._parts
+        await parts.owner.own(parts.discovery.clusters, assignment)
+        share = parts.bytes_per_s(len(assignment))
+        for number, partitions in enumerate(assignment):
+            wanted = TaskAssignment(partitions=partitions, initial=self._initial, bytes_per_s=share)
+            parts.task(number).assign(wanted)
+        for task in [*parts.tasks.values()][len(assignment) :]:
+            task.assign(TaskAssignment(partitions=(), initial=self._initial))
+        # Topics that appear later are read from their beginning, wherever the first ones started.
+        self._initial = False
 
     @property
-    def state(self) -> str:
-        """The state in Connect's terms. UNASSIGNED: it has not reached both clusters yet."""
-        if self.assignment is None:
-            return "UNASSIGNED" if self.problem is None else "FAILED"
-        return "RUNNING" if self.problem is None else "FAILED"
+    def has_reported_all(self) -> bool:
+        assigned = self._parts.discovery.assignment
+        given = {partition for task in assigned or () for partition in task}
+        return self._parts.is_standby or (assigned is not None and given <= self._parts.reported_partitions)
 
     @property
-    def clusters(self) -> tuple[Cluster, Cluster]:
-        """Source and target; both are connected before anything is assigned."""
-        return self._clusters["source"], self._clusters["target"]
+    def target_cluster_id(self) -> str:
+        return self._parts.owner.target_cluster_id
 
-    @property
-    def sides(self) -> tuple[SideReport, SideReport]:
-        return self._sides.reports(self._clusters.values())
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Source topic -> target topic, of the topics that are copied."""
-        return self._arrangement.names if self._arrangement is not None else {}
-
-    @property
-    def uncopied(self) -> tuple[str, ...]:
-        """A message for each selected topic that is not, or not wholly, copied."""
-        return tuple(self._arrangement.uncopied.values()) if self._arrangement is not None else ()
-
-    @property
-    def nothing_selected(self) -> str:
-        """A message if no topic but heartbeats is selected; else ""."""
-        return self._arrangement.nothing_selected if self._arrangement is not None else ""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What failed for single topics, or was left out; bounded."""
-        arranged = self._arrangement.warnings if self._arrangement is not None else ()
-        found = (
-            *((self.nothing_selected,) if self.nothing_selected else ()),
-            *(self._internal_warnings or ()),
-            *_shown(self.uncopied),
-            *_shown(arranged),
-            *_shown(self._config_warnings),
-            *_shown(self._acl_warnings),
-            *((self._balancer.warning,) if self._balancer is not None and self._balancer.warning else ()),
-            *self._gone,
-            *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
-        )
-        return tuple(dict.fromkeys(found))  # a setting refused at creation is refused at the next sync, too
-
-    async def run(self, hand: Hand) -> None:
-        """Follows both clusters until cancelled. Calls *hand* with all tasks' partitions whenever they change."""
-        try:
-            while True:
-                try:
-                    await self._follow(await self.connect(), hand)
-                except MirrorFlowError as error:
-                    self.problem = error
-                    self._failures += 1
-                await asyncio.sleep(
-                    backoff_s(self._failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S)
-                )
-        finally:
-            await self.close()
-
-    async def close(self) -> None:
-        """Closes all connections; `run` does so at its end."""
-        await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
-        self._clusters.clear()
-
-    async def connect(self) -> TargetSyncs:
-        """Connects to the clusters that are not connected yet, both at once. Raises ClusterError."""
-        wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
-        missing = {side: client for side, client in wanted.items() if side not in self._clusters}
-        results = await asyncio.gather(
-            *(
-                Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
-                for client in missing.values()
-            ),
-            return_exceptions=True,
-        )
-        errors = []
-        for side, result in zip(missing, results, strict=True):
-            if isinstance(result, BaseException):
-                errors.append(result)
-                self._sides.note(result)
-            else:
-                self._clusters[side] = result
-                self._sides.connected(result)
-        if errors:
-            raise errors[0]
-        if self._syncs is None:
-            source, target = self.clusters
-            self._syncs = TargetSyncs(
-                topics=TopicSync(source, target, settings=self._settings, selection=self._selection),
-                acls=AclSync(source, target, settings=self._settings, selection=self._selection),
-            )
-            self.connected.set()
-        return self._syncs
-
-    async def _follow(self, syncs: TargetSyncs, hand: Hand) -> None:
-        """Runs passes until one fails as a whole."""
-        settings = self._settings
-        now = asyncio.get_running_loop().time
-        refresh_at = now()
-        configs_s, acls_s = settings.sync_configs_s or NEVER, settings.sync_acls_s or NEVER
-        balance_s = NEVER if self._balancer is None else settings.balance_tasks_s or NEVER
-        # Right after the first assignment: starting a copy matters more than its last setting.
-        configs_at, acls_at, balance_at = (
-            NEVER if every_s == NEVER else refresh_at for every_s in (configs_s, acls_s, balance_s)
-        )
-        while True:
-            if now() >= refresh_at:
-                arrangement = await syncs.topics.arrange()
-                await self._take(arrangement, hand)
-                if self._internal_warnings != ():  # check again until they are correct
-                    self._internal_warnings = await self._mend_internal_topics()
-                if configs_s == NEVER:
-                    # No other process would restore what a killed bulk job has held.
-                    self._config_warnings = await self._give_back()
-                refresh_at = now() + self._refresh_after_s(arrangement)
-            elif now() >= configs_at:
-                held, unknown = await self._held()
-                synced = await syncs.topics.sync_configs(self.names, held=held)
-                # After the sync of settings, so that retention raised on the source meanwhile is never
-                # shorter.
-                self._config_warnings = (*synced, *(unknown or await self._give_back()))
-                configs_at = now() + configs_s
-            elif now() >= acls_at:
-                self._acl_warnings = await syncs.acls.sync(self.names)
-                acls_at = now() + acls_s
-            elif now() >= balance_at:
-                await self._balance(hand)
-                balance_at = now() + balance_s
-            self.problem, self._failures = None, 0
-            await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
-
-    async def _mend_internal_topics(self) -> tuple[str, ...]:
-        """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
-        source, target = self.clusters
-        of_source = await mend_topics(source, internal_topics_of_source(self._settings))
-        of_target = await mend_topics(target, internal_topics(self._settings))
-        return (*of_target.warnings, *of_source.warnings)
-
-    async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Returns the target topics whose retention a bulk job holds, and a message if that is unknown."""
-        retention = await self._retention()
-        try:
-            return frozenset() if retention is None else await retention.held(), ()
-        except NotAuthorizedError as error:
-            # A job with the same rights cannot have held anything.
-            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
-
-    async def _give_back(self) -> tuple[str, ...]:
-        """Restores what finished jobs have held; returns messages for what could not be restored."""
-        retention = await self._retention()
-        try:
-            return () if retention is None else await retention.settle()
-        except NotAuthorizedError as error:
-            return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
-
-    async def _retention(self) -> RetentionWriter | None:
-        """Returns the writer; None if nothing was ever decided, so that nothing can be held."""
-        if self._decisions is None:
-            self._decisions = DecisionLog(
-                self._clusters["target"],
-                self._settings.source_alias,
-                replication_factor=self._settings.offsets.replication_factor,
-            )
-        if not await self._decisions.exists():
-            return None
-        return RetentionWriter(self._clusters["target"], self._decisions, now_ms=now_ms)
-
-    async def _sleep_until(self, due_at: float) -> None:
-        """Sleeps until *due_at*.
-
-        While no task has anything to copy, it checks every LOOK_S that both clusters can be reached.
-        """
-        now = asyncio.get_running_loop().time
-        while not any(self.assignment or ()) and now() + LOOK_S < due_at:
-            await asyncio.sleep(LOOK_S)
-            # The cluster's own reach reports a failed connection; the next pass reports any other error.
-            looks = (cluster.refresh([]) for cluster in self.clusters)
-            for failed in await asyncio.gather(*looks, return_exceptions=True):
-                if isinstance(failed, BaseException) and not isinstance(failed, ClusterError):
-                    raise failed
-        await asyncio.sleep(max(0.0, due_at - now()))
-
-    def _refresh_after_s(self, arrangement: Arrangement) -> float:
-        every_s = NEVER
-        if self._settings.refresh_topics_s is not None:
-            now = asyncio.get_running_loop().time()
-            if self._first_listing_at is None:
-                self._first_listing_at = now
-            every_s = relist_after_s(now - self._first_listing_at, self._settings.refresh_topics_s)
-        self._incomplete = self._incomplete + 1 if arrangement.incomplete else 0
-        if not arrangement.incomplete:
-            return every_s
-        return min(
-            every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
-        )
-
-    def take_over(self, held: Assignment) -> None:
-        """Continues from *held*, the assignment of an earlier leader."""
-        self._earlier_assignment = held
-
-    async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
-        before = self.names
-        self._gone.extend(
-            f"Topic {topic} is no longer to be seen on {self._settings.source_alias} (deleted, or Describe was revoked); "
-            f"its copy {before[topic]} stays as it is."
-            for topic in sorted(before.keys() - arrangement.names)
-        )
-        self._arrangement = arrangement
-        held = self._earlier_assignment if self.assignment is None else self.assignment
-        copied = _copied(arrangement, held)
-        if self._balancer is None:
-            assignment = assign(copied, self._settings.tasks_max, held)
-        else:
-            assignment = self._balancer.place(copied, held)
-        if assignment != self.assignment:
-            await hand(assignment)
-            self.assignment = assignment
-
-    async def _balance(self, hand: Hand) -> None:
-        """Balances the load of the tasks. With a single task there is nothing to measure."""
-        if self._balancer is None or self.assignment is None or len(self.assignment) < 2:
-            return
-        try:
-            assignment = await self._balancer.balance(*self.clusters, self.assignment)
-        except MirrorFlowError as error:
-            # Copying continues unchanged; if a cluster is unreachable, the next refresh reports it.
-            self._balancer.failed(error)
-            return
-        if assignment != self.assignment:
-            await hand(assignment)
-            self.assignment = assignment
+    def report(self) -> ConnectorReport:
+        parts = self._parts
+        if parts.is_standby:
+            return parts.report(state="RUNNING", tasks=())
+        tasks = [*parts.tasks.values()] if parts.discovery.assignment is not None else []
+        return parts.report(state=parts.discovery.state, tasks=tasks)
 
 
-def relist_after_s(age_s: float, every_s: float) -> float:
-    """Returns when to list topics again, *age_s* after the first listing. *every_s* is the configured interval."""
-    return min(every_s, max(RELIST_MIN_S, RELIST_SHARE * age_s))
-
-
-def _copied(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
-    """Returns the partitions that exist on the target, and those that tasks already hold.
-
-    A task reports better than the connector what its copy lacks.
-    """
-    return {*arrangement.partitions} | {
-        partition
-        for task in held
-        for partition in task
-        if partition.partition < arrangement.sizes.get(partition.topic, 0)
-    }
-
-
-def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    if len(warnings) <= WARNINGS_MAX:
-        return warnings
-    return (
-        *warnings[:WARNINGS_MAX],
-        f"{len(warnings) - WARNINGS_MAX} further warnings of this kind are not shown.",
-    )
+def _standing_still_in(parts: Sequence[PartitionReport]) -> str:
+    """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
+    found = [one.message for one in parts if one.phase is PartitionPhase.STOPPED or one.is_stalled]
+    more = [f"{len(found) - TOLD_MAX} further partitions stand still."] if len(found) > TOLD_MAX else []
+    return " ".join(found[:TOLD_MAX] + more)

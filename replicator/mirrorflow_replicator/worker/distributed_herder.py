@@ -21,11 +21,11 @@ from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import ensure_topic
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, ListOffsets, Restart, RestartTask
 from mirrorflow_replicator.http.rest import STARTING
 from mirrorflow_replicator.http.worker_view import Request, Response

@@ -23,11 +23,11 @@ from mirrorflow_core.connect.worker_records import ConfigRecord, RestartRequest,
 from mirrorflow_core.errors import FilesDifferError, NotAuthorizedError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, GroupSettings, SessionKeySettings
+from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
-from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask

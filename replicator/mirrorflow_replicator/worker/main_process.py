@@ -24,12 +24,11 @@ from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import DistributedSettings, GroupSettings, WorkerSettings
-from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cancellation import cancel_and_wait, together
 from mirrorflow_kafka.security.client_security import check_client, clients_of
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
-from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.samples import Samples

@@ -29,7 +29,7 @@ from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
 from mirrorflow_replicator.connectors.connector_state import RetryState
-from mirrorflow_replicator.connectors.source_host import SourceParts
+from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from mirrorflow_replicator.connectors.task_supervisor import Spawn
 from mirrorflow_replicator.http.samples import Samples

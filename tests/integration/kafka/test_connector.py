@@ -22,7 +22,7 @@ from mirrorflow_core.settings import (
     SourceSettings,
 )
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.connectors.source_connector import SourceConnector
+from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError, wait_until
 
@@ -60,7 +60,7 @@ def settings(source: KafkaCluster | str, target: KafkaCluster, topics: str, **mo
 class Running:
     """A connector that runs, and what it has handed out."""
 
-    def __init__(self, connector: SourceConnector) -> None:
+    def __init__(self, connector: TopicDiscovery) -> None:
         self.connector = connector
         self.assignments: list[Assignment] = []
         self.assigned = asyncio.Event()
@@ -83,7 +83,7 @@ class Running:
 
 @asynccontextmanager
 async def running(chosen: SourceSettings) -> AsyncIterator[Running]:
-    found = Running(SourceConnector(chosen, resolve=dict))
+    found = Running(TopicDiscovery(chosen, resolve=dict))
     task = asyncio.create_task(found.connector.run(found.hand))
     try:
         yield found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connectors.source_host import WAITS
+from mirrorflow_replicator.connectors.source_connector import WAITS
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, digest, load, records

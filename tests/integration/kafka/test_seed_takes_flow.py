@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connectors.source_host import WAITS
+from mirrorflow_replicator.connectors.source_connector import WAITS
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from mirrorflow_replicator.connectors.source_connector import RELIST_MIN_S, RELIST_SHARE, relist_after_s
+from mirrorflow_replicator.connectors.topic_discovery import RELIST_MIN_S, RELIST_SHARE, relist_after_s
 
 INTERVAL_S = 600.0
 ROUNDING_S = 1e-6

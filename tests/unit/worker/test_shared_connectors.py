@@ -10,7 +10,7 @@ from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors.source_connector import SourceConnector
+from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.group_tasks import TaskFencing
 from mirrorflow_replicator.worker.shared_connectors import Publish, SharedConnector, TaskShare
@@ -47,7 +47,7 @@ def test_a_discovery_that_ends_ends_the_connector(monkeypatch: pytest.MonkeyPatc
     async def mistaken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(SourceConnector, "run", mistaken)
+    monkeypatch.setattr(TopicDiscovery, "run", mistaken)
 
     async def run() -> None:
         connector = shared(nothing, TaskShare(leads=True))
@@ -92,7 +92,7 @@ def test_a_connector_that_is_stopped_while_its_share_changes_ends(monkeypatch: p
                 closing.set()
                 await closed.wait()
 
-        monkeypatch.setattr(SourceConnector, "connect", connect)
+        monkeypatch.setattr(TopicDiscovery, "connect", connect)
         connector = shared(nothing, TaskShare())
         running = asyncio.create_task(connector.run())
         await connecting.wait()
@@ -127,7 +127,7 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> l
         await connector._hand(FIRST)
         await connector._hand(FIRST)
 
-    monkeypatch.setattr(SourceConnector, "clusters", property(lambda _: ()))
+    monkeypatch.setattr(TopicDiscovery, "clusters", property(lambda _: ()))
     asyncio.run(run())
     return told
 

@@ -1,0 +1,357 @@
+"""Finds topics, prepares their copies on the target, and assigns partitions to tasks.
+
+    connect both ──> arrange topics ──> assign ──> settings ──> sleep ──┐
+        ^   └ error: state and message, backoff                         │
+        └───────────────────────────────────────────────────────────────┘
+
+This is what a source connector does besides copying. Guarantees: the first assignment waits for nothing that
+copying does not need; a failure of a cluster or of one topic is reported and retried, and takes no partition
+away from a task that copies it; a partition leaves its task only when its source topic is gone.
+`connectors.source_connector` runs the tasks.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.partition_assignment import Assignment, assign
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import SideReport
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.connectors.acl_sync import AclSync
+from mirrorflow_replicator.connectors.connector_state import ClusterClients
+from mirrorflow_replicator.connectors.internal_topics import (
+    internal_topics,
+    internal_topics_of_source,
+    mend_topics,
+)
+from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
+from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
+from mirrorflow_replicator.process import now_ms
+
+Hand = Callable[[Assignment], Awaitable[None]]
+
+# Backoff after a failure of a cluster: short at first, because brokers restart in seconds, then twice a
+# minute.
+BACKOFF_MIN_S = 0.5
+BACKOFF_MAX_S = 30.0
+# Backoff for a topic that could not be created, instead of the ten minutes of a refresh: short at first,
+# because a target that has just started lacks some of its brokers, then as long as above.
+INCOMPLETE_MIN_S = 1.0
+INCOMPLETE_MAX_S = 30.0
+# A connector starts together with others that create topics on its source. Above all these are heartbeats
+# topics, by which clients of the target know their upstream clusters. So topics are listed again soon after
+# the start, then ever more rarely: a topic is found after at most a quarter of the connector's age at that
+# time, with about thirty listings until the usual interval.
+RELIST_MIN_S = 2.0
+RELIST_SHARE = 0.25
+CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
+WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
+GONE_MAX = 20  # topics that left, newest last
+LOOK_S = 20.0  # an unreachable cluster is reported within half a minute, as where records are copied
+NEVER = float("inf")
+
+
+class TargetSyncs(NamedTuple):
+    """What a connector keeps in line on the target, once both clusters are connected."""
+
+    topics: TopicSync
+    acls: AclSync
+
+
+class TopicDiscovery:
+    """The discovery of one MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
+
+    def __init__(
+        self, settings: SourceSettings, *, resolve: Resolve, balancer: LoadBalancer | None = None
+    ) -> None:
+        self._settings = settings
+        self._balancer = balancer  # None: tasks get equal numbers of partitions, whatever their load
+        self._resolve = resolve
+        self._selection = make_selection(settings)
+        self._clusters: dict[str, Cluster] = {}
+        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
+        self._syncs: TargetSyncs | None = None
+        self._decisions: DecisionLog | None = None  # of the target, for retention holds of bulk jobs
+        self._arrangement: Arrangement | None = None
+        self._internal_warnings: tuple[str, ...] | None = None  # None: its own topics were not checked yet
+        self._config_warnings: tuple[str, ...] = ()
+        self._acl_warnings: tuple[str, ...] = ()
+        self._gone: deque[str] = deque(maxlen=GONE_MAX)
+        self._failures = 0  # consecutive failed passes
+        self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
+        self._first_listing_at: float | None = None
+        self.connected = asyncio.Event()  # to both clusters, for the first time
+        self._earlier_assignment: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
+        self.assignment: Assignment | None = None
+        self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
+
+    @property
+    def state(self) -> str:
+        """The state in Connect's terms. UNASSIGNED: it has not reached both clusters yet."""
+        if self.assignment is None:
+            return "UNASSIGNED" if self.problem is None else "FAILED"
+        return "RUNNING" if self.problem is None else "FAILED"
+
+    @property
+    def clusters(self) -> tuple[Cluster, Cluster]:
+        """Source and target; both are connected before anything is assigned."""
+        return self._clusters["source"], self._clusters["target"]
+
+    @property
+    def sides(self) -> tuple[SideReport, SideReport]:
+        return self._sides.reports(self._clusters.values())
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Source topic -> target topic, of the topics that are copied."""
+        return self._arrangement.names if self._arrangement is not None else {}
+
+    @property
+    def uncopied(self) -> tuple[str, ...]:
+        """A message for each selected topic that is not, or not wholly, copied."""
+        return tuple(self._arrangement.uncopied.values()) if self._arrangement is not None else ()
+
+    @property
+    def nothing_selected(self) -> str:
+        """A message if no topic but heartbeats is selected; else ""."""
+        return self._arrangement.nothing_selected if self._arrangement is not None else ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What failed for single topics, or was left out; bounded."""
+        arranged = self._arrangement.warnings if self._arrangement is not None else ()
+        found = (
+            *((self.nothing_selected,) if self.nothing_selected else ()),
+            *(self._internal_warnings or ()),
+            *_shown(self.uncopied),
+            *_shown(arranged),
+            *_shown(self._config_warnings),
+            *_shown(self._acl_warnings),
+            *((self._balancer.warning,) if self._balancer is not None and self._balancer.warning else ()),
+            *self._gone,
+            *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
+        )
+        return tuple(dict.fromkeys(found))  # a setting refused at creation is refused at the next sync, too
+
+    async def run(self, hand: Hand) -> None:
+        """Follows both clusters until cancelled. Calls *hand* with all tasks' partitions whenever they change."""
+        try:
+            while True:
+                try:
+                    await self._follow(await self.connect(), hand)
+                except MirrorFlowError as error:
+                    self.problem = error
+                    self._failures += 1
+                await asyncio.sleep(
+                    backoff_s(self._failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S)
+                )
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections; `run` does so at its end."""
+        await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+        self._clusters.clear()
+
+    async def connect(self) -> TargetSyncs:
+        """Connects to the clusters that are not connected yet, both at once. Raises ClusterError."""
+        wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
+        missing = {side: client for side, client in wanted.items() if side not in self._clusters}
+        results = await asyncio.gather(
+            *(
+                Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+                for client in missing.values()
+            ),
+            return_exceptions=True,
+        )
+        errors = []
+        for side, result in zip(missing, results, strict=True):
+            if isinstance(result, BaseException):
+                errors.append(result)
+                self._sides.note(result)
+            else:
+                self._clusters[side] = result
+                self._sides.connected(result)
+        if errors:
+            raise errors[0]
+        if self._syncs is None:
+            source, target = self.clusters
+            self._syncs = TargetSyncs(
+                topics=TopicSync(source, target, settings=self._settings, selection=self._selection),
+                acls=AclSync(source, target, settings=self._settings, selection=self._selection),
+            )
+            self.connected.set()
+        return self._syncs
+
+    async def _follow(self, syncs: TargetSyncs, hand: Hand) -> None:
+        """Runs passes until one fails as a whole."""
+        settings = self._settings
+        now = asyncio.get_running_loop().time
+        refresh_at = now()
+        configs_s, acls_s = settings.sync_configs_s or NEVER, settings.sync_acls_s or NEVER
+        balance_s = NEVER if self._balancer is None else settings.balance_tasks_s or NEVER
+        # Right after the first assignment: starting a copy matters more than its last setting.
+        configs_at, acls_at, balance_at = (
+            NEVER if every_s == NEVER else refresh_at for every_s in (configs_s, acls_s, balance_s)
+        )
+        while True:
+            if now() >= refresh_at:
+                arrangement = await syncs.topics.arrange()
+                await self._take(arrangement, hand)
+                if self._internal_warnings != ():  # check again until they are correct
+                    self._internal_warnings = await self._mend_internal_topics()
+                if configs_s == NEVER:
+                    # No other process would restore what a killed bulk job has held.
+                    self._config_warnings = await self._give_back()
+                refresh_at = now() + self._refresh_after_s(arrangement)
+            elif now() >= configs_at:
+                held, unknown = await self._held()
+                synced = await syncs.topics.sync_configs(self.names, held=held)
+                # After the sync of settings, so that retention raised on the source meanwhile is never
+                # shorter.
+                self._config_warnings = (*synced, *(unknown or await self._give_back()))
+                configs_at = now() + configs_s
+            elif now() >= acls_at:
+                self._acl_warnings = await syncs.acls.sync(self.names)
+                acls_at = now() + acls_s
+            elif now() >= balance_at:
+                await self._balance(hand)
+                balance_at = now() + balance_s
+            self.problem, self._failures = None, 0
+            await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
+
+    async def _mend_internal_topics(self) -> tuple[str, ...]:
+        """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
+        source, target = self.clusters
+        of_source = await mend_topics(source, internal_topics_of_source(self._settings))
+        of_target = await mend_topics(target, internal_topics(self._settings))
+        return (*of_target.warnings, *of_source.warnings)
+
+    async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Returns the target topics whose retention a bulk job holds, and a message if that is unknown."""
+        retention = await self._retention()
+        try:
+            return frozenset() if retention is None else await retention.held(), ()
+        except NotAuthorizedError as error:
+            # A job with the same rights cannot have held anything.
+            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+
+    async def _give_back(self) -> tuple[str, ...]:
+        """Restores what finished jobs have held; returns messages for what could not be restored."""
+        retention = await self._retention()
+        try:
+            return () if retention is None else await retention.settle()
+        except NotAuthorizedError as error:
+            return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+
+    async def _retention(self) -> RetentionWriter | None:
+        """Returns the writer; None if nothing was ever decided, so that nothing can be held."""
+        if self._decisions is None:
+            self._decisions = DecisionLog(
+                self._clusters["target"],
+                self._settings.source_alias,
+                replication_factor=self._settings.offsets.replication_factor,
+            )
+        if not await self._decisions.exists():
+            return None
+        return RetentionWriter(self._clusters["target"], self._decisions, now_ms=now_ms)
+
+    async def _sleep_until(self, due_at: float) -> None:
+        """Sleeps until *due_at*.
+
+        While no task has anything to copy, it checks every LOOK_S that both clusters can be reached.
+        """
+        now = asyncio.get_running_loop().time
+        while not any(self.assignment or ()) and now() + LOOK_S < due_at:
+            await asyncio.sleep(LOOK_S)
+            # The cluster's own reach reports a failed connection; the next pass reports any other error.
+            looks = (cluster.refresh([]) for cluster in self.clusters)
+            for failed in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(failed, BaseException) and not isinstance(failed, ClusterError):
+                    raise failed
+        await asyncio.sleep(max(0.0, due_at - now()))
+
+    def _refresh_after_s(self, arrangement: Arrangement) -> float:
+        every_s = NEVER
+        if self._settings.refresh_topics_s is not None:
+            now = asyncio.get_running_loop().time()
+            if self._first_listing_at is None:
+                self._first_listing_at = now
+            every_s = relist_after_s(now - self._first_listing_at, self._settings.refresh_topics_s)
+        self._incomplete = self._incomplete + 1 if arrangement.incomplete else 0
+        if not arrangement.incomplete:
+            return every_s
+        return min(
+            every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
+        )
+
+    def take_over(self, held: Assignment) -> None:
+        """Continues from *held*, the assignment of an earlier leader."""
+        self._earlier_assignment = held
+
+    async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
+        before = self.names
+        self._gone.extend(
+            f"Topic {topic} is no longer to be seen on {self._settings.source_alias} (deleted, or Describe was revoked); "
+            f"its copy {before[topic]} stays as it is."
+            for topic in sorted(before.keys() - arrangement.names)
+        )
+        self._arrangement = arrangement
+        held = self._earlier_assignment if self.assignment is None else self.assignment
+        copied = _copied(arrangement, held)
+        if self._balancer is None:
+            assignment = assign(copied, self._settings.tasks_max, held)
+        else:
+            assignment = self._balancer.place(copied, held)
+        if assignment != self.assignment:
+            await hand(assignment)
+            self.assignment = assignment
+
+    async def _balance(self, hand: Hand) -> None:
+        """Balances the load of the tasks. With a single task there is nothing to measure."""
+        if self._balancer is None or self.assignment is None or len(self.assignment) < 2:
+            return
+        try:
+            assignment = await self._balancer.balance(*self.clusters, self.assignment)
+        except MirrorFlowError as error:
+            # Copying continues unchanged; if a cluster is unreachable, the next refresh reports it.
+            self._balancer.failed(error)
+            return
+        if assignment != self.assignment:
+            await hand(assignment)
+            self.assignment = assignment
+
+
+def relist_after_s(age_s: float, every_s: float) -> float:
+    """Returns when to list topics again, *age_s* after the first listing. *every_s* is the configured interval."""
+    return min(every_s, max(RELIST_MIN_S, RELIST_SHARE * age_s))
+
+
+def _copied(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
+    """Returns the partitions that exist on the target, and those that tasks already hold.
+
+    A task reports better than the connector what its copy lacks.
+    """
+    return {*arrangement.partitions} | {
+        partition
+        for task in held
+        for partition in task
+        if partition.partition < arrangement.sizes.get(partition.topic, 0)
+    }
+
+
+def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    if len(warnings) <= WARNINGS_MAX:
+        return warnings
+    return (
+        *warnings[:WARNINGS_MAX],
+        f"{len(warnings) - WARNINGS_MAX} further warnings of this kind are not shown.",
+    )
