@@ -214,7 +214,7 @@ def _interval_s(read: PropertyReader, prefix: str) -> float | None:
         return None
     if seconds == 0:
         raise InvalidSettingError(
-            key=key, problem="0 would never rest", action=f"write 1 or {prefix}.enabled=false"
+            key=key, problem="must be at least 1", action=f"set {prefix}.enabled=false to disable it"
         )
     return float(seconds)
 

@@ -264,7 +264,7 @@ class HeartbeatMonitor:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why the reported heartbeats may not be the newest."""
-        return () if self.problem is None else (f"Copied heartbeats cannot be looked at: {self.problem}",)
+        return () if self.problem is None else (f"Reading copied heartbeats failed: {self.problem}",)
 
     async def run(self, copying: TopicDiscovery) -> None:
         while True:

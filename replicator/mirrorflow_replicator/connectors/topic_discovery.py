@@ -300,7 +300,7 @@ class TopicDiscovery:
     async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
         before = self.names
         self._gone.extend(
-            f"Topic {topic} is no longer to be seen on {self._settings.source_alias} (deleted, or Describe was revoked); "
+            f"Topic {topic} is no longer visible on {self._settings.source_alias} (deleted, or Describe was revoked); "
             f"its copy {before[topic]} stays as it is."
             for topic in sorted(before.keys() - arrangement.names)
         )

@@ -153,7 +153,7 @@ class HttpConnection:
         while isinstance(event := await self._event(), h11.Data):
             body += event.data
             if len(body) > self._limits.body_bytes:
-                message = f"The body is larger than the {self._limits.body_bytes} bytes that are taken here."
+                message = f"The request body exceeds {self._limits.body_bytes} bytes."
                 raise _RefusedError(error_response(413, message))
         headers = dict(head.headers)
         self._host = headers.get(b"host", b"").decode("latin-1")

@@ -295,7 +295,7 @@ class GroupMember:
 
     async def _lose(self) -> None:
         """Stops everything: other nodes have our work by now."""
-        log.warning("this node was taken for dead by group %s and comes again", self._settings.group_id)
+        log.warning("Removed from group %s (session expired); rejoining", self._settings.group_id)
         self.held, self._assignment, self.leads = frozenset(), None, False
         await self._follow()
 

@@ -164,4 +164,4 @@ class TaskConfigWriter:
                     await self._node.others.post_tasks(node.leader_url, name, tasks, key)
                 await self._node.read()
             except MirrorFlowError as error:
-                log.warning("%s: its tasks are not written down yet: %s", name, error)
+                log.warning("%s: task configs not stored yet: %s", name, error)

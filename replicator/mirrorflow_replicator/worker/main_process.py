@@ -125,7 +125,7 @@ class Worker:
             route=None if self._takes_calls else partial(route, flows=flows or None),
         )
         for address in server.addresses:
-            log.info("nodes of the group are listened to on %s", address)
+            log.info("Listening for group members on %s", address)
         if server.addresses:
             self._set_address(server.addresses[0])
         return server

@@ -114,7 +114,7 @@ class TaskProcess:
             if task is None or number != self._starts_ended:
                 return
             if why:
-                log.warning("The task begins again: %s", why)
+                log.warning("Restarting the task: %s", why)
             self._earlier |= task.copiers
             # Where nothing can be fenced, the next start finds only what is stored.
             await task.end(leaves=leaves or not task.is_fenced)

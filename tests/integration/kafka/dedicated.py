@@ -24,7 +24,7 @@ FACTORS = (
     "status.storage.replication.factor",
     "config.storage.replication.factor",
 )
-CALLED = re.compile(r"nodes of the group are listened to on (\S+)")
+CALLED = re.compile(r"Listening for group members on (\S+)")
 
 
 @dataclass(kw_only=True)
