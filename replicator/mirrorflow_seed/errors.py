@@ -69,9 +69,7 @@ class FlowLostError(JobFailedError):
     reason: ClassVar[str] = "FlowTaken"
 
     def __init__(self) -> None:
-        super().__init__(
-            "Another job has taken the flow; start this one again when that one has ended: it continues then."
-        )
+        super().__init__("Another job took over the flow. Rerun this job after it ends; it resumes.")
 
 
 class StalledError(JobFailedError):
