@@ -57,8 +57,8 @@ class VariableSource(ApiModel):
 
     secret_key_ref: KeyReference | None = Field(
         None,
-        description="Key of a Secret, read by the kubelet when the container starts. The value does not follow "
-        "the Secret until then.",
+        description="Key of a Secret, read by the kubelet when the container starts. Later changes of the "
+        "Secret take effect when the container restarts.",
     )
     config_map_key_ref: KeyReference | None = Field(
         None, description="Key of a ConfigMap, read by the kubelet when the container starts."

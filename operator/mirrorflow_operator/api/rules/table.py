@@ -237,8 +237,8 @@ WORKLOAD_RULES: Final = (
         field="valueFrom",
         wrong="has(self.valueFrom) && has(self.value) && self.value != ''",
         is_wrong=lambda self: self.value_from is not None and self.value,
-        problem="<<self.name>> has a value, too",
-        cure="remove one of both",
+        problem="<<self.name>> has both value and valueFrom",
+        cure="set one of them",
     ),
     Rule(
         paths=_each(_TEMPLATES, "env[].valueFrom"),
@@ -267,7 +267,7 @@ WORKLOAD_RULES: Final = (
         field="mountPath",
         wrong=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
         is_wrong=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
-        problem="<<self.mountPath>> is a folder of the operator, or leads out of its parent",
+        problem="<<self.mountPath>> is a folder of the operator, or contains '..'",
         cure="use another folder below /mnt",
     ),
     Rule(
@@ -301,7 +301,7 @@ WORKLOAD_RULES: Final = (
             field=name,
             wrong=f"self.{name} > 1",
             is_wrong=lambda self, name=name: getattr(self, name) > 1,
-            problem="heartbeats are one task",
+            problem="heartbeats run as one task",
             cure="write 1",
         )
         for name in ("tasks", "replicas")
@@ -310,7 +310,7 @@ WORKLOAD_RULES: Final = (
         paths=("spec.connectors.colocate",),
         wrong="size(self) == 1",
         is_wrong=lambda self: len(self) == 1,
-        problem="<<name>> is alone in it, and shares its pod with no other",
+        problem="it names only <<name>>, and needs at least two connectors",
         cure="name another connector, or remove the list",
         words={"name": RuleWord(cel="self[0]", python=lambda self: self[0].value, plain="one connector")},
     ),
