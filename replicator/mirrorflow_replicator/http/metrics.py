@@ -236,7 +236,7 @@ def _partitions(view: WorkerView) -> Iterator[str]:
     yield from _counter(_OURS + "skipped_records_total", about, total("skipped_records"))
     about = "Records gone from the source before they were copied, passed over by policy."
     yield from _counter(_OURS + "lost_records_total", about, total("lost_records"))
-    about = "Losses of data, on either side, after which the policy was to go on."
+    about = "Data losses on either cluster after which the flow continued, as the loss policy says."
     yield from _counter(_OURS + "losses_total", about, total("losses"))
     phases = [
         ({**own, "phase": phase.value}, counted[phase])
