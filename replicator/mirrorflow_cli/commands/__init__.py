@@ -28,7 +28,7 @@ _GROUPS = {
     "bulk jobs": {
         "seed": "bulk-copy to the target with Spark on this machine",
         "verify": "compare both clusters with Spark on this machine (read-only)",
-        "archive": "export a flow's topics to Parquet with Spark",
+        "archive": "export topics of the source to Parquet with Spark; the target is not contacted",
         "restore": "fill the target from an archive with Spark",
     },
     "shell": {

@@ -14,7 +14,6 @@ from mirrorflow_cli.spark_jobs import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser, writes=False)
-    parser.epilog = "An archive reads only the source; the target is not contacted."
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> None:

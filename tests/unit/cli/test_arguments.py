@@ -126,7 +126,7 @@ def test_naming_is_not_for_a_file(mirrorflow: Callable[..., Result]) -> None:
     status, _, err = mirrorflow("plan", "-f", "x.yaml", "--naming", "Identity")
 
     assert status == 2
-    assert "Give either -f FILE or --from, --to and the other flags that stand for a file" in err
+    assert "-f cannot be combined with --from, --to and related flags" in err
 
 
 def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:

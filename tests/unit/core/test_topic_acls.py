@@ -184,7 +184,7 @@ def test_a_source_without_any_acl_takes_nothing_away():
     plan = planned([], [mine], [mine])
 
     assert plan.remove == ()
-    assert plan.left_out[0].startswith("1 ACLs of the copies stay")
+    assert plan.left_out[0].startswith("1 ACLs of the copies are kept")
 
 
 def test_acl_removed_by_a_user_is_forgotten_unless_it_is_needed():
