@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
     from mirrorflow_replicator.copy.partition_writer import PartitionWriter
-    from mirrorflow_replicator.copy.task_writer import TaskWriter
+    from mirrorflow_replicator.copy.position_writer import TaskWriter
 
 PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default, until the target was asked
 

@@ -32,12 +32,12 @@ from mirrorflow_replicator.copy.copier_context import PRODUCER_EXPIRATION_MS, Co
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_errors import PartitionErrors, follow_stopped_ends
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
+from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
+from mirrorflow_replicator.copy.position_writer import PositionWriter, TaskWriter, UnfencedWriter
 from mirrorflow_replicator.copy.rate_limiter import PauseWatch, RateLimiter
 from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.task_parts import TaskParts
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
-from mirrorflow_replicator.copy.task_writer import PositionWriter, TaskWriter, UnfencedWriter
-from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process import now_ms
 
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -136,7 +136,7 @@ class CopyTask:
             on_error=self._cluster_trouble,
         )
         self._task_writer = self._new_task_writer()
-        self._resumer = WriterResumer(
+        self._resumer = PartitionResumer(
             source=parts.source,
             target=parts.target,
             start=parts.fenced.start,

@@ -6,7 +6,7 @@
         └─ error ──> STOPPED ── retriable, after a pause ──> ASKING
 
 Guarantees: a partition copier in doubt sends nothing, and continues only when everything it had in flight is answered
-or lost; it reads its source in order. It does no I/O and does not decide where to continue (`copy.writer_resumer` does):
+or lost; it reads its source in order. It does no I/O and does not decide where to continue (`copy.partition_resumer` does):
 the reader (`client.broker_reader`), the resumer and its `PartitionWriter` call it.
 """
 

@@ -32,8 +32,8 @@ from mirrorflow_kafka.client.error_codes import error_for, name_of
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss, RefusedRecords
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_resumer import STOPPED_RETRY_S, PartitionResumer
 from mirrorflow_replicator.copy.read_cursor import UNKNOWN
-from mirrorflow_replicator.copy.writer_resumer import STOPPED_RETRY_S, WriterResumer
 
 POLL_INTERVAL_S = (
     10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
@@ -256,7 +256,7 @@ class PartitionErrors:
         source: Cluster,
         target: Cluster,
         wiring: BrokerRoutes,
-        resumer: WriterResumer,
+        resumer: PartitionResumer,
         errors: Counter[str],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         skips_refused: bool = False,

@@ -42,7 +42,7 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
-from mirrorflow_replicator.copy.task_writer import FINAL_CODES, TIMES_AVERAGED
+from mirrorflow_replicator.copy.position_writer import FINAL_CODES, TIMES_AVERAGED
 from mirrorflow_replicator.process import now_ms
 
 DRAIN_S = 10.0  # for the answers to what is in flight; a leader that needs longer is being replaced

@@ -23,7 +23,7 @@ from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
 from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.stream import EpochRun, Stream
-from mirrorflow_replicator.copy import task_writer
+from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from tests.model.writer import process, world
 from tests.model.writer.running import Outcome, Scenario, run
@@ -138,7 +138,7 @@ def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
 
 
 def _final_codes_are_harmless() -> tuple[Replaced, ...]:
-    return ((task_writer, "FINAL_CODES", frozenset()),)
+    return ((position_writer, "FINAL_CODES", frozenset()),)
 
 
 def _offsets_are_not_compared() -> tuple[Replaced, ...]:

@@ -2,7 +2,7 @@
 
 `mirrorflow_core.writer` decides how the flow is taken and when a start of a task ends, `FormTracker` and `Stream` how each
 partition is written. What is here is the shell: it fetches, sends and runs transactions, as `mirrorflow_replicator.copy` does
-(`partition_copier`, `partition_writer`, `writer_resumer`, `task_transaction`).
+(`partition_copier`, `partition_writer`, `partition_resumer`, `task_transaction`).
 """
 
 import random
@@ -24,7 +24,7 @@ from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_core.writer.position import Form, WriterPosition
 from mirrorflow_core.writer.start_end import NO_ORDINAL
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
-from mirrorflow_replicator.copy import task_writer
+from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from tests.model.errors import (
     INVALID_TXN_STATE,
@@ -319,7 +319,7 @@ class Task:
             self.why = why
             self.world.events.append(f"{self.world.steps} {self.process.name}: {why}")
 
-    # -- copying: `copy.partition_copier`, `copy.partition_writer`, `copy.writer_resumer`
+    # -- copying: `copy.partition_copier`, `copy.partition_writer`, `copy.partition_resumer`
 
     def _copy(self) -> Coroutine:
         while not self.why:
@@ -421,7 +421,7 @@ class Task:
         span = copier.stream.refuse(is_absent=code == INVALID_TXN_STATE)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             copier.refused_next = span.first
-        if code in task_writer.FINAL_CODES:
+        if code in position_writer.FINAL_CODES:
             self._end(f"the target answered {code}")
         if code == MESSAGE_TOO_LARGE and not copier.is_asking:
             self.process.batch_records[copier.partition] = max(1, span.count // 2)

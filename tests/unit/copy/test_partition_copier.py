@@ -44,9 +44,9 @@ from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
+from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
+from mirrorflow_replicator.copy.position_writer import UnfencedWriter
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
-from mirrorflow_replicator.copy.task_writer import UnfencedWriter
-from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from tests.unit.copy.leader import NOT_ENOUGH_REPLICAS, Leader
 from tests.unit.copy.test_batch_packer import WHEN, in_epoch, without
 from tests.unit.core.wire.strategies import batch_of
@@ -161,7 +161,7 @@ class Copier:
         self.copier.reader = self  # type: ignore[assignment]  # what a copier needs of it
         self.copier.pipe = self  # type: ignore[assignment]
         settings: Any = SimpleNamespace(on_source_loss=LossPolicy.FAIL)
-        self.resumer = WriterResumer(
+        self.resumer = PartitionResumer(
             source=cluster,
             target=cluster,
             start=start,

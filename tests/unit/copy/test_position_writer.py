@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import Position
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
-from mirrorflow_replicator.copy.task_writer import FINAL_CODES, UnfencedWriter
+from mirrorflow_replicator.copy.position_writer import FINAL_CODES, UnfencedWriter
 from tests.unit.copy.leader import INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER
 from tests.unit.copy.stubs import begun_writer, context_at
 from tests.unit.copy.test_batch_packer import WHEN, small

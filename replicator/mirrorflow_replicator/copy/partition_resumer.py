@@ -42,7 +42,7 @@ from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
-from mirrorflow_replicator.copy.task_writer import TaskWriter
+from mirrorflow_replicator.copy.position_writer import TaskWriter
 
 REFUSALS_IN_A_ROW = 2
 BACK_OFF_S = (0.2, 2.0)
@@ -56,7 +56,7 @@ STOPPED_RETRY_S = 15.0  # after that a missing ACL or a full disk is checked aga
 log = logging.getLogger("mirrorflow.task")
 
 
-class WriterResumer:
+class PartitionResumer:
     """Serves the partition copiers of one start of a task that do not know where to continue."""
 
     def __init__(
