@@ -170,7 +170,7 @@ async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: s
             answers = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
             for group, answer in zip(some, answers, strict=True):
                 if isinstance(answer, ClusterError):
-                    problems.append(f"Group {group.name} cannot be looked at: {answer}")
+                    problems.append(f"Reading group {group.name} failed: {answer}")
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:

@@ -280,7 +280,7 @@ class HeartbeatMonitor:
                 await self.read_ends(copying.clusters[1], copies)
             except MirrorFlowError as error:
                 if self.problem is None or self.problem.reason != error.reason:
-                    log.warning("%s: copied heartbeats cannot be looked at: %s", self._name, error)
+                    log.warning("%s: reading copied heartbeats failed: %s", self._name, error)
                 self.problem = error
             else:
                 self.problem = None

@@ -176,7 +176,7 @@ class HttpConnection:
             raise _RefusedError(error_response(505, "HTTP 505 HTTP Version Not Supported"))
         size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
         if size > self._limits.header_bytes:
-            message = f"The request's head is larger than the {self._limits.header_bytes} bytes that are taken here."
+            message = f"The request head exceeds {self._limits.header_bytes} bytes."
             raise _RefusedError(error_response(431, message))
 
     async def _event(self) -> object:

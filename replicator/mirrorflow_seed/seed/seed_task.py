@@ -249,7 +249,7 @@ class SeedTaskRunner:
         )
 
     def _end_start(self, why: str) -> None:
-        log.warning("the task begins again behind its last commit: %s", why)
+        log.warning("Restarting the task after its last commit: %s", why)
         self._ended_why = why
 
     async def _copy(self, task: CopyTask) -> None:
