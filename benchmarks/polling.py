@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from benchmarks.results import Result
-from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller, ScrapeTarget
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget
+from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until

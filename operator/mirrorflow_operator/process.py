@@ -26,7 +26,8 @@ from prometheus_client.aiohttp import make_aiohttp_handler
 
 from mirrorflow_operator.cluster.client import Client, connection
 from mirrorflow_operator.cluster.events import Events, PodEvents
-from mirrorflow_operator.cluster.progress_poller import Authorities, Poller
+from mirrorflow_operator.cluster.progress_client import Authorities
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.leader import Leader, Lease
 from mirrorflow_operator.metrics import Metrics

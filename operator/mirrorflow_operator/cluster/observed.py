@@ -27,8 +27,9 @@ from mirrorflow_operator.plan.names import (
 )
 from mirrorflow_operator.plan.pod import CONTAINER
 from mirrorflow_operator.plan.pod_sharing import connectors_in
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
 from mirrorflow_operator.status.admission import Key, Resource
-from mirrorflow_operator.status.observation import DeploymentCondition, DeploymentSeen, JobSeen, PodSeen
+from mirrorflow_operator.status.observation import JobSeen, PodSeen
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message

@@ -49,8 +49,9 @@ from mirrorflow_operator.cluster.observed import (
     run_kind_of,
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
+from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.status.admission import CrossFlowChecks, Key
-from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen
+from mirrorflow_operator.status.observation import JobSeen, PodSeen
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()

@@ -19,10 +19,10 @@ from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
+from mirrorflow_operator.plan.rollouts import has_pod_defaults, postponed_connectors, shapes, with_kept_pods
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.rollouts import has_pod_defaults, postponed_connectors, shapes, with_kept_pods
 from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
 
 

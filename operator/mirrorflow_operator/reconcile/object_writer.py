@@ -26,10 +26,10 @@ from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import Object, content_hash, holds
 from mirrorflow_operator.plan.pod_sharing import hosts
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.status.admission import Resource
-from mirrorflow_operator.status.rollouts import reasons_to_roll
 
 # Errors that the user can fix: their message goes into the status. All others are transient.
 _USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)

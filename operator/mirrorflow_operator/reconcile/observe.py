@@ -14,12 +14,15 @@ from mirrorflow_operator.cluster.observed import (
     job_seen,
     run_kind_of,
 )
-from mirrorflow_operator.cluster.progress_poller import Authorities, Poller, name_in, scrape_targets
+from mirrorflow_operator.cluster.progress_client import Authorities
+from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.scrape_targets import name_in, scrape_targets
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.properties import connector_names
+from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
-from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen
+from mirrorflow_operator.status.observation import JobSeen, PodSeen
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import OperatorError
+from mirrorflow_operator.plan.rollouts import deployment_of, is_moving
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
@@ -19,7 +20,6 @@ from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
-from mirrorflow_operator.status.rollouts import deployment_of, is_moving
 from mirrorflow_operator.status.spark_jobs import Holding
 
 

@@ -18,8 +18,8 @@ AssessmentMemory; an operator that has lost it counts from now, which delays a c
 wrong. `lastTransitionTime` changes only with `status`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
@@ -35,14 +35,22 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     timestamp,
 )
-from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Finding, bounded
-from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since
-from mirrorflow_operator.status.ready import accepted, degraded, ready, reconciling, stalled
-from mirrorflow_operator.status.replication import checkpoints_fresh, replicating
+from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since, is_rolling
+from mirrorflow_operator.status.pod_failures import Workload, connector_status, workload_of
+from mirrorflow_operator.status.progress import Checkpoints, Reading, SideReachability, SideSummary
+from mirrorflow_operator.status.reachability import UNREACHABLE_AFTER_S, cluster_ids, reachable
+from mirrorflow_operator.status.replication import (
+    checkpoints_fresh,
+    lag,
+    lag_bucket,
+    replicating,
+    stale_after_s,
+    topics_selected,
+)
 from mirrorflow_operator.status.spark_jobs import seed_status, seeded
+from mirrorflow_operator.status.summary_conditions import accepted, degraded, ready, reconciling, stalled
 from mirrorflow_operator.status.verification import overdue_in_s, verified, verify_status
-from mirrorflow_operator.status.workloads import Workload, connector_status, is_rolling, workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +137,7 @@ class Assessment:
     """The complete `status`, and the `memory` for the flow's next observation.
 
     `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
-    `causes`: the replicator's reasons behind each condition, by condition type (`ready.new_troubles`).
+    `causes`: the replicator's reasons behind each condition, by condition type (`summary_conditions.new_troubles`).
     """
 
     status: Status
@@ -159,7 +167,7 @@ def assess(observation: Observation) -> Assessment:
             "conditions": conditions,
             "version": observation.admission.version or resource.status.version,
             "flow_id": observation.admission.flow_id or resource.status.flow_id,
-            "cluster_ids": pod_progress.cluster_ids(observation),
+            "cluster_ids": cluster_ids(observation),
             "lag": _lag(observation, conditions),
             "connectors": _connectors(workloads, flow, observation),
             "seed": seed,
@@ -180,13 +188,9 @@ def _findings(
     source, target = ("", "") if flow is None else (flow.spec.source.alias, flow.spec.target.alias)
     found = {
         ConditionType.ACCEPTED: accepted(observation, workloads),
-        ConditionType.SOURCE_REACHABLE: pod_progress.reachable(
-            observation, ConditionType.SOURCE_REACHABLE, source
-        ),
-        ConditionType.TARGET_REACHABLE: pod_progress.reachable(
-            observation, ConditionType.TARGET_REACHABLE, target
-        ),
-        ConditionType.TOPICS_SELECTED: pod_progress.topics_selected(observation),
+        ConditionType.SOURCE_REACHABLE: reachable(observation, ConditionType.SOURCE_REACHABLE, source),
+        ConditionType.TARGET_REACHABLE: reachable(observation, ConditionType.TARGET_REACHABLE, target),
+        ConditionType.TOPICS_SELECTED: topics_selected(observation),
         ConditionType.REPLICATING: replicating(observation, state),
     }
     checkpoints = checkpoints_fresh(observation, state)
@@ -204,7 +208,7 @@ def _findings(
 
 def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:
     """Returns the current lag; the last known one while no pod reports one and Replicating is still True."""
-    found = pod_progress.lag(observation)
+    found = lag(observation)
     if found is not None:
         return found
     replicates = next(one for one in conditions if one.type == ConditionType.REPLICATING.value)
@@ -241,3 +245,44 @@ def _restart(
         return observation.resource.status.restart
     is_done = not any(is_rolling(one.seen) for one in workloads)
     return RunStatus(run_id=run_id, phase="Succeeded" if is_done else "Running")
+
+
+def reading_digest(reading: Reading) -> Hashable:
+    """Returns the digest of *reading*; equal for readings that lead to the same assessment.
+
+    It reduces figures to the comparisons that the assessment makes, with the same limits, so a figure that moves
+    within its bucket causes no pass.
+    """
+    summary = reading.summary
+    if reading.report is not None:
+        return reading.report  # a job is finite, and the status shows its figures
+    if summary is None:
+        return reading.unread
+    done, long_s = summary.checkpoints, stale_after_s(summary.checkpoints)
+    figures = replace(
+        summary,
+        uptime_s=0.0,
+        partitions_stopped=min(summary.partitions_stopped, 1),
+        partitions_stalled=min(summary.partitions_stalled, 1),
+        lag_records=min(summary.lag_records, 1),
+        lags_unknown=min(summary.lags_unknown, 1),
+        lag_s=None,
+        records_per_s=0.0,
+        reasons=tuple(sorted(summary.reasons)),
+        source=_digest_of_side(summary.source),
+        target=_digest_of_side(summary.target),
+        checkpoints=None if done is None else _digest_of_checkpoints(done, long_s),
+    )
+    ages = summary.is_young, summary.uptime_s > long_s
+    return figures, lag_bucket(summary), summary.records_per_s > 0, ages
+
+
+def _digest_of_side(side: SideSummary) -> SideSummary:
+    if side.reach is not SideReachability.UNREACHABLE or side.since_s is None:
+        return replace(side, since_s=None)
+    return replace(side, since_s=None if side.since_s >= UNREACHABLE_AFTER_S else 0.0)
+
+
+def _digest_of_checkpoints(done: Checkpoints, long_s: float) -> Checkpoints:
+    age_s = None if done.age_s is None else float(done.age_s > long_s)
+    return replace(done, groups=0, failing=min(done.failing, 1), age_s=age_s)

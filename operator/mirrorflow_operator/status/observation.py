@@ -10,39 +10,12 @@ from dataclasses import dataclass, field
 
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import NO_RUNS, RunKind, Runs
+from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.admission import Admission, Resource
-from mirrorflow_operator.status.progress import Reading
+from mirrorflow_operator.status.progress import Reading, Summary, Unread
 
 FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentCondition:
-    """One of a Deployment's own conditions; `status` is Kubernetes' True, False or Unknown."""
-
-    type: str  # Progressing, Available, ReplicaFailure
-    status: str
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentSeen:
-    """The Deployment of a connector, as the Deployment controller reports it."""
-
-    name: str
-    generation: int
-    observed_generation: int = 0
-    wanted: int = 1  # spec.replicas
-    replicas: int = 0
-    updated: int = 0
-    ready: int = 0
-    conditions: tuple[DeploymentCondition, ...] = ()
-    image: str = ""
-    form: str = ""  # a value of `plan.pod.FORMS`
-    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
-    selector: str = ""  # the label selector of its pods, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +128,26 @@ class Observation:
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     refusal: str = ""
 
+    def connector(self, kind: ConnectorKind) -> ConnectorSeen | None:
+        return next((one for one in self.connectors if one.kind is kind), None)
+
+    def readings(self, seen: ConnectorSeen | None) -> list[Reading]:
+        """Returns the readings of the pods of *seen* that are not older than `fresh_s`."""
+        return [
+            pod.reading
+            for pod in (() if seen is None else seen.pods)
+            if pod.reading is not None and self.now_s - pod.reading.read_at_s <= self.fresh_s
+        ]
+
+    def summaries(self, seen: ConnectorSeen | None) -> list[Summary]:
+        """Returns the summaries among the fresh readings of *seen*."""
+        return [reading.summary for reading in self.readings(seen) if reading.summary is not None]
+
+    def unread(self, seen: ConnectorSeen | None) -> Unread | None:
+        """Returns why the most recent of the failed polls failed; None if none did."""
+        failed = [one for one in self.readings(seen) if one.unread is not None]
+        return max(failed, key=lambda one: one.read_at_s).unread if failed else None
+
 
 def has_pods(seen: ConnectorSeen) -> bool:
     """Whether a pod of the connector may still run."""
@@ -169,3 +162,30 @@ def has_outdated_pods(seen: ConnectorSeen) -> bool:
         found.observed_generation < found.generation or found.replicas > found.updated
     )
     return any(pod.deleting for pod in running) or (bool(running) and (replaces or seen.is_moving))
+
+
+def is_rolling(seen: ConnectorSeen) -> bool:
+    """Whether the Deployment's rollout is not complete.
+
+    After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
+    """
+    found = seen.deployment
+    if found is None or seen.is_moving:
+        return True
+    was_whole = any(
+        one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
+    )
+    return (
+        found.observed_generation < found.generation
+        or found.updated < found.wanted
+        or found.replicas > found.updated
+        or (found.ready < found.wanted and not was_whole)
+    )
+
+
+def is_overdue(seen: ConnectorSeen) -> bool:
+    """Whether the rollout has exceeded the Deployment's progress deadline."""
+    return seen.deployment is not None and any(
+        one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
+        for one in seen.deployment.conditions
+    )

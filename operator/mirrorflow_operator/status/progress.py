@@ -127,6 +127,9 @@ def _count(value: Any) -> int:
     return count(value, COUNT_MAX)
 
 
+# An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
+# answers at the second attempt. And a reported failure disappears only after a minute without it.
+YOUNG_S: Final = 30.0
 BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at most 4 MiB per polling round
 REASONS_MAX: Final = 8
 WARNINGS_MAX: Final = 3
@@ -219,6 +222,11 @@ class Summary:
     target: SideSummary = field(default_factory=SideSummary)
     missing: MissingReference | None = None
     checkpoints: Checkpoints | None = None
+
+    @property
+    def is_young(self) -> bool:
+        """Whether the connector started less than YOUNG_S ago, so its errors may be transient."""
+        return self.uptime_s < YOUNG_S
 
     @property
     def stands_by(self) -> bool:

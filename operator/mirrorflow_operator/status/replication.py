@@ -1,19 +1,18 @@
-"""Decides the conditions Replicating and CheckpointsFresh from the pods' progress summaries. Pure.
+"""Decides TopicsSelected, Replicating and CheckpointsFresh, and the lag, from the pods' progress summaries. Pure.
 
-Both rest on records and passes that advanced, never on a connector's state alone.
+Replicating and CheckpointsFresh rest on records and passes that advanced, never on a connector's state alone.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from mirrorflow_operator.api.spec import State
-from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.api.status import ConditionStatus, Lag
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods, has_pods
+from mirrorflow_operator.status.pod_failures import workload_name
 from mirrorflow_operator.status.progress import Checkpoints, ReasonCount, Replicating, Summary, Unread
-from mirrorflow_operator.status.workloads import workload_name
 
 _KIND: Final = ConditionType.REPLICATING
 _FRESH: Final = ConditionType.CHECKPOINTS_FRESH
@@ -70,15 +69,15 @@ EXPLAINED_MAX: Final = 600
 def replicating(observation: Observation, state: State) -> Finding:
     """Returns Replicating: True while records are copied or there is nothing to copy."""
     if state is not State.RUNNING:
-        return _halted(_KIND, state, observation, pod_progress.connector(observation, ConnectorKind.SOURCE))
+        return _halted(_KIND, state, observation, observation.connector(ConnectorKind.SOURCE))
     if observation.runs.holds_connector:
         return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector starts when it has ended.")
-    seen = pod_progress.connector(observation, ConnectorKind.SOURCE)
-    found = pod_progress.summaries(observation, seen)
+    seen = observation.connector(ConnectorKind.SOURCE)
+    found = observation.summaries(seen)
     if seen is None or not found:
         return _untold(_KIND, observation, seen)
     finding = _seen(found, workload_name(observation.resource.name, seen))
-    if finding.status is ConditionStatus.FALSE and all(pod_progress.is_young(summary) for summary in found):
+    if finding.status is ConditionStatus.FALSE and all(summary.is_young for summary in found):
         return _waiting()
     return finding
 
@@ -118,12 +117,12 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
 
     None where the flow has no checkpoint connector.
     """
-    seen = pod_progress.connector(observation, ConnectorKind.CHECKPOINT)
+    seen = observation.connector(ConnectorKind.CHECKPOINT)
     if seen is None:
         return None
     if state is not State.RUNNING:
         return _halted(_FRESH, state, observation, seen)
-    found = pod_progress.summaries(observation, seen)
+    found = observation.summaries(seen)
     if not found:
         return _untold(_FRESH, observation, seen)
     # Only one of several pods runs the task; the others stand by, and may have run for longer.
@@ -133,7 +132,7 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     if not at_work and all(summary.stands_by for summary in found):
         return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has started the task yet.")
     newest = max(at_work or found, key=lambda summary: summary.uptime_s)
-    failed = newest.state == "FAILED" and not pod_progress.is_young(newest)
+    failed = newest.state == "FAILED" and not newest.is_young
     sentence = f"Consumer groups are not translated{_because([newest])}."
     stale = no(_FRESH, Reason.STALE, sentence, _causes([newest]))
     done = newest.checkpoints
@@ -186,7 +185,7 @@ def _still_copies(kind: ConditionType, observation: Observation, seen: Connector
         return ""
     if has_outdated_pods(seen):
         return "an earlier pod has not ended yet"
-    found = pod_progress.summaries(observation, seen)
+    found = observation.summaries(seen)
     if any(not summary.is_paused for summary in found):
         return "a pod still copies: the kubelet brings it the change, mostly within a minute"
     # Pods that were paused under this spec stay paused, also while they cannot be polled.
@@ -205,7 +204,7 @@ def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen |
 
     Such a pod may still copy.
     """
-    why = pod_progress.unread(observation, seen)
+    why = observation.unread(seen)
     if why is not None:
         return unknown(
             kind, Reason.PROGRESS_UNKNOWN, f"It is unknown whether the connector works: {_UNREAD[why]}."
@@ -316,3 +315,48 @@ def _explained_one(one: ReasonCount) -> str:
     hint = f" ({_HINTS[one.reason]})" if one.reason in _HINTS else ""
     example = f", as {one.example.rstrip('.')}" if one.example else ""
     return f"{one.number} {one.reason}{hint}{example}"
+
+
+def topics_selected(observation: Observation) -> Finding:
+    """Returns TopicsSelected: whether the source has a topic for the flow to copy, other than heartbeats."""
+    kind = ConditionType.TOPICS_SELECTED
+    found = observation.summaries(observation.connector(ConnectorKind.SOURCE))
+    nothing = [
+        one for summary in found for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
+    ]
+    if nothing:
+        said = (
+            nothing[0].example
+            or "spec.topics selects no topic of the source, or the flow may not describe the topics."
+        )
+        return no(kind, Reason.NOTHING_MATCHES, f"{said} `mirrorflow check` lists what spec.topics selects.")
+    if any(summary.partitions for summary in found):
+        return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
+    return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")
+
+
+_BUCKETS: Final = (
+    (1.0, Lag.UNDER_A_SECOND),
+    (10.0, Lag.UNDER_TEN_SECONDS),
+    (60.0, Lag.UNDER_A_MINUTE),
+    (600.0, Lag.UNDER_TEN_MINUTES),
+)
+
+
+def lag(observation: Observation) -> Lag | None:
+    """Returns the lag bucket of the pod that is furthest behind; None where no pod knows its lag."""
+    found = [lag_bucket(one) for one in observation.summaries(observation.connector(ConnectorKind.SOURCE))]
+    known = [one for one in found if one is not None]
+    return max(known, key=list(Lag).index) if known else None
+
+
+def lag_bucket(summary: Summary) -> Lag | None:
+    """Returns this pod's lag bucket; None where the pod does not know its lag."""
+    # A lag of 0 counts only where it is known for every partition.
+    if summary.lag_records == 0:
+        is_known = summary.replicating not in {Replicating.WAITING, Replicating.UNKNOWN}
+        return Lag.NONE if is_known and not summary.lags_unknown else None
+    if summary.lag_s is None:
+        return None
+    lag_s = summary.lag_s
+    return next((found for limit_s, found in _BUCKETS if lag_s < limit_s), Lag.MORE)

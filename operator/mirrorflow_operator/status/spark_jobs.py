@@ -37,8 +37,8 @@ from mirrorflow_operator.status.conditions import (
     yes,
 )
 from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
+from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_troubles
 from mirrorflow_operator.status.progress import Report, report_of
-from mirrorflow_operator.status.workloads import QUOTE_MAX, pod_troubles
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
 HOLD_S: Final = 600.0

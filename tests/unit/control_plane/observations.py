@@ -14,16 +14,10 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
 from mirrorflow_operator.status.admission import Admission, Resource, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import (
-    ConnectorSeen,
-    DeploymentCondition,
-    DeploymentSeen,
-    JobSeen,
-    Observation,
-    PodSeen,
-)
+from mirrorflow_operator.status.observation import ConnectorSeen, JobSeen, Observation, PodSeen
 from mirrorflow_operator.status.progress import (
     Checkpoints,
     Reading,

@@ -28,6 +28,7 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
 from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.assess import Assessment, assess
@@ -35,8 +36,6 @@ from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Proble
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
     ConnectorSeen,
-    DeploymentCondition,
-    DeploymentSeen,
     Observation,
     PodEvent,
     PodSeen,

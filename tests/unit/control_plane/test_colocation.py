@@ -15,15 +15,16 @@ from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import Pods, Shape, connectors_in, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
-from mirrorflow_operator.status.progress import SideReachability, SideSummary
-from mirrorflow_operator.status.rollouts import (
+from mirrorflow_operator.plan.rollouts import (
+    DeploymentSeen,
     deployment_of,
     is_moving,
     postponed_connectors,
     reasons_to_roll,
 )
-from mirrorflow_operator.status.workloads import is_rolling, workload_name
+from mirrorflow_operator.status.observation import Observation, has_outdated_pods, is_rolling
+from mirrorflow_operator.status.pod_failures import workload_name
+from mirrorflow_operator.status.progress import SideReachability, SideSummary
 from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (
     CHECKPOINT,

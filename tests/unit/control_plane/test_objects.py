@@ -18,7 +18,7 @@ from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.status.rollouts import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"

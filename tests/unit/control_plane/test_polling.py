@@ -8,8 +8,9 @@ from typing import Self
 
 import pytest
 
-from mirrorflow_operator.cluster import progress_poller
-from mirrorflow_operator.cluster.progress_poller import Poller, ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster import progress_client, progress_poller
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
@@ -110,7 +111,7 @@ def test_a_refused_connection_is_unreachable():
 
 def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """Within the time that an answer may take."""
-    monkeypatch.setattr(progress_poller, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.1)
 
     assert _asked_once(SILENT).unread is Unread.UNREACHABLE
 
@@ -261,7 +262,7 @@ def test_silent_pods_are_limited_and_do_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A bound on what is under way, and on how long."""
-    monkeypatch.setattr(progress_poller, "ANSWER_MAX_S", 0.05)
+    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.05)
     dead = [f"127.2.0.{number}" for number in range(1, 41)]
 
     async def scenario() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, Verified, ask, session
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import Object, objects

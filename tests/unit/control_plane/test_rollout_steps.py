@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_operator.plan.pod_sharing import Live, Shape, next_shape
-from mirrorflow_operator.status.rollouts import shapes
+from mirrorflow_operator.plan.rollouts import shapes
 from tests.unit.control_plane.observations import SOURCE, deployment, mirror_flow
 
 # Without others to share with there is one pod, or none.

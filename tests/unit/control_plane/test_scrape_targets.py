@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarget, scrape_targets
+from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget
+from mirrorflow_operator.cluster.scrape_targets import scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.status.observation import PodSeen
 from tests.unit.kafka.certificates import authority

@@ -9,8 +9,8 @@ from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import Observation, PodSeen
+from mirrorflow_operator.status.pod_failures import needed_keys
 from mirrorflow_operator.status.progress import Checkpoints, Reading, Replicating, Unread
-from mirrorflow_operator.status.workloads import needed_keys
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     HEARTBEAT,

@@ -10,7 +10,7 @@ from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.jobs import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.status.rollouts import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from tests.unit.control_plane.observations import document, mirror_flow
 
 ALIASES = [{"ip": "10.0.0.7", "hostnames": ["broker-0.internal", "broker-1.internal"]}]

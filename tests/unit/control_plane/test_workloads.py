@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.status.observation import PodEvent
-from mirrorflow_operator.status.workloads import pod_troubles
+from mirrorflow_operator.status.pod_failures import pod_troubles
 from tests.unit.control_plane.observations import NOW_S, pod
 
 

@@ -13,11 +13,11 @@ from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Condition, ConditionStatus
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
-from mirrorflow_operator.status.observation import Observation
+from mirrorflow_operator.status.observation import Observation, is_overdue, is_rolling
+from mirrorflow_operator.status.pod_failures import Workload, workload_name
 from mirrorflow_operator.status.progress import MissingReference, Summary
-from mirrorflow_operator.status.workloads import Workload, is_overdue, is_rolling, workload_name
+from mirrorflow_operator.status.reachability import changed_cluster
 
 _ACCEPTED: Final = ConditionType.ACCEPTED
 _REFUSALS: Final = {
@@ -47,7 +47,7 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
         if trouble is not None and trouble.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
             return no(_ACCEPTED, trouble.reason, trouble.message)
     by_pods = next(_by_pods(observation), None)
-    changed = pod_progress.changed_cluster(observation)
+    changed = changed_cluster(observation)
     if by_pods is None and changed is not None:
         side, before, now = changed
         return no(
@@ -61,7 +61,7 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
 
 def _by_pods(observation: Observation) -> Iterator[Finding]:
     for seen in observation.connectors:
-        for summary in pod_progress.summaries(observation, seen):
+        for summary in observation.summaries(seen):
             if summary.missing is not None:
                 yield no(_ACCEPTED, Reason.SECRET_MISSING, _reference_missing(summary.missing))
             for word in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
@@ -220,7 +220,7 @@ def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
     Examples are an ignored field, and ACLs, topics or settings that cannot be written.
     """
     ignored = [] if flow is None else [f"{one}" for one in ignored_fields(flow)]
-    found = {seen.kind: pod_progress.summaries(observation, seen) for seen in observation.connectors}
+    found = {seen.kind: observation.summaries(seen) for seen in observation.connectors}
     sentences = ignored + [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
     if any(sentences):
         return yes(ConditionType.DEGRADED, Reason.WARNINGS, " ".join(filter(None, sentences)))

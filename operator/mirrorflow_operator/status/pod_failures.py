@@ -1,4 +1,4 @@
-"""Computes a connector's phase, and why its pods do not run, from its Deployment and pods. Pure."""
+"""Finds why a connector's pods, or a Spark driver, do not run, and computes the connector's phase. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
 from mirrorflow_operator.plan import pod_sharing
 from mirrorflow_operator.plan.names import object_name
+from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.status.conditions import Problem, Reason, bounded
-from mirrorflow_operator.status.observation import ConnectorSeen, DeploymentSeen, PodSeen, has_outdated_pods
-from mirrorflow_operator.status.pod_progress import is_young
+from mirrorflow_operator.status.observation import ConnectorSeen, PodSeen, has_outdated_pods
 
 KEYS_MAX = 5  # in one message
 
@@ -167,33 +167,6 @@ def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
     return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts once it exists."
 
 
-def is_rolling(seen: ConnectorSeen) -> bool:
-    """Whether the Deployment's rollout is not complete.
-
-    After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
-    """
-    found = seen.deployment
-    if found is None or seen.is_moving:
-        return True
-    was_whole = any(
-        one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
-    )
-    return (
-        found.observed_generation < found.generation
-        or found.updated < found.wanted
-        or found.replicas > found.updated
-        or (found.ready < found.wanted and not was_whole)
-    )
-
-
-def is_overdue(seen: ConnectorSeen) -> bool:
-    """Whether the rollout has exceeded the Deployment's progress deadline."""
-    return seen.deployment is not None and any(
-        one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
-        for one in seen.deployment.conditions
-    )
-
-
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
     found = workload.seen.deployment
     state = None if flow is None else flow.spec.state
@@ -217,7 +190,7 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     if workload.serves:
         is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
         return Phase.PAUSED if is_paused and all(one.is_paused for one in said) else Phase.RUNNING
-    if any(one.state == "FAILED" and not is_young(one) for one in said) or (
+    if any(one.state == "FAILED" and not one.is_young for one in said) or (
         workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
     ):
         return Phase.FAILED

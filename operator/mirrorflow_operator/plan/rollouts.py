@@ -13,6 +13,7 @@ values: more people can read Events than Secrets.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
@@ -21,7 +22,34 @@ from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object, holds
 from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION, FORMS
 from mirrorflow_operator.plan.pod_sharing import Live, Pods, Shape, connectors_in, hosts, next_shape, shape_of
-from mirrorflow_operator.status.observation import DeploymentSeen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentCondition:
+    """One of a Deployment's own conditions; `status` is Kubernetes' True, False or Unknown."""
+
+    type: str  # Progressing, Available, ReplicaFailure
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSeen:
+    """The Deployment of a connector, as the Deployment controller reports it."""
+
+    name: str
+    generation: int
+    observed_generation: int = 0
+    wanted: int = 1  # spec.replicas
+    replicas: int = 0
+    updated: int = 0
+    ready: int = 0
+    conditions: tuple[DeploymentCondition, ...] = ()
+    image: str = ""
+    form: str = ""  # a value of `plan.pod.FORMS`
+    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
+    selector: str = ""  # the label selector of its pods, as text
 
 
 def shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:

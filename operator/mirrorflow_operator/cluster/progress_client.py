@@ -1,0 +1,156 @@
+"""Requests a pod's progress: one `GET /progress`, over HTTP or TLS that verifies the pod's certificate.
+
+A pod is trusted only for its own flow: the response is bounded in bytes and in time, no redirect is followed,
+nothing is decompressed, and no proxy or cookie is used. Each request opens a connection: that costs 0.4 ms of
+CPU time, against 0.16 ms on an open one, but 3,000 open connections would cost 20 MB, and a socket in each
+pod.
+"""
+
+import logging
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from mirrorflow_operator.errors import SettingsError
+from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Unread, read_summary, unread_reading
+
+PATH: Final = "/progress"
+# A pod is in the same cluster; TCP repeats a lost handshake packet after one second
+CONNECT_MAX_S: Final = 2.0
+# A replicator renders its summary within milliseconds; its event loop never blocks for one second
+ANSWER_MAX_S: Final = 4.0
+HEAD_LINE_MAX_BYTES: Final = 2_048  # a replicator sends a few short header lines
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "mirrorflow-operator",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """TLS parameters: *context* holds the trusted CAs, *name* is the host name the certificate must match."""
+
+    context: ssl.SSLContext
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTarget:
+    """The address of one pod's progress endpoint. *tls* is None for plain HTTP."""
+
+    uid: str
+    host: str  # an IP address, so no DNS lookup is needed
+    ready: bool = False  # the pod's readiness; a change makes the poller poll the pod soon
+    port: int = HTTP_PORT
+    connector: str = ""  # the connector's name where the pod runs several; "" for the only one
+    tls: Verified | None = None
+
+
+def session() -> aiohttp.ClientSession:
+    """Returns the HTTP session for all calls of `ask`.
+
+    Create it inside the running event loop, and close it.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),  # the poller limits the requests in flight
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        headers=_HEADERS,
+        timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S, sock_connect=CONNECT_MAX_S),
+        read_bufsize=BODY_MAX_BYTES,
+        max_line_size=HEAD_LINE_MAX_BYTES,
+        max_field_size=HEAD_LINE_MAX_BYTES,
+    )
+
+
+async def ask(client: aiohttp.ClientSession, place: ScrapeTarget, *, now_s: float) -> Reading:
+    """Requests the progress of the pod at *place*; the Reading is stamped with *now_s* (wall clock)."""
+    url = URL.build(
+        scheme="http" if place.tls is None else "https",
+        host=place.host,
+        port=place.port,
+        path=PATH,
+        query={"connector": place.connector} if place.connector else {},
+    )
+    try:
+        async with client.get(
+            url,
+            allow_redirects=False,
+            ssl=True if place.tls is None else place.tls.context,
+            server_hostname=None if place.tls is None else place.tls.name,
+        ) as answer:
+            if answer.status != 200:
+                return unread_reading(now_s, Unread.REFUSED, f"it answers with HTTP status {answer.status}")
+            return read_summary(await _body(answer.content), read_at_s=now_s)
+    except TimeoutError:
+        return unread_reading(
+            now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds"
+        )
+    except (aiohttp.ClientSSLError, ssl.CertificateError):
+        return unread_reading(now_s, Unread.REFUSED, "TLS certificate verification failed")
+    except (OSError, aiohttp.ServerDisconnectedError):
+        return unread_reading(now_s, Unread.UNREACHABLE, "the connection fails")
+    except (aiohttp.ClientError, ValueError):
+        return unread_reading(now_s, Unread.UNREADABLE, "invalid HTTP response")
+
+
+async def _body(content: aiohttp.StreamReader) -> bytes:
+    """Returns the whole body, or BODY_MAX_BYTES + 1 bytes of a longer one."""
+    body = b""
+    while len(body) <= BODY_MAX_BYTES and (part := await content.read(BODY_MAX_BYTES + 1 - len(body))):
+        body += part
+    return body
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Authorities:
+    """The CA certificates of *file* (PEM).
+
+    Raises SettingsError where the file cannot be read at the start.
+    """
+
+    file: str
+    _context: ssl.SSLContext = field(init=False)
+    _seen: tuple[int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self._seen = self._look()
+            self._context = _tls_context(self.file)
+        except OSError as error:  # ssl.SSLError is one
+            raise SettingsError(
+                "MIRRORFLOW_PROGRESS_CA", self.file, f"set it to a PEM file of CA certificates ({error})"
+            ) from error
+
+    def verified(self, name: str) -> Verified:
+        """Returns the TLS parameters to poll a pod with a certificate for *name*; reloads a changed file."""
+        try:
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen  # before loading, so that a broken file is tried only once
+                self._context = _tls_context(self.file)
+        except OSError as error:
+            _LOG.warning("Keeping the previous CA certificates of connectors: %s: %s", self.file, error)
+        return Verified(context=self._context, name=name)
+
+    def _look(self) -> tuple[int, int, int]:
+        found = Path(self.file).stat()
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _tls_context(file: str) -> ssl.SSLContext:
+    # Not create_default_context: since Python 3.13 it is strict and refuses CAs without a key identifier,
+    # which many private CAs lack.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=file)
+    return context
