@@ -42,7 +42,7 @@ async def _ask(result: Result, seconds: float) -> None:
     running = asyncio.create_task(poller.run())
     for first in range(0, PODS, PER_FLOW):
         places = [ScrapeTarget(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
-        poller.put(("team", f"flow-{first}"), places)
+        poller.set_targets(("team", f"flow-{first}"), places)
     await asyncio.sleep(FIRST_S)
     before, asked, began, used = (
         len(told),

@@ -66,12 +66,12 @@ class NameConflictError(OperatorError):
 
 
 class ApiServerError(OperatorError):
-    """A failed API request: what was asked (`PATCH deployments east/east-to-west-source`), and the answer."""
+    """A failed API request (`PATCH deployments east/east-to-west-source`), and the response."""
 
-    def __init__(self, asked: str, answer: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
-        self.asked, self.answer = asked, answer
+    def __init__(self, request: str, response: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
+        self.request, self.response = request, response
         self.status, self.retry_after_s = status, retry_after_s
-        super().__init__(f"{asked}: {answer}")
+        super().__init__(f"{request}: {response}")
 
 
 class NoAnswerError(ApiServerError):

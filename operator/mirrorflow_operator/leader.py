@@ -75,7 +75,7 @@ class Lease:
         return self.duration_s * 2 / RENEWALS
 
     @property
-    def unanswered(self) -> str:
+    def takeover_problem(self) -> str:
         """Why this candidate could not take over now; "" if it could."""
         if self.answered_at is None:
             return "the API server has not answered yet"
@@ -86,7 +86,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Waits, without a limit, until this candidate holds the Lease."""
-        while not await self._tried(self._timeout_s):  # noqa: ASYNC110  no event reports that it is free
+        while not await self._try_to_hold(self._timeout_s):  # noqa: ASYNC110  no event reports that it is free
             await asyncio.sleep(self.retry_s / 2)
 
     async def keep(self) -> None:
@@ -98,7 +98,7 @@ class Lease:
             left_s = until - self.clock()
             if left_s <= 0:
                 self.renewed_at = None
-            elif await self._tried(min(left_s, self._timeout_s)):
+            elif await self._try_to_hold(min(left_s, self._timeout_s)):
                 wait_s = self.retry_s
             else:
                 wait_s = self.retry_s / CALL_TIMEOUT_PART
@@ -124,11 +124,11 @@ class Lease:
     def _timeout_s(self) -> float:
         return self.duration_s / CALL_TIMEOUT_PART
 
-    async def _tried(self, timeout_s: float) -> bool:
+    async def _try_to_hold(self, timeout_s: float) -> bool:
         begun = self.clock()
         try:
             async with asyncio.timeout(timeout_s):
-                held = await self._try()
+                held = await self._read_and_hold()
         except (ApiServerError, TimeoutError) as error:
             # A conflict means that another candidate was faster; the next attempt reads its record.
             if not isinstance(error, ConflictError):
@@ -138,7 +138,7 @@ class Lease:
             self.renewed_at, self.promised_until = begun, begun + self.duration_s
         return held
 
-    async def _try(self) -> bool:
+    async def _read_and_hold(self) -> bool:
         try:
             found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=self._timeout_s)
             self.answered_at = self.clock()
@@ -208,7 +208,7 @@ class Leader:
     _since: float = field(default_factory=time.monotonic)
     _watches: Watches | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _silent: bool = False  # the watches missed a change that a list showed
+    _missed_change: bool = False  # the watches missed a change that a list showed
 
     async def lead(self) -> None:
         """Runs this term until it is cancelled."""
@@ -229,7 +229,7 @@ class Leader:
             if self._watches is not None:
                 await self._watches.stop()
 
-    def sick(self) -> str:
+    def liveness_problem(self) -> str:
         """Returns why the process should be restarted, for the liveness probe; "" if it should not."""
         stuck_s = min(self.queue.stuck_s(), time.monotonic() - self._since)
         if not self.problem and stuck_s > STUCK_MAX_S:
@@ -242,7 +242,7 @@ class Leader:
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
-        said = False
+        is_logged = False
         while True:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
@@ -253,9 +253,9 @@ class Leader:
             except ApiServerError as error:
                 _LOG.warning("Waiting for the API server: %s", error)
             self.problem = "the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml"
-            if not said:
+            if not is_logged:
                 _LOG.error("The MirrorFlow CRD is not installed; waiting. Apply crds/mirrorflows.yaml.")
-                said = True
+                is_logged = True
             await asyncio.sleep(DEFINITION_EVERY_S)
 
     async def _identify_kubernetes(self) -> None:
@@ -270,7 +270,7 @@ class Leader:
                 _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
                 return
             except ApiServerError as error:
-                self._will_retry(error)
+                self._log_retry(error)
 
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.
@@ -283,19 +283,19 @@ class Leader:
                 kinds = await self._read_scopes()
             except ApiServerError as error:
                 self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
-                self._will_retry(error)
+                self._log_retry(error)
             else:
                 self.problem = ""
                 break
         return kinds
 
-    def _will_retry(self, error: ApiServerError) -> None:
+    def _log_retry(self, error: ApiServerError) -> None:
         self.problem = f"cannot read the cluster: {error}"
         _LOG.warning("Cannot read the cluster; retrying: %s", error)
 
     async def _read_scopes(self) -> frozenset[str]:
         kinds: frozenset[str] = frozenset()
-        refused: ForbiddenError | None = None
+        forbidden: ForbiddenError | None = None
         readable = 0
         for namespace in self.settings.namespaces or (None,):
             try:
@@ -303,7 +303,7 @@ class Leader:
             except ForbiddenError as error:
                 if namespace is None:
                     raise
-                refused = error
+                forbidden = error
                 self._cannot_read(namespace, error)
                 continue
             readable += 1
@@ -312,8 +312,8 @@ class Leader:
                 self.queue.add(key)
             if namespace is not None and self.view.unreadable.pop(namespace, None) is not None:
                 self._queue_all(namespace)
-        if refused is not None and not readable:
-            raise refused
+        if forbidden is not None and not readable:
+            raise forbidden
         return kinds
 
     def _cannot_read(self, namespace: str, error: ForbiddenError) -> None:
@@ -333,7 +333,7 @@ class Leader:
         """Keeps kopf running in the readable namespaces."""
         while True:
             readable = [one for one in self.settings.namespaces if one not in self.view.unreadable]
-            self._silent = False
+            self._missed_change = False
             self._watches = Watches(
                 namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
             )
@@ -346,7 +346,7 @@ class Leader:
 
     async def _until_watches_end(self, readable: list[str]) -> None:
         """Returns when the watches died, missed a change, or the set of readable namespaces changed."""
-        while self._watches is not None and self._watches.alive and not self._silent:
+        while self._watches is not None and self._watches.alive and not self._missed_change:
             if readable != [one for one in self.settings.namespaces if one not in self.view.unreadable]:
                 return
             await asyncio.sleep(CHECK_EVERY_S)
@@ -365,7 +365,7 @@ class Leader:
             missed = {kind for kind in kinds if self.view.watched_at.get(kind, 0.0) < begun}
             for kind in missed:
                 self.metrics.watch_misses.labels(kind=kind).inc()
-            self._silent = bool(missed)
+            self._missed_change = bool(missed)
 
     async def _work(self) -> None:
         while True:

@@ -25,8 +25,8 @@ from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
 from mirrorflow_operator.cluster.client import Client, connection
-from mirrorflow_operator.cluster.events import Events, PodEvents
-from mirrorflow_operator.cluster.progress_client import Authorities
+from mirrorflow_operator.cluster.events import EventPublisher, PodEventReader
+from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.leader import Leader, Lease
@@ -56,7 +56,7 @@ class Operator:
     queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
     leader: Leader | None = None
     poller: Poller = field(init=False)
-    authorities: Authorities | None = field(init=False)
+    ca_bundle: CaBundle | None = field(init=False)
     _lease: Lease | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,7 +64,7 @@ class Operator:
         """Connects the poller to the queue. Raises SettingsError where the CA file cannot be read."""
         self.poller = Poller(changed=self.queue.add, metrics=self.metrics, interval_s=self.settings.poll_s)
         file = self.settings.progress_ca
-        self.authorities = Authorities(file=file) if file else None
+        self.ca_bundle = CaBundle(file=file) if file else None
 
     async def run(self) -> int:
         """Runs until SIGTERM, SIGINT or a failure; returns the exit status."""
@@ -84,19 +84,19 @@ class Operator:
         self._gauges()
         threading.Thread(target=_watchdog, args=(lease,), name="watchdog", daemon=True).start()
         host, port = self.settings.listener_host, self.settings.listener_port
-        async with serving(host, port, self.metrics, self._sick, self._unready) as port:
+        async with serving(host, port, self.metrics, self._liveness_problem, self._readiness_problem) as port:
             _LOG.info("Listening on port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
             try:
-                return await self._terms(client, lease)
+                return await self._lead_until_stopped(client, lease)
             finally:
                 await lease.release()
                 await client.close()
 
-    async def _terms(self, client: Client, lease: Lease) -> int:
+    async def _lead_until_stopped(self, client: Client, lease: Lease) -> int:
         reconciler = self._reconciler(client, lease.identity)
         self.metrics.statuses_held.set_function(lambda: reconciler.held if self.leader else 0)
         while not self._stop.is_set():
-            if not await self._first(lease.acquire()):
+            if not await self._ended_before_stop(lease.acquire()):
                 break
             _LOG.info("Leading as %s.", lease.identity)
             self.leader = Leader(
@@ -127,9 +127,9 @@ class Operator:
             _LOG.info("Stopped leading.")
         return 0
 
-    async def _first(self, waited: Any) -> bool:
-        """Whether *waited* ended before the signal to stop."""
-        task = asyncio.ensure_future(waited)
+    async def _ended_before_stop(self, work: Any) -> bool:
+        """Whether *work* ended before the signal to stop."""
+        task = asyncio.ensure_future(work)
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for one in (task, stopping):
@@ -140,14 +140,14 @@ class Operator:
         return not self._stop.is_set()
 
     def _reconciler(self, client: Client, instance: str) -> Reconciler:
-        events = Events(client=client, metrics=self.metrics, instance=instance)
+        events = EventPublisher(client=client, metrics=self.metrics, instance=instance)
         return Reconciler(
             settings=self.settings,
             observer=Observer(
                 view=self.view,
                 poller=self.poller,
-                pod_events=PodEvents(client=client),
-                authorities=self.authorities,
+                pod_events=PodEventReader(client=client),
+                ca_bundle=self.ca_bundle,
             ),
             objects=ObjectWriter(client=client, view=self.view, events=events, metrics=self.metrics),
             statuses=FlowStatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
@@ -176,10 +176,10 @@ class Operator:
             sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
         )
 
-    def _sick(self) -> str:
-        return "" if self.leader is None else self.leader.sick()
+    def _liveness_problem(self) -> str:
+        return "" if self.leader is None else self.leader.liveness_problem()
 
-    def _unready(self) -> str:
+    def _readiness_problem(self) -> str:
         """Returns why the process is not ready, "" if it is.
 
         A process that waits for the Lease is ready, because it would take over within seconds, unless the API
@@ -187,7 +187,7 @@ class Operator:
         """
         if self.leader is not None:
             return self.leader.problem
-        return "" if self._lease is None else self._lease.unanswered
+        return "" if self._lease is None else self._lease.takeover_problem
 
 
 def _watchdog(lease: Lease) -> None:
@@ -207,18 +207,22 @@ SHUTDOWN_TIMEOUT_S: Final = 1.0  # a scrape takes a millisecond
 
 @asynccontextmanager
 async def serving(
-    host: str, port: int, metrics: Metrics, sick: Callable[[], str], unready: Callable[[], str]
+    host: str,
+    port: int,
+    metrics: Metrics,
+    liveness_problem: Callable[[], str],
+    readiness_problem: Callable[[], str],
 ) -> AsyncIterator[int]:
     """Serves inside the block, on the port that it yields (chosen by the OS where *port* is 0).
 
-    *sick* and *unready* return a sentence that describes the problem, or "" without one.
+    *liveness_problem* and *readiness_problem* return a sentence, or "" without a problem.
     """
 
     async def healthz(_: web.Request) -> web.Response:
-        return _word(sick())
+        return _probe_response(liveness_problem())
 
     async def readyz(_: web.Request) -> web.Response:
-        return _word(unready())
+        return _probe_response(readiness_problem())
 
     application = web.Application(middlewares=[_one_request])
     application.add_routes(
@@ -266,5 +270,5 @@ async def _one_request(request: web.Request, handler: Handler) -> web.StreamResp
     return response
 
 
-def _word(problem: str) -> web.Response:
+def _probe_response(problem: str) -> web.Response:
     return web.Response(status=503 if problem else 200, text=problem or "ok")

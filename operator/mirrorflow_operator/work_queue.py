@@ -32,7 +32,7 @@ class WorkQueue(Generic[K]):
     _due: dict[K, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, K]] = field(default_factory=list)  # may hold outdated entries
     _working: dict[K, float] = field(default_factory=dict)  # when the key's current pass began
-    _ended: dict[K, float] = field(default_factory=dict)  # when the key's last pass began
+    _last_started: dict[K, float] = field(default_factory=dict)  # when the key's last pass began
     _failures: dict[K, int] = field(default_factory=dict)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _taken_at: float = float("-inf")
@@ -46,8 +46,8 @@ class WorkQueue(Generic[K]):
     def add(self, key: K, after_s: float = 0.0) -> None:
         """Makes *key* due in *after_s* seconds, or earlier if it was; at most one pass per `interval_s`."""
         due = self.clock() + after_s
-        if key in self._ended:
-            due = max(due, self._ended[key] + self.interval_s)
+        if key in self._last_started:
+            due = max(due, self._last_started[key] + self.interval_s)
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, next(self._order), key))
@@ -58,7 +58,7 @@ class WorkQueue(Generic[K]):
         """Removes *key* with its failures and its last pass."""
         self._due.pop(key, None)
         self._failures.pop(key, None)
-        self._ended.pop(key, None)
+        self._last_started.pop(key, None)
 
     def take(self) -> K | None:
         """Takes the key that has been due longest and is not being processed; None if there is none now."""
@@ -75,7 +75,7 @@ class WorkQueue(Generic[K]):
                 continue
             del self._due[key]
             self._working[key] = self._taken_at = now
-            self._ended[key] = now
+            self._last_started[key] = now
             found = key
             break
         for entry in held:

@@ -142,7 +142,7 @@ def definition() -> dict[str, Any]:
 
 
 def schema() -> Schema:
-    """Returns the schema of a MirrorFlow, with every rule at its place."""
+    """Returns the schema of a MirrorFlow, with every rule at its path."""
     whole: Schema = {
         "description": "One direction of replication between two Kafka clusters.",
         "type": "object",
@@ -162,10 +162,10 @@ def schema() -> Schema:
     # Only the operator writes the status, so there is none before its first write.
     whole["properties"]["status"].pop("default")
     for path, rule in validations():
-        place = whole
+        schema = whole
         for name in path.replace("[]", ".[]").split("."):
-            place = place["items"] if name == "[]" else place["properties"][name]
-        place.setdefault("x-kubernetes-validations", []).append(rule)
+            schema = schema["items"] if name == "[]" else schema["properties"][name]
+        schema.setdefault("x-kubernetes-validations", []).append(rule)
     return whole
 
 
@@ -177,7 +177,7 @@ def text() -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: a rule that stands in two places is written twice."""
+    """Without anchors: a rule with two paths is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Returns True: writes no anchors."""

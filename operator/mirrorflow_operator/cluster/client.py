@@ -184,9 +184,9 @@ class Client:
         if fields:
             params["fieldSelector"] = fields
         while True:
-            answer = await self._request("GET", kind.path(namespace), "list", kind.plural, params=params)
-            yield int(answer["metadata"].get("resourceVersion") or 0), answer["items"]
-            following = answer["metadata"].get("continue")
+            response = await self._request("GET", kind.path(namespace), "list", kind.plural, params=params)
+            yield int(response["metadata"].get("resourceVersion") or 0), response["items"]
+            following = response["metadata"].get("continue")
             if not following:
                 return
             params["continue"] = following
@@ -249,8 +249,8 @@ class Client:
         content_type: str = "application/json",
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Object:
-        asked = f"{method} {path}"
-        session, info = self._connected()
+        request = f"{method} {path}"
+        session, info = self._session_and_info()
         headers = {**info.as_http_headers(), "Accept": "application/json"}
         data = None
         if body is not None:
@@ -265,18 +265,18 @@ class Client:
                 data=data,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
-            ) as answer:
-                code = str(answer.status)
-                content = await answer.read()
+            ) as response:
+                code = str(response.status)
+                content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             code = "0"
-            raise errors.NoAnswerError(asked, f"no answer ({type(error).__name__}: {error})") from error
+            raise errors.NoAnswerError(request, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
-        return self._answer(asked, answer.status, answer.headers, content)
+        return self._parse(request, response.status, response.headers, content)
 
-    def _answer(self, asked: str, status: int, headers: Mapping[str, str], content: bytes) -> Object:
+    def _parse(self, request: str, status: int, headers: Mapping[str, str], content: bytes) -> Object:
         try:
             value = json.loads(content) if content else {}
         except ValueError:
@@ -285,17 +285,19 @@ class Client:
             return value
         if status == 401:
             self._read_at = 0.0
-        said = value.get("message", "") if isinstance(value, dict) else content[:200].decode(errors="replace")
+        message = (
+            value.get("message", "") if isinstance(value, dict) else content[:200].decode(errors="replace")
+        )
         retry_after_s = 0.0
         with contextlib.suppress(ValueError):
             retry_after_s = float(headers.get("Retry-After", "0"))
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
             kind = errors.NoAnswerError  # a truncated response, or one that another server sent
-        sentence = (str(said) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
-        raise kind(asked, sentence, status=status, retry_after_s=retry_after_s)
+        sentence = (str(message) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
+        raise kind(request, sentence, status=status, retry_after_s=retry_after_s)
 
-    def _connected(self) -> tuple[aiohttp.ClientSession, kopf.ConnectionInfo]:
+    def _session_and_info(self) -> tuple[aiohttp.ClientSession, kopf.ConnectionInfo]:
         now = time.monotonic()
         if self._info is None or now - self._read_at > CREDENTIALS_AGE_MAX_S:
             self._info = self._connect()

@@ -37,16 +37,16 @@ PER_SECOND: Final = 5.0  # on average; the API server keeps each for an hour
 
 
 @dataclass(slots=True, kw_only=True)
-class Events:
+class EventPublisher:
     """Writes the Events of one operator process."""
 
     client: Client
     metrics: Metrics
     instance: str
     clock: Callable[[], float] = time.monotonic
-    _said: "OrderedDict[str, float]" = field(default_factory=OrderedDict)
-    _left: float = float(BURST)
-    _left_at: float = 0.0
+    _published_at: "OrderedDict[str, float]" = field(default_factory=OrderedDict)
+    _tokens: float = float(BURST)
+    _tokens_at: float = 0.0
 
     async def publish(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
         """Writes one Event, unless it repeats a recent one or the rate limit is reached.
@@ -56,12 +56,12 @@ class Events:
         note = note[:NOTE_MAX]
         key = hashlib.sha256(f"{resource.uid} {reason} {note}".encode()).hexdigest()[:16]
         now = self.clock()
-        if now - self._said.get(key, -REPEAT_S) < REPEAT_S or not self._may(now):
+        if now - self._published_at.get(key, -REPEAT_S) < REPEAT_S or not self._take_token(now):
             return
-        self._said[key] = now
-        self._said.move_to_end(key)
-        while len(self._said) > REMEMBERED_MAX:
-            self._said.popitem(last=False)
+        self._published_at[key] = now
+        self._published_at.move_to_end(key)
+        while len(self._published_at) > REMEMBERED_MAX:
+            self._published_at.popitem(last=False)
         try:
             await self.client.create(
                 EVENT, resource.namespace, self._body(resource, reason, note, key, warning=warning)
@@ -73,13 +73,13 @@ class Events:
             return
         self.metrics.events.labels(reason=reason).inc()
 
-    def _may(self, now: float) -> bool:
-        self._left = min(float(BURST), self._left + (now - self._left_at) * PER_SECOND)
-        self._left_at = now
-        if self._left < 1:
+    def _take_token(self, now: float) -> bool:
+        self._tokens = min(float(BURST), self._tokens + (now - self._tokens_at) * PER_SECOND)
+        self._tokens_at = now
+        if self._tokens < 1:
             self.metrics.events_dropped.inc()
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
     def _body(
@@ -115,53 +115,54 @@ class Events:
         }
 
 
-HANGS_AFTER_S: Final = 3.0  # a healthy pod's container is created by then
-AGAIN_S: Final = 10.0  # between two reads for one pod; the kubelet repeats an Event every two minutes at most
+STUCK_AFTER_S: Final = 3.0  # a healthy pod's container is created by then
+# Between two reads for one pod; the kubelet repeats an Event every two minutes at most
+REREAD_S: Final = 10.0
 KEPT_MAX: Final = 10  # latest Events of one pod
 PODS_MAX: Final = 5_000  # pods and Jobs whose Events are remembered
 READS_PER_SECOND: Final = 10.0  # reads; when a registry is unreachable, all pods of a node are stuck at once
-_HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
+_STUCK: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
 
 
 @dataclass(slots=True, kw_only=True)
-class PodEvents:
+class PodEventReader:
     """Reads and caches the warning Events of stuck pods and Jobs."""
 
     client: Client
     clock: Callable[[], float] = time.monotonic
-    _found: dict[str, tuple[float, tuple[PodEvent, ...]]] = field(default_factory=dict)
+    _cached: dict[str, tuple[float, tuple[PodEvent, ...]]] = field(default_factory=dict)
     _next_at: float = 0.0
 
-    async def of(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
+    async def warnings_of_pod(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
         """Returns the warnings about *pod* while it is stuck, else none.
 
         Where they cannot be read, returns those of the last read.
         """
-        hangs = may_hang(pod) and now_s - pod.created_s >= HANGS_AFTER_S
-        return await self._about(namespace, pod.name, pod.uid, hangs=hangs)
+        is_stuck = may_be_stuck(pod) and now_s - pod.created_s >= STUCK_AFTER_S
+        return await self._warnings(namespace, pod.name, pod.uid, is_stuck=is_stuck)
 
-    async def of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
+    async def warnings_of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
         """Returns the warnings about *job* while it has no pod; such Events are on the Job itself."""
         since_s = job.started_s or job.created_s
-        hangs = has_no_driver(job) and now_s - since_s >= HANGS_AFTER_S
-        return await self._about(namespace, job.name, job.uid, hangs=hangs)
+        is_stuck = has_no_driver(job) and now_s - since_s >= STUCK_AFTER_S
+        return await self._warnings(namespace, job.name, job.uid, is_stuck=is_stuck)
 
-    async def _about(self, namespace: str, name: str, uid: str, *, hangs: bool) -> tuple[PodEvent, ...]:
-        if not hangs:
-            self._found.pop(uid, None)
+    async def _warnings(self, namespace: str, name: str, uid: str, *, is_stuck: bool) -> tuple[PodEvent, ...]:
+        if not is_stuck:
+            self._cached.pop(uid, None)
             return ()
-        at, known = self._found.get(uid, (-AGAIN_S, ()))
+        at, known = self._cached.get(uid, (-REREAD_S, ()))
         now = self.clock()
-        if now - at < AGAIN_S or now < self._next_at:
+        if now - at < REREAD_S or now < self._next_at:
             return known
         self._next_at = now + 1 / READS_PER_SECOND
         try:
             known = await self._read(namespace, uid)
         except ApiServerError as error:
             _LOG.warning("%s/%s: cannot read its events: %s", namespace, name, error)
-        if len(self._found) >= PODS_MAX:
-            self._found.clear()
-        self._found[uid] = (now, known)
+        if len(self._cached) >= PODS_MAX:
+            self._cached.clear()
+        self._cached[uid] = (now, known)
         return known
 
     async def _read(self, namespace: str, uid: str) -> tuple[PodEvent, ...]:
@@ -173,14 +174,14 @@ class PodEvents:
         return tuple(sorted(events, key=lambda event: event.last_seen_s)[-KEPT_MAX:])
 
 
-def may_hang(pod: PodSeen) -> bool:
+def may_be_stuck(pod: PodSeen) -> bool:
     """Returns whether *pod* is in a state whose cause Kubernetes reports in Events."""
-    return not pod.deleting and pod.phase == "Pending" and pod.waiting_reason in _HANGING
+    return not pod.deleting and pod.phase == "Pending" and pod.waiting_reason in _STUCK
 
 
 def _event(body: dict[str, Any]) -> PodEvent:
     series = body.get("series") or {}
-    moments = (
+    timestamps = (
         body.get("lastTimestamp"),
         series.get("lastObservedTime"),
         body.get("eventTime"),
@@ -189,5 +190,5 @@ def _event(body: dict[str, Any]) -> PodEvent:
     return PodEvent(
         reason=body.get("reason", ""),
         message=body.get("message", "")[:MESSAGE_MAX],
-        last_seen_s=next((at for text in moments if text and (at := seconds(text)) is not None), 0.0),
+        last_seen_s=next((at for text in timestamps if text and (at := seconds(text)) is not None), 0.0),
     )

@@ -149,7 +149,7 @@ def owner_key(body: Object) -> Key:
     return body["metadata"]["namespace"], _label(body, FLOW_LABEL)
 
 
-def connector_word_of(body: Object) -> str:
+def connector_of(body: Object) -> str:
     """Returns the connector in the label: source, checkpoint or heartbeat; "" without the label."""
     return _label(body, CONNECTOR_LABEL)
 
@@ -178,15 +178,15 @@ def deployment_seen(body: Object) -> DeploymentSeen:
         ),
         image=container.get("image", ""),
         form=next(iter(container.get("args") or ()), ""),
-        connectors=connectors_in(container, connector_word_of(body)),
+        connectors=connectors_in(container, connector_of(body)),
         selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
     )
 
 
 def run_kind_of(body: Object) -> RunKind | None:
     """Returns the run kind of a Spark job or its driver; None for objects of a connector."""
-    word = _label(body, RUN_LABEL)
-    return next((kind for kind in RunKind if kind.value == word), None)
+    label = _label(body, RUN_LABEL)
+    return next((kind for kind in RunKind if kind.value == label), None)
 
 
 def job_of(body: Object) -> str:
@@ -239,7 +239,7 @@ def pod_seen(body: Object) -> PodSeen:
         phase=status.get("phase", "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         ip=status.get("podIP", ""),
-        connectors=connectors_in(_replicator(body), connector_word_of(body)),
+        connectors=connectors_in(_replicator(body), connector_of(body)),
         is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
         image=next(

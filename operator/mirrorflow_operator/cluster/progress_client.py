@@ -23,7 +23,7 @@ PATH: Final = "/progress"
 # A pod is in the same cluster; TCP repeats a lost handshake packet after one second
 CONNECT_MAX_S: Final = 2.0
 # A replicator renders its summary within milliseconds; its event loop never blocks for one second
-ANSWER_MAX_S: Final = 4.0
+RESPONSE_MAX_S: Final = 4.0
 HEAD_LINE_MAX_BYTES: Final = 2_048  # a replicator sends a few short header lines
 _HEADERS: Final = {
     "Accept": "application/json",
@@ -33,7 +33,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class TlsParameters:
     """TLS parameters: *context* holds the trusted CAs, *name* is the host name the certificate must match."""
 
     context: ssl.SSLContext
@@ -49,11 +49,11 @@ class ScrapeTarget:
     ready: bool = False  # the pod's readiness; a change makes the poller poll the pod soon
     port: int = HTTP_PORT
     connector: str = ""  # the connector's name where the pod runs several; "" for the only one
-    tls: Verified | None = None
+    tls: TlsParameters | None = None
 
 
 def session() -> aiohttp.ClientSession:
-    """Returns the HTTP session for all calls of `ask`.
+    """Returns the HTTP session for all calls of `request_progress`.
 
     Create it inside the running event loop, and close it.
     """
@@ -63,35 +63,35 @@ def session() -> aiohttp.ClientSession:
         auto_decompress=False,
         trust_env=False,
         headers=_HEADERS,
-        timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S, sock_connect=CONNECT_MAX_S),
+        timeout=aiohttp.ClientTimeout(total=RESPONSE_MAX_S, sock_connect=CONNECT_MAX_S),
         read_bufsize=BODY_MAX_BYTES,
         max_line_size=HEAD_LINE_MAX_BYTES,
         max_field_size=HEAD_LINE_MAX_BYTES,
     )
 
 
-async def ask(client: aiohttp.ClientSession, place: ScrapeTarget, *, now_s: float) -> Reading:
-    """Requests the progress of the pod at *place*; the Reading is stamped with *now_s* (wall clock)."""
+async def request_progress(client: aiohttp.ClientSession, target: ScrapeTarget, *, now_s: float) -> Reading:
+    """Requests the progress of the pod at *target*; the Reading is stamped with *now_s* (wall clock)."""
     url = URL.build(
-        scheme="http" if place.tls is None else "https",
-        host=place.host,
-        port=place.port,
+        scheme="http" if target.tls is None else "https",
+        host=target.host,
+        port=target.port,
         path=PATH,
-        query={"connector": place.connector} if place.connector else {},
+        query={"connector": target.connector} if target.connector else {},
     )
     try:
         async with client.get(
             url,
             allow_redirects=False,
-            ssl=True if place.tls is None else place.tls.context,
-            server_hostname=None if place.tls is None else place.tls.name,
-        ) as answer:
-            if answer.status != 200:
-                return unread_reading(now_s, Unread.REFUSED, f"it answers with HTTP status {answer.status}")
-            return read_summary(await _body(answer.content), read_at_s=now_s)
+            ssl=True if target.tls is None else target.tls.context,
+            server_hostname=None if target.tls is None else target.tls.name,
+        ) as response:
+            if response.status != 200:
+                return unread_reading(now_s, Unread.REFUSED, f"it answers with HTTP status {response.status}")
+            return read_summary(await _body(response.content), read_at_s=now_s)
     except TimeoutError:
         return unread_reading(
-            now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds"
+            now_s, Unread.UNREACHABLE, f"it does not answer within {RESPONSE_MAX_S:g} seconds"
         )
     except (aiohttp.ClientSSLError, ssl.CertificateError):
         return unread_reading(now_s, Unread.REFUSED, "TLS certificate verification failed")
@@ -113,7 +113,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Authorities:
+class CaBundle:
     """The CA certificates of *file* (PEM).
 
     Raises SettingsError where the file cannot be read at the start.
@@ -121,29 +121,29 @@ class Authorities:
 
     file: str
     _context: ssl.SSLContext = field(init=False)
-    _seen: tuple[int, int, int] = field(init=False)
+    _loaded_version: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         try:
-            self._seen = self._look()
+            self._loaded_version = self._file_version()
             self._context = _tls_context(self.file)
         except OSError as error:  # ssl.SSLError is one
             raise SettingsError(
                 "MIRRORFLOW_PROGRESS_CA", self.file, f"set it to a PEM file of CA certificates ({error})"
             ) from error
 
-    def verified(self, name: str) -> Verified:
+    def tls_parameters(self, name: str) -> TlsParameters:
         """Returns the TLS parameters to poll a pod with a certificate for *name*; reloads a changed file."""
         try:
-            seen = self._look()
-            if seen != self._seen:
-                self._seen = seen  # before loading, so that a broken file is tried only once
+            version = self._file_version()
+            if version != self._loaded_version:
+                self._loaded_version = version  # before loading, so that a broken file is tried only once
                 self._context = _tls_context(self.file)
         except OSError as error:
             _LOG.warning("Keeping the previous CA certificates of connectors: %s: %s", self.file, error)
-        return Verified(context=self._context, name=name)
+        return TlsParameters(context=self._context, name=name)
 
-    def _look(self) -> tuple[int, int, int]:
+    def _file_version(self) -> tuple[int, int, int]:
         found = Path(self.file).stat()
         return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -1,10 +1,10 @@
 """Polls each pod's progress about every `interval_s`, and sooner while it is starting or cannot be read.
 
     poller = Poller(changed=queue.add)
-    poller.put(key, [ScrapeTarget(uid=..., host=...)])   # the flow's pods; cheap if they have not changed
-    poller.reading(uid)                                  # the pod's last reading, None before the first
-    poller.reading(uid, "MirrorCheckpointConnector")     # the same for one of several connectors in the pod
-    await poller.run()                                   # until cancelled
+    poller.set_targets(key, [target])                  # the flow's pods; cheap if they have not changed
+    poller.reading(uid)                                # the pod's last reading, None before the first
+    poller.reading(uid, "MirrorCheckpointConnector")   # the same for one of several connectors in the pod
+    await poller.run()                                 # until cancelled
 
 `changed(key)` is called only when a reading may change the flow's status (`assess.reading_digest`). Polls are
 spread over the interval at random, so that after a restart the operator does not poll three thousand pods in
@@ -25,7 +25,7 @@ from typing import Final
 import aiohttp
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_operator.cluster.progress_client import ScrapeTarget, ask, session
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget, request_progress, session
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.assess import reading_digest
@@ -44,7 +44,7 @@ TICK_PART: Final = 1 / 120
 # At the operator's start, 3,000 pods are first polled within six seconds, at a fifth of a core.
 FIRST_PER_S: Final = 500
 # If no pod answers within 4 s, 256 at once still poll 3,000 pods in 47 s; each takes a socket and some 20 kB.
-AT_ONCE_MAX: Final = 256
+IN_FLIGHT_MAX: Final = 256
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,10 +52,10 @@ class _Entry:
     """One pod, or one of its connectors: its last reading, and when it is polled next (the loop's clock)."""
 
     key: Key
-    place: ScrapeTarget
+    target: ScrapeTarget
     due_s: float = 0.0
     eager: int = 0  # polls since the target was added or changed, while starting; _EAGER_MAX once settled
-    asking: bool = False
+    in_flight: bool = False
     reading: Reading | None = None
     digest: Hashable = None  # the `digest_of` `reading`
 
@@ -71,10 +71,10 @@ class Poller:
     metrics: Metrics = field(default_factory=Metrics)
     digest_of: Callable[[Reading], Hashable] = reading_digest
     interval_s: float = INTERVAL_S
-    at_once: int = AT_ONCE_MAX
+    in_flight_max: int = IN_FLIGHT_MAX
     wall_s: Callable[[], float] = time.time
     _entries: dict[_TargetId, _Entry] = field(default_factory=dict)
-    _of_flow: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
+    _targets: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,30 +83,30 @@ class Poller:
         """Returns the number of targets: each pod once for every connector that is polled in it."""
         return len(self._entries)
 
-    def put(self, key: Key, places: Iterable[ScrapeTarget]) -> None:
-        """Sets the targets of the flow *key*; targets that are not in *places* are removed."""
-        wanted = tuple(places)
-        before = self._of_flow.get(key, ())
+    def set_targets(self, key: Key, targets: Iterable[ScrapeTarget]) -> None:
+        """Sets the targets of the flow *key*; targets that are not in *targets* are removed."""
+        wanted = tuple(targets)
+        before = self._targets.get(key, ())
         if wanted == before:
             return
         for gone in set(map(_target_id, before)) - set(map(_target_id, wanted)):
             del self._entries[gone]
-        for place in wanted:
-            entry = self._entries.get(_target_id(place))
+        for target in wanted:
+            entry = self._entries.get(_target_id(target))
             if entry is None:
-                self._entries[_target_id(place)] = entry = _Entry(key=key, place=place)
-            elif entry.place == place:
+                self._entries[_target_id(target)] = entry = _Entry(key=key, target=target)
+            elif entry.target == target:
                 continue
-            entry.place = place
+            entry.target = target
             entry.eager = 0
             self._schedule(entry)
         if wanted:
-            self._of_flow[key] = wanted
+            self._targets[key] = wanted
         else:
-            self._of_flow.pop(key, None)
+            self._targets.pop(key, None)
 
     def remove(self, key: Key) -> None:
-        self.put(key, ())
+        self.set_targets(key, ())
 
     def reading(self, uid: str, connector: str = "") -> Reading | None:
         """Returns the pod's last reading, of *connector* where it runs several; None before a first poll."""
@@ -115,14 +115,14 @@ class Poller:
 
     async def run(self) -> None:
         """Polls until cancelled; polls in flight are cancelled with it."""
-        slots = asyncio.Semaphore(self.at_once)
-        async with session() as client, asyncio.TaskGroup() as questions:
+        slots = asyncio.Semaphore(self.in_flight_max)
+        async with session() as client, asyncio.TaskGroup() as polls:
             while True:
                 entry = await self._next()
                 await slots.acquire()
-                entry.asking = True
-                question = questions.create_task(self._ask(client, entry))
-                question.add_done_callback(lambda _: slots.release())
+                entry.in_flight = True
+                poll = polls.create_task(self._poll(client, entry))
+                poll.add_done_callback(lambda _: slots.release())
 
     async def _next(self) -> _Entry:
         """Waits until an entry is due; returns the one that has been due longest."""
@@ -131,11 +131,11 @@ class Poller:
         while True:
             while self._heap:
                 due_s, _, entry = self._heap[0]
-                is_current = self._entries.get(_target_id(entry.place)) is entry and entry.due_s == due_s
+                is_current = self._entries.get(_target_id(entry.target)) is entry and entry.due_s == due_s
                 if is_current and due_s > loop.time():
                     break
                 heapq.heappop(self._heap)
-                if is_current and not entry.asking:
+                if is_current and not entry.in_flight:
                     return entry
             self._wake.clear()
             wait_s = max(tick_s, self._heap[0][0] - loop.time()) if self._heap else None
@@ -145,16 +145,16 @@ class Poller:
             except TimeoutError:
                 continue
 
-    async def _ask(self, client: aiohttp.ClientSession, entry: _Entry) -> None:
-        place = entry.place
+    async def _poll(self, client: aiohttp.ClientSession, entry: _Entry) -> None:
+        target = entry.target
         try:
-            reading = await ask(client, place, now_s=self.wall_s())
+            reading = await request_progress(client, target, now_s=self.wall_s())
         finally:
-            entry.asking = False
+            entry.in_flight = False
         self.metrics.polls.inc()
         if reading.unread is not None:
             self.metrics.polls_failed.inc()
-        if self._entries.get(_target_id(place)) is not entry:
+        if self._entries.get(_target_id(target)) is not entry:
             return  # the target was removed during the poll
         entry.reading = reading
         entry.eager = entry.eager + 1 if _is_unsettled(reading) else _EAGER_MAX
@@ -178,8 +178,8 @@ class Poller:
         self._wake.set()
 
 
-def _target_id(place: ScrapeTarget) -> _TargetId:
-    return place.uid, place.connector
+def _target_id(target: ScrapeTarget) -> _TargetId:
+    return target.uid, target.connector
 
 
 def _is_unsettled(reading: Reading) -> bool:

@@ -38,7 +38,7 @@ from mirrorflow_operator.cluster.observed import (
     ChildSeen,
     FlowSeen,
     child_seen,
-    connector_word_of,
+    connector_of,
     created_s,
     deployment_seen,
     flow_seen,
@@ -53,18 +53,18 @@ from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.status.admission import CrossFlowChecks, Key
 from mirrorflow_operator.status.observation import JobSeen, PodSeen
 
-Id = tuple[str, str, str]  # kind, namespace, name
+ObjectId = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
 # The response to an own write arrives within seconds of the watch event that reports the deletion. This many
 # deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
-GONE_MAX = 10_000
+DELETED_MAX = 10_000
 
 
 @dataclass(slots=True)
-class _OfFlow:
+class _FlowObjects:
     """Cached objects labelled with one flow."""
 
-    children: dict[Id, ChildSeen] = field(default_factory=dict)
+    children: dict[ObjectId, ChildSeen] = field(default_factory=dict)
     deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector name
     pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with the connector name
     jobs: dict[str, JobSeen] = field(default_factory=dict)  # by name
@@ -82,40 +82,44 @@ class View:
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
-    _of: dict[Key, _OfFlow] = field(default_factory=lambda: defaultdict(_OfFlow))
+    _by_flow: dict[Key, _FlowObjects] = field(default_factory=lambda: defaultdict(_FlowObjects))
     # resourceVersion, uid and flow of every cached object.
-    _known: dict[Id, tuple[int, str, Key]] = field(default_factory=dict)
+    _cached: dict[ObjectId, tuple[int, str, Key]] = field(default_factory=dict)
     # Uids of deleted objects, the latest last; Kubernetes never reuses a uid.
-    _gone: dict[str, None] = field(default_factory=dict)
+    _deleted_uids: dict[str, None] = field(default_factory=dict)
 
     def identify(self, kubernetes_id: str) -> None:
         self.kubernetes_id = kubernetes_id
 
-    def children(self, key: Key) -> Mapping[Id, ChildSeen]:
+    def children(self, key: Key) -> Mapping[ObjectId, ChildSeen]:
         """Returns the objects with the flow's label, without pods."""
-        return self._of[key].children if key in self._of else {}
+        return self._by_flow[key].children if key in self._by_flow else {}
 
     def deployments(self, key: Key) -> Mapping[str, DeploymentSeen]:
         """Returns the flow's Deployments by connector name."""
-        return self._of[key].deployments if key in self._of else {}
+        return self._by_flow[key].deployments if key in self._by_flow else {}
 
     def pods(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
         """Returns the flow's connector pods with their connector names, sorted by pod name."""
-        return iter([pod for _, pod in sorted(self._of[key].pods.items())] if key in self._of else [])
+        return iter(
+            [pod for _, pod in sorted(self._by_flow[key].pods.items())] if key in self._by_flow else []
+        )
 
     def jobs(self, key: Key) -> tuple[JobSeen, ...]:
         """Returns the flow's Spark jobs with their drivers, sorted by name."""
-        if key not in self._of:
+        if key not in self._by_flow:
             return ()
-        of = self._of[key]
+        objects = self._by_flow[key]
         drivers: dict[str, list[PodSeen]] = {}
-        for job, pod in of.drivers.values():
+        for job, pod in objects.drivers.values():
             drivers.setdefault(job, []).append(pod)
-        return tuple(replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(of.jobs.items()))
+        return tuple(
+            replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(objects.jobs.items())
+        )
 
     def drivers(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
         """Returns the flow's driver pods with the name of their Job, which may be deleted."""
-        return iter(list(self._of[key].drivers.values()) if key in self._of else [])
+        return iter(list(self._by_flow[key].drivers.values()) if key in self._by_flow else [])
 
     def drivers_alive(self, key: Key) -> frozenset[str]:
         """Returns the names of the Jobs, possibly deleted, whose drivers have not ended."""
@@ -123,13 +127,13 @@ class View:
 
     def schedule_created_s(self, key: Key) -> float | None:
         """Returns when the CronJob of the flow's verification was created; None without one."""
-        return next(iter(self._of[key].schedules.values()), None) if key in self._of else None
+        return next(iter(self._by_flow[key].schedules.values()), None) if key in self._by_flow else None
 
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
         """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()
         if event == "DELETED":
-            return self.drop(
+            return self.remove(
                 kind, body["metadata"]["namespace"], body["metadata"]["name"], body["metadata"]["uid"]
             )
         return self.put(kind, body)
@@ -137,56 +141,58 @@ class View:
     def put(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
         """Stores *body*, unless that version or a newer one is cached, or its uid was deleted."""
         metadata = body["metadata"]
-        if metadata["uid"] in self._gone:
+        if metadata["uid"] in self._deleted_uids:
             return NOTHING
         found = (kind.name, metadata["namespace"], metadata["name"])
         # A number that grows: promised since Kubernetes 1.35, always so with etcd.
         text = metadata["resourceVersion"]
         version = int(text) if text.isdigit() else 0
-        known = self._known.get(found)
-        if known is not None and known[0] >= version:
+        cached = self._cached.get(found)
+        if cached is not None and cached[0] >= version:
             return NOTHING
-        gone = NOTHING
-        if known is not None and known[1] != metadata["uid"]:
-            gone = self._forget(found)
+        affected = NOTHING
+        if cached is not None and cached[1] != metadata["uid"]:
+            affected = self._forget(found)
         key = (metadata["namespace"], metadata["name"]) if kind is MIRROR_FLOW else owner_key(body)
-        if known is not None and known[2] != key:
-            gone |= self._forget(found)
-        self._known[found] = (version, metadata["uid"], key)
-        return gone | self._remember(kind, found, key, body)
+        if cached is not None and cached[2] != key:
+            affected |= self._forget(found)
+        self._cached[found] = (version, metadata["uid"], key)
+        return affected | self._remember(kind, found, key, body)
 
-    def drop(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> frozenset[Key]:
+    def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> frozenset[Key]:
         """Removes the object with this *uid*; another object of its name may exist.
 
         The garbage collector can be faster than the response to the write that created the object. The uid is
         remembered, so that such a late response is ignored.
         """
-        self._gone[uid] = None
-        if len(self._gone) > GONE_MAX:
-            del self._gone[next(iter(self._gone))]
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > DELETED_MAX:
+            del self._deleted_uids[next(iter(self._deleted_uids))]
         found = (kind.name, namespace, name)
-        if found not in self._known or self._known[found][1] != uid:
+        if found not in self._cached or self._cached[found][1] != uid:
             return NOTHING
         return self._forget(found)
 
-    def absent(
+    def remove_absent(
         self, kind: ObjectKind, namespace: str | None, seen: set[str], versions_until: int
     ) -> frozenset[Key]:
         """Removes the objects that a full list did not contain.
 
         *seen* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
         """
-        gone = [
+        missing = [
             found
-            for found, (version, uid, _) in self._known.items()
+            for found, (version, uid, _) in self._cached.items()
             if found[0] == kind.name
             and namespace in {None, found[1]}
             and uid not in seen
             and version <= versions_until
         ]
-        return frozenset(key for found in gone for key in self._forget(found))
+        return frozenset(key for found in missing for key in self._forget(found))
 
-    def _remember(self, kind: ObjectKind, found: Id, key: Key, body: Mapping[str, Any]) -> frozenset[Key]:
+    def _remember(
+        self, kind: ObjectKind, found: ObjectId, key: Key, body: Mapping[str, Any]
+    ) -> frozenset[Key]:
         if kind is MIRROR_FLOW:
             seen = flow_seen(body)
             before = self.flows.get(key)
@@ -196,55 +202,57 @@ class View:
                 before.resource == seen.resource and before.deleting == seen.deleting
             )
             return affected | (NOTHING if same else frozenset((key,)))
-        of = self._of[key]
+        objects = self._by_flow[key]
         if kind is POD:
-            pods, word = of.pods, connector_word_of(body)
+            pods, owner = objects.pods, connector_of(body)
             if run_kind_of(body) is not None:
-                pods, word = of.drivers, job_of(body)
-            pod = (word, pod_seen(body))
+                pods, owner = objects.drivers, job_of(body)
+            pod = (owner, pod_seen(body))
             same = pods.get(found[2]) == pod
             pods[found[2]] = pod
             return NOTHING if same else frozenset((key,))
         child = child_seen(kind, body)
-        before_child = of.children.get(found)
+        before_child = objects.children.get(found)
         same = before_child is not None and (before_child.digest, before_child.deleting) == (
             child.digest,
             child.deleting,
         )
-        of.children[found] = child
+        objects.children[found] = child
         if kind is DEPLOYMENT:
-            word, deployment = connector_word_of(body), deployment_seen(body)
-            same = same and of.deployments.get(word) == deployment
-            of.deployments[word] = deployment
+            connector, deployment = connector_of(body), deployment_seen(body)
+            same = same and objects.deployments.get(connector) == deployment
+            objects.deployments[connector] = deployment
         run = run_kind_of(body)
         if kind is JOB and run is not None:
             job = job_seen(body, run)
-            same = same and of.jobs.get(found[2]) == job
-            of.jobs[found[2]] = job
+            same = same and objects.jobs.get(found[2]) == job
+            objects.jobs[found[2]] = job
         if kind is CRON_JOB:
-            of.schedules[found[2]] = created_s(body)
+            objects.schedules[found[2]] = created_s(body)
         return NOTHING if same else frozenset((key,))
 
-    def _forget(self, found: Id) -> frozenset[Key]:
-        _, _, key = self._known.pop(found)
+    def _forget(self, found: ObjectId) -> frozenset[Key]:
+        _, _, key = self._cached.pop(found)
         kind, _, name = found
         if kind == MIRROR_FLOW.name:
             self.flows.pop(key, None)
             return self.cross_flow_checks.remove(key) | {key}
-        of = self._of[key]
+        objects = self._by_flow[key]
         if kind == POD.name:
-            of.pods.pop(name, None)
-            of.drivers.pop(name, None)
+            objects.pods.pop(name, None)
+            objects.drivers.pop(name, None)
         else:
-            of.children.pop(found, None)
+            objects.children.pop(found, None)
             if kind == DEPLOYMENT.name:
-                of.deployments = {word: one for word, one in of.deployments.items() if one.name != name}
+                objects.deployments = {
+                    connector: one for connector, one in objects.deployments.items() if one.name != name
+                }
             if kind == JOB.name:
-                of.jobs.pop(name, None)
+                objects.jobs.pop(name, None)
             if kind == CRON_JOB.name:
-                of.schedules.pop(name, None)
-        if not (of.pods or of.children or of.drivers):
-            del self._of[key]
+                objects.schedules.pop(name, None)
+        if not (objects.pods or objects.children or objects.drivers):
+            del self._by_flow[key]
         return frozenset((key,))
 
 
@@ -272,7 +280,7 @@ async def _list(client: Client, view: View, kind: ObjectKind, namespace: str | N
         for body in bodies:
             seen.add(body["metadata"]["uid"])
             changed |= view.put(kind, body)
-    return changed | view.absent(kind, namespace, seen, until)
+    return changed | view.remove_absent(kind, namespace, seen, until)
 
 
 _LOG = logging.getLogger(__name__)

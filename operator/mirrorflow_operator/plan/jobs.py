@@ -43,7 +43,7 @@ from mirrorflow_operator.plan.pod import (
     volume_mounts,
     volumes,
 )
-from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_of_all
+from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_all
 from mirrorflow_operator.settings import SEED_ACCOUNT
 
 
@@ -154,7 +154,7 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
     running = flow.model_copy(update={"spec": spec.model_copy(update={"state": State.RUNNING})})
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
-        planned = plan_of_all(running, POD_LAYOUT, flow_id=flow_id).connectors
+        planned = plan_all(running, POD_LAYOUT, flow_id=flow_id).connectors
         plan = next(one for one in planned if one.kind is ConnectorKind.SOURCE)
         return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults)
 
@@ -329,7 +329,7 @@ def _at_exit(action: str, statuses: list[int]) -> Object:
     return {"action": action, "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": statuses}}
 
 
-def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
+def _driver_pod(run: _Run, config_map: str, extra_variables: Sequence[Object]) -> Object:
     template = run.job.template
     output = run.job.output if isinstance(run.job, Verify) else None
     written: list[Object] = []
@@ -345,7 +345,7 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "name": DRIVER,
         "image": run.image,
         "args": _arguments(run.kind),
-        "env": [*_environment(), *told, *_variables(template)],
+        "env": [*_environment(), *extra_variables, *_variables(template)],
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],

@@ -39,14 +39,14 @@ def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     return found if kind is None else {**found, CONNECTOR_LABEL: kind.value}
 
 
-def run_selector(flow: str, word: str) -> dict[str, str]:
+def run_selector(flow: str, run_kind: str) -> dict[str, str]:
     """Returns the label selector of drivers and executors of a flow's jobs of one kind."""
-    return {RUN_OF_LABEL: flow, RUN_LABEL: word}
+    return {RUN_OF_LABEL: flow, RUN_LABEL: run_kind}
 
 
-def run_labels(flow: str, word: str) -> dict[str, str]:
+def run_labels(flow: str, run_kind: str) -> dict[str, str]:
     """Returns the labels of a Job, its driver and the other objects that it needs."""
-    return {**labels(flow), "app.kubernetes.io/component": word, **run_selector(flow, word)}
+    return {**labels(flow), "app.kubernetes.io/component": run_kind, **run_selector(flow, run_kind)}
 
 
 def progress_readers() -> dict[str, Any]:

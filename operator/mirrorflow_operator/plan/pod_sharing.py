@@ -56,8 +56,8 @@ def file_names(kinds: Sequence[ConnectorKind]) -> tuple[str, ...]:
 def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
     """Returns the connectors that *container* runs, by its file names; *own* is its pod's connector."""
     files = (container.get("args") or ())[2:]  # after the subcommand and the worker's file
-    words = tuple(file.rpartition("/")[2].removesuffix(_SUFFIX) for file in files)
-    return words if len(words) > 1 else (own,)
+    connectors = tuple(file.rpartition("/")[2].removesuffix(_SUFFIX) for file in files)
+    return connectors if len(connectors) > 1 else (own,)
 
 
 INTERNAL_PORT: Final = 8083  # Connect's default
@@ -137,11 +137,11 @@ def node_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector)
 
 def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
     """Returns the group of *connector*'s pods, its config topic and its status topic."""
-    alias, word, config = flow.spec.source.alias, kind.value, connector.config
+    alias, name, config = flow.spec.source.alias, kind.value, connector.config
     return (
-        config.get("group.id", f"{alias}-mm2-{word}"),
-        config.get("config.storage.topic", worker_topic("configs", f"{alias}.{word}")),
-        config.get("status.storage.topic", worker_topic("status", f"{alias}.{word}")),
+        config.get("group.id", f"{alias}-mm2-{name}"),
+        config.get("config.storage.topic", worker_topic("configs", f"{alias}.{name}")),
+        config.get("status.storage.topic", worker_topic("status", f"{alias}.{name}")),
     )
 
 

@@ -394,7 +394,7 @@ def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
 
     *flow_id* is the id with which it claims its source alias on the target; "": its name.
     """
-    whole = plan_of_all(flow, secrets, flow_id=flow_id)
+    whole = plan_all(flow, secrets, flow_id=flow_id)
     active = active_kinds(flow)
     silent = is_silent(flow.spec.connectors.source.config)
     return replace(
@@ -421,7 +421,7 @@ def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:
     return {kind: named(kind).config.get("name", kind.java_class) for kind in ConnectorKind}
 
 
-def plan_of_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
+def plan_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
     """Returns the plan of all three connectors, also of those without work."""
     worker = worker_properties(flow, secrets)
     shared = shared_properties(flow, secrets, flow_id or flow.metadata.name)

@@ -86,16 +86,16 @@ def postponed_connectors(
     """
     if flow.spec.state is State.STOPPED:
         return frozenset()
-    homes = {kind.value: host.value for kind, host in hosts(wanted).items()}
+    host_of = {kind.value: host.value for kind, host in hosts(wanted).items()}
     return frozenset(
         kind
         for kind in ConnectorKind
         if (live := deployments.get(own := kind.value)) is not None
         and live.wanted
         and any(
-            not _has(deployments.get(homes[word]), word)
-            for word in live.connectors
-            if homes.get(word, own) != own  # a connector that is no longer planned is not waited for
+            not _runs_connector(deployments.get(host_of[connector]), connector)
+            for connector in live.connectors
+            if host_of.get(connector, own) != own  # a connector that is no longer planned is not waited for
         )
     )
 
@@ -104,30 +104,30 @@ def deployment_of(
     kind: ConnectorKind, wanted: Pods, deployments: Mapping[str, DeploymentSeen]
 ) -> DeploymentSeen | None:
     """Returns the Deployment planned for *kind*; the one it leaves only if the planned one does not exist."""
-    word = kind.value
-    home = deployments.get(hosts(wanted).get(kind, kind).value)
-    if home is not None:
-        return home
-    return next((one for one in deployments.values() if word in one.connectors), None)
+    connector = kind.value
+    deployment = deployments.get(hosts(wanted).get(kind, kind).value)
+    if deployment is not None:
+        return deployment
+    return next((one for one in deployments.values() if connector in one.connectors), None)
 
 
 def is_moving(
-    kind: ConnectorKind, home: DeploymentSeen | None, deployments: Mapping[str, DeploymentSeen]
+    kind: ConnectorKind, deployment: DeploymentSeen | None, deployments: Mapping[str, DeploymentSeen]
 ) -> bool:
-    """Whether a Deployment other than *home* runs *kind*, which is then on its way."""
-    word = kind.value
-    running = [one for one in deployments.values() if word in one.connectors]
-    return bool(running) and running != [home]
+    """Whether a Deployment other than *deployment* runs *kind*, which is then on its way."""
+    connector = kind.value
+    running = [one for one in deployments.values() if connector in one.connectors]
+    return bool(running) and running != [deployment]
 
 
-def _has(home: DeploymentSeen | None, word: str) -> bool:
-    """Whether all pods of *home* run the connector from the newest template and are ready.
+def _runs_connector(live: DeploymentSeen | None, connector: str) -> bool:
+    """Whether all pods of *live* run the connector from the newest template and are ready.
 
-    Also True where *home* is planned to have no pods.
+    Also True where *live* is planned to have no pods.
     """
-    if home is None or word not in home.connectors or home.observed_generation < home.generation:
+    if live is None or connector not in live.connectors or live.observed_generation < live.generation:
         return False
-    return home.wanted == 0 or (home.updated == home.replicas and home.ready >= home.wanted)
+    return live.wanted == 0 or (live.updated == live.replicas and live.ready >= live.wanted)
 
 
 NAMED_MAX: Final = 10  # settings named in one Event; more would be unreadable
@@ -180,7 +180,7 @@ def _reasons(
     added = ((old_pod, new_pod, "volumes"), (one, other, "volumeMounts"))
     if any(_adds_others(old, new, part) for old, new, part in added):
         yield "volumes"
-    yield from (word for part, word in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
+    yield from (name for part, name in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
 
 
 def _adds_others(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> bool:

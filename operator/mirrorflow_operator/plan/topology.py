@@ -86,9 +86,9 @@ class _Search:
         for at, (source, _) in enumerate(self.sides):
             self.leaving.setdefault(source, []).append(at)
 
-    def follow(self, way: tuple[_Step, ...]) -> None:
-        """Follows the topic at the end of *way* through all routes from its cluster."""
-        here = way[-1]
+    def follow(self, steps: tuple[_Step, ...]) -> None:
+        """Follows the topic at the end of *steps* through all routes from its cluster."""
+        here = steps[-1]
         if (here.cluster, here.topic) in self.seen:
             return
         self.seen.add((here.cluster, here.topic))
@@ -104,18 +104,18 @@ class _Search:
             if topic is None:
                 continue
             self.writers.setdefault((target, topic), {})[at] = here.topic
-            there = (*way, _Step(target, topic, at))
+            there = (*steps, _Step(target, topic, at))
             first = _begin_of_loop(there)
             if first is None:
                 self.follow(there)
             else:
                 self._note_loop(there[first:])
 
-    def _note_loop(self, way: tuple[_Step, ...]) -> None:
-        routes = [step.by for step in way[1:] if step.by is not None]
-        path = f"{way[0].topic} on {self.names[way[0].cluster]}" + "".join(
+    def _note_loop(self, steps: tuple[_Step, ...]) -> None:
+        routes = [step.by for step in steps[1:] if step.by is not None]
+        path = f"{steps[0].topic} on {self.names[steps[0].cluster]}" + "".join(
             f" -> {step.topic} on {self.names[step.cluster]} ({self.routes[step.by].flow})"
-            for step in way[1:]
+            for step in steps[1:]
             if step.by is not None
         )
         self.loops.setdefault(frozenset(routes), path)
@@ -138,13 +138,13 @@ def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conf
     )
 
 
-def _begin_of_loop(way: tuple[_Step, ...]) -> int | None:
-    """Returns the index of an earlier step of *way* on the cluster of its last step; None if there is none.
+def _begin_of_loop(steps: tuple[_Step, ...]) -> int | None:
+    """Returns the index of an earlier step on the cluster of the last of *steps*; None if there is none.
 
     Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would loop
     for ever.
     """
-    return next((at for at, step in enumerate(way[:-1]) if step.cluster == way[-1].cluster), None)
+    return next((at for at, step in enumerate(steps[:-1]) if step.cluster == steps[-1].cluster), None)
 
 
 def _topics(
@@ -223,19 +223,19 @@ def _aliases(
 
 def _collisions(search: _Search) -> Iterator[Conflict]:
     found: dict[tuple[int, ...], list[tuple[int, str]]] = {}
-    for place, writers in search.writers.items():
+    for target_topic, writers in search.writers.items():
         aliases = {search.routes[at].source.alias for at in writers}
         # Flows that share an alias are reported by `_aliases` already.
         if len(writers) > 1 and len(aliases) == len(writers):
-            found.setdefault(tuple(sorted(writers)), []).append(place)
-    for routes, places in found.items():
+            found.setdefault(tuple(sorted(writers)), []).append(target_topic)
+    for routes, target_topics in found.items():
         flows = tuple(search.routes[at].flow for at in routes)
-        cluster, topic = places[0]
+        cluster, topic = target_topics[0]
         origins = ", ".join(
-            f"{search.writers[places[0]][at]} of {search.names[search.sides[at][0]]} ({search.routes[at].flow})"
+            f"{search.writers[cluster, topic][at]} of {search.names[search.sides[at][0]]} ({search.routes[at].flow})"
             for at in routes
         )
-        more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+        more = f" (and {len(target_topics) - 1} more)" if len(target_topics) > 1 else ""
         yield Conflict(
             kind=ConflictKind.COLLISION,
             flows=flows,

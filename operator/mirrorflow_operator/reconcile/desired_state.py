@@ -13,7 +13,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.client import DEPLOYMENT
 from mirrorflow_operator.cluster.observed import ChildSeen
-from mirrorflow_operator.cluster.view import Id
+from mirrorflow_operator.cluster.view import ObjectId
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
 from mirrorflow_operator.plan.objects import Object, objects
@@ -31,18 +31,18 @@ class InputsDigest:
     """The inputs of one pass: *facts* of the flow, its jobs and pods; a digest of each labelled object."""
 
     facts: tuple[object, ...]
-    children: dict[Id, tuple[object, ...]]
+    children: dict[ObjectId, tuple[object, ...]]
 
     @classmethod
     def of(cls, facts: tuple[object, ...], children: Iterable[ChildSeen]) -> "InputsDigest":
-        return cls(facts=facts, children={child.id: _of(child) for child in children})
+        return cls(facts=facts, children={child.id: _child_digest(child) for child in children})
 
     def with_written(self, made: Iterable[ChildSeen]) -> "InputsDigest":
         """Returns a copy updated with the results of the pass's own writes."""
-        return replace(self, children=self.children | {child.id: _of(child) for child in made})
+        return replace(self, children=self.children | {child.id: _child_digest(child) for child in made})
 
 
-def _of(child: ChildSeen) -> tuple[object, ...]:
+def _child_digest(child: ChildSeen) -> tuple[object, ...]:
     return child.digest, child.owner_uid, child.deleting
 
 
@@ -81,10 +81,10 @@ def plan_flow(
     if admission.has_conflict and not deployments:
         return unchanged  # the flow was never admitted, so it has no pods to stop
     steps = shapes(flow, observed.deployments)
-    left = postponed_connectors(flow, sharing, observed.deployments)
+    postponed_kinds = postponed_connectors(flow, sharing, observed.deployments)
     facts = (
         (resource.uid, resource.generation, admission.version, admission.flow_id, admission.refusal),
-        (*steps.items(), left),
+        (*steps.items(), postponed_kinds),
         due.runs,
         observed.drivers_alive,
     )
@@ -93,7 +93,7 @@ def plan_flow(
         return unchanged
     running = {child.name: child.content() for child in deployments}
     planned = _objects(flow, admission, due, settings, steps, running)
-    postponed = frozenset(names.object_name(resource.name, kind) for kind in left)
+    postponed = frozenset(names.object_name(resource.name, kind) for kind in postponed_kinds)
     in_time = in_turn(
         [one for one in planned if one["metadata"]["name"] not in postponed],
         there=frozenset(job.name for job in observed.jobs),

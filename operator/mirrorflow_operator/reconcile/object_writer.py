@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
-from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.events import EventPublisher
 from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, content_of, owner_uid
-from mirrorflow_operator.cluster.view import Id, View
+from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.errors import (
     BrokenError,
     ForbiddenError,
@@ -55,9 +55,9 @@ class ObjectWriter:
 
     client: Client
     view: View
-    events: Events
+    events: EventPublisher
     metrics: Metrics
-    _settled: dict[Id, tuple[str, str]] = field(default_factory=dict)
+    _settled: dict[ObjectId, tuple[str, str]] = field(default_factory=dict)
 
     async def apply(self, desired: DesiredState, observed: ObservedFlow) -> Written:
         """Writes the objects that differ. Raises OperatorError for an error that only time can fix."""
@@ -93,14 +93,14 @@ class ObjectWriter:
             return Written(failure=applied.failure)
         children: list[ChildSeen] = []
         planned = {*map(id_of, desired.objects)}
-        pod_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
+        host_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
         try:
             for child in observed.children.values():
                 if child.id in planned or not _is_prunable(child, desired, observed.resource):
                     continue
                 if await self._prune(child):
                     children.append(child)
-                    await self.events.publish(observed.resource, *event_of_removal(child, pod_of))
+                    await self.events.publish(observed.resource, *event_of_removal(child, host_of))
         except _USER_FACING_ERRORS as error:
             return Written(children=tuple(children), failure=error)
         return Written(children=tuple(children))
@@ -122,16 +122,16 @@ class ObjectWriter:
             metadata["uid"], metadata["resourceVersion"] = live.uid, live.resource_version
         # A first apply is not forced: another writer may have created the object since it was read, and its
         # fields must stay.
-        answer = await self.client.apply(kind, wanted, force=live is not None)
+        response = await self.client.apply(kind, wanted, force=live is not None)
         self.metrics.api_writes.labels(verb="apply", kind=kind.plural).inc()
-        self.view.put(kind, answer)
-        made = child_seen(kind, answer)
+        self.view.put(kind, response)
+        made = child_seen(kind, response)
         self._settled.pop(made.id, None)
         if not holds(made.content(), content_of(wanted)):
             if len(self._settled) >= SETTLED_MAX:
                 self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
-        return answer
+        return response
 
     async def _prune(self, child: ChildSeen) -> bool:
         """Deletes *child* if it still exists."""
@@ -197,13 +197,13 @@ def _is_prunable(child: ChildSeen, desired: DesiredState, resource: Resource) ->
     return child.is_managed()
 
 
-def id_of(planned: Object) -> Id:
+def id_of(planned: Object) -> ObjectId:
     """Returns kind, namespace and name."""
     return planned["kind"], planned["metadata"]["namespace"], planned["metadata"]["name"]
 
 
 def event_of_write(
-    one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
+    one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[ObjectId, ChildSeen]
 ) -> tuple[str, str] | None:
     """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
 
@@ -224,7 +224,7 @@ def event_of_write(
 
 
 def _why_it_rolls(
-    deployment: Object, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
+    deployment: Object, planned: Sequence[Object], before: Mapping[ObjectId, ChildSeen]
 ) -> tuple[str, ...]:
     _, namespace, name = id_of(deployment)
     files = (CONFIG_MAP.name, namespace, name)
@@ -240,12 +240,12 @@ def _why_it_rolls(
     )
 
 
-def event_of_removal(child: ChildSeen, homes: Mapping[str, str]) -> tuple[str, str]:
+def event_of_removal(child: ChildSeen, host_of: Mapping[str, str]) -> tuple[str, str]:
     """Returns reason and note of the Event for deleting *child*.
 
-    *homes* maps each planned connector to the connector whose pod it runs in, both by name.
+    *host_of* maps each planned connector to the connector whose pod it runs in, both by name.
     """
-    word = child.content()["metadata"]["labels"].get(CONNECTOR_LABEL, "")
-    home = homes.get(word, word)
-    why = "the flow no longer needs it" if home == word else f"{word} runs in the pod of {home}"
+    connector = child.content()["metadata"]["labels"].get(CONNECTOR_LABEL, "")
+    host = host_of.get(connector, connector)
+    why = "the flow no longer needs it" if host == connector else f"{connector} runs in the pod of {host}"
     return "Removed", f"{child.kind.name} {child.name}: {why}."

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
-from mirrorflow_operator.cluster.events import AGAIN_S, PodEvents, may_hang
+from mirrorflow_operator.cluster.events import REREAD_S, PodEventReader, may_be_stuck
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
-    connector_word_of,
+    connector_of,
     deployment_seen,
     job_seen,
     run_kind_of,
 )
-from mirrorflow_operator.cluster.progress_client import Authorities
+from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.scrape_targets import name_in, scrape_targets
-from mirrorflow_operator.cluster.view import Id, View
+from mirrorflow_operator.cluster.scrape_targets import polled_name, scrape_targets
+from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import DeploymentSeen
 from mirrorflow_operator.status.admission import Key, Resource
@@ -35,7 +35,7 @@ class ObservedFlow:
     conflict: Problem | None  # with another flow
     kubernetes_id: str  # the id of the Kubernetes cluster; "" where unknown
     unreadable: str  # why the flow's namespace cannot be read; "" if it can
-    children: Mapping[Id, ChildSeen]
+    children: Mapping[ObjectId, ChildSeen]
     deployments: Mapping[str, DeploymentSeen]  # by connector name
     jobs: tuple[JobSeen, ...]  # with their drivers
     drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
@@ -45,9 +45,9 @@ class ObservedFlow:
     pods: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
 
     @property
-    def events_again_after_s(self) -> float | None:
+    def events_reread_after_s(self) -> float | None:
         """Seconds until the next look at Events: those of stuck pods are not watched."""
-        return AGAIN_S if self.has_stuck_pods or any(map(has_no_driver, self.jobs)) else None
+        return REREAD_S if self.has_stuck_pods or any(map(has_no_driver, self.jobs)) else None
 
     def with_writes(
         self, bodies: Iterable[Mapping[str, Any]], deleted: Iterable[ChildSeen]
@@ -57,7 +57,7 @@ class ObservedFlow:
         for body in bodies:
             run = run_kind_of(body)
             if body["kind"] == DEPLOYMENT.name:
-                deployments[connector_word_of(body)] = deployment_seen(body)
+                deployments[connector_of(body)] = deployment_seen(body)
             elif body["kind"] == JOB.name and run is not None:
                 job = job_seen(body, run)
                 known = jobs.get(job.name, job)
@@ -66,7 +66,7 @@ class ObservedFlow:
         return replace(
             self,
             deployments={
-                word: one for word, one in deployments.items() if (DEPLOYMENT, one.name) not in gone
+                connector: one for connector, one in deployments.items() if (DEPLOYMENT, one.name) not in gone
             },
             jobs=tuple(one for name, one in sorted(jobs.items()) if (JOB, name) not in gone),
         )
@@ -81,8 +81,8 @@ class Observer:
 
     view: View
     poller: Poller
-    pod_events: PodEvents
-    authorities: Authorities | None = None  # trusted CAs for polling connectors over TLS
+    pod_events: PodEventReader
+    ca_bundle: CaBundle | None = None  # trusted CAs for polling connectors over TLS
     wall_clock: Callable[[], float] = time.time
 
     async def observe(self, key: Key) -> ObservedFlow | None:
@@ -93,8 +93,8 @@ class Observer:
             return None
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)
         pods, drivers = list(self.view.pods(key)), list(self.view.drivers(key))
-        self.poller.put(
-            key, scrape_targets(key, pods, drivers, wanted=connectors, authorities=self.authorities)
+        self.poller.set_targets(
+            key, scrape_targets(key, pods, drivers, connector_names=connectors, ca_bundle=self.ca_bundle)
         )
         found = ObservedFlow(
             resource=seen.resource,
@@ -107,17 +107,17 @@ class Observer:
             jobs=self.view.jobs(key),
             drivers_alive=self.view.drivers_alive(key),
             schedule_created_s=self.view.schedule_created_s(key),
-            has_stuck_pods=any(may_hang(pod) for _, pod in (*pods, *drivers)),
+            has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )
         # From here on the API server is asked for Events; what changes meanwhile is for the next pass.
         running: dict[str, list[PodSeen]] = {}
         for _, pod in pods:
-            for word in pod.connectors:
-                name = name_in(pod, word, connectors)
-                running.setdefault(word, []).append(await self._pod(key[0], pod, found.now_s, name))
+            for connector in pod.connectors:
+                name = polled_name(pod, connector, connectors)
+                running.setdefault(connector, []).append(await self._pod(key[0], pod, found.now_s, name))
         return replace(
             found,
-            pods={word: tuple(seen_in) for word, seen_in in running.items()},
+            pods={connector: tuple(seen_in) for connector, seen_in in running.items()},
             jobs=tuple([await self._job(key[0], job, found.now_s) for job in found.jobs]),
         )
 
@@ -126,10 +126,10 @@ class Observer:
 
         *connector* names the connector to read where the pod runs several.
         """
-        events = await self.pod_events.of(namespace, pod, now_s)
+        events = await self.pod_events.warnings_of_pod(namespace, pod, now_s)
         return replace(pod, events=events, reading=self.poller.reading(pod.uid, connector))
 
     async def _job(self, namespace: str, job: JobSeen, now_s: float) -> JobSeen:
         pods = [await self._pod(namespace, pod, now_s) for pod in job.pods]
-        events = await self.pod_events.of_job(namespace, job, now_s)
+        events = await self.pod_events.warnings_of_job(namespace, job, now_s)
         return replace(job, pods=tuple(pods), events=events)

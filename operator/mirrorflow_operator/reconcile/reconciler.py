@@ -88,7 +88,7 @@ class Reconciler:
             assessment.again_after_s,
             desired.due_jobs.again_after_s,
             memory.status.held_s,
-            observed.events_again_after_s,
+            observed.events_reread_after_s,
         )
         return min((one for one in waits if one is not None), default=None)
 
@@ -120,7 +120,7 @@ def _observation(
         schedule_created_s=observed.schedule_created_s,
         runs=desired.due_jobs.runs,
         memory=memory,
-        refusal="" if failure is None else str(failure),
+        write_error="" if failure is None else str(failure),
         settle_s=settings.settle_s,
         fresh_s=max(FRESH_S, FRESH_POLLS * settings.poll_s),
     )
@@ -132,13 +132,13 @@ def _connectors(
     """Yields the connectors that are planned or still exist."""
     flow, deployments = admission.flow, observed.deployments
     for kind in ConnectorKind:
-        word, home = kind.value, deployment_of(kind, desired.pods, deployments)
-        if home is None and kind not in desired.connectors and word not in observed.pods:
+        connector, deployment = kind.value, deployment_of(kind, desired.pods, deployments)
+        if deployment is None and kind not in desired.connectors and connector not in observed.pods:
             continue
         yield ConnectorSeen(
             kind=kind,
-            deployment=home,
-            pods=observed.pods.get(word, ()),
-            said_in=None if flow is None else flow.spec.connectors.host(kind),
-            is_moving=is_moving(kind, home, deployments),
+            deployment=deployment,
+            pods=observed.pods.get(connector, ()),
+            host=None if flow is None else flow.spec.connectors.host(kind),
+            is_moving=is_moving(kind, deployment, deployments),
         )

@@ -19,12 +19,12 @@ from mirrorflow_operator.api.status import (
     WindowCounts,
 )
 from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
-from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.events import EventPublisher
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment
-from mirrorflow_operator.status.summary_conditions import new_troubles
+from mirrorflow_operator.status.summary_conditions import new_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class FlowStatusWriter:
 
     client: Client
     view: View
-    events: Events
+    events: EventPublisher
     metrics: Metrics
     wall_clock: Callable[[], float] = time.time
 
@@ -71,11 +71,11 @@ class FlowStatusWriter:
             },
             "status": status_document(status),
         }
-        answer = await self.client.apply(MIRROR_FLOW, body, subresource="status")
+        response = await self.client.apply(MIRROR_FLOW, body, subresource="status")
         self.metrics.api_writes.labels(verb="apply", kind="mirrorflows/status").inc()
-        self.view.put(MIRROR_FLOW, answer)
+        self.view.put(MIRROR_FLOW, response)
         stored = self.view.flows.get(resource.key)
-        for reason, message in new_troubles(old.conditions, status.conditions, assessment.causes):
+        for reason, message in new_problems(old.conditions, status.conditions, assessment.causes):
             await self.events.publish(resource, reason, message, warning=True)
         return StatusMemory(
             written_at_s=now_s, written=status, stored=None if stored is None else stored.resource.status
@@ -112,7 +112,7 @@ def held_s(old: Status, new: Status, *, last_write_s: float | None, now_s: float
     if new == old:
         return None
     before, after = _meaning(old), _meaning(new)
-    if _uncounted(after) != _uncounted(before) or last_write_s is None:
+    if _without_pod_counts(after) != _without_pod_counts(before) or last_write_s is None:
         return 0.0
     every_s = FIGURES_EVERY_S if after == before else COUNTS_EVERY_S
     since_s = now_s - last_write_s
@@ -122,44 +122,44 @@ def held_s(old: Status, new: Status, *, last_write_s: float | None, now_s: float
 
 def _meaning(status: Status) -> Status:
     """Returns *status* without what traffic changes: lag, messages, reasons of True conditions, figures."""
-    conditions = tuple(_settled(condition) for condition in status.conditions)
-    still = {
+    conditions = tuple(_condition_meaning(condition) for condition in status.conditions)
+    cleared = {
         "lag": None,
         "conditions": conditions,
-        "seed": _unmoved(status.seed),
-        "verify": _unmoved(status.verify),
+        "seed": _without_figures(status.seed),
+        "verify": _without_figures(status.verify),
     }
-    return status.model_copy(update=still)
+    return status.model_copy(update=cleared)
 
 
-def _unmoved(run: _Run | None) -> _Run | None:
+def _without_figures(run: _Run | None) -> _Run | None:
     """Returns *run* without the figures that change while it runs."""
     if run is None:
         return None
-    still = type(run)(**run.model_dump(include=_OF_RUNS))
+    cleared = type(run)(**run.model_dump(include=_OF_RUNS))
     # The totals stay: they are set once, and setting them is worth a write.
     if isinstance(run, SeedStatus) and run.partitions is not None:
-        return still.model_copy(update={"partitions": SeedPartitions(total=run.partitions.total)})
+        return cleared.model_copy(update={"partitions": SeedPartitions(total=run.partitions.total)})
     if isinstance(run, VerifyStatus) and run.windows is not None:
-        return still.model_copy(update={"windows": WindowCounts(total=run.windows.total)})
-    return still
+        return cleared.model_copy(update={"windows": WindowCounts(total=run.windows.total)})
+    return cleared
 
 
-def _uncounted(status: Status) -> Status:
+def _without_pod_counts(status: Status) -> Status:
     """Returns *status* without pod counts; each connector's phase shows whether its pods work."""
     if status.connectors is None:
         return status
-    still = {"replicas": 0, "ready_replicas": 0}
+    cleared = {"replicas": 0, "ready_replicas": 0}
     connectors = {
-        name: None if one is None else one.model_copy(update=still)
+        name: None if one is None else one.model_copy(update=cleared)
         for name in type(status.connectors).model_fields
         for one in (getattr(status.connectors, name),)
     }
     return status.model_copy(update={"connectors": status.connectors.model_copy(update=connectors)})
 
 
-def _settled(condition: Condition) -> Condition:
-    still = {"message": ""}
+def _condition_meaning(condition: Condition) -> Condition:
+    cleared = {"message": ""}
     if condition.status is ConditionStatus.TRUE:
-        still["reason"] = "Well"
-    return condition.model_copy(update=still)
+        cleared["reason"] = "Well"
+    return condition.model_copy(update=cleared)

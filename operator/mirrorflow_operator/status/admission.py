@@ -130,7 +130,7 @@ _REASONS: Final = {
 }
 # The most flows in one full check: its time grows with their square, and it blocks the operator. If there are
 # more, only the oldest are checked; the others run unchecked.
-CLOSELY_MAX: Final = 300
+FULL_CHECK_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,19 +248,19 @@ def _tokens(route: FlowRoute) -> Iterator[str]:
 
 def _refusals(flows: Sequence[_Flow]) -> dict[Key, Problem]:
     """Refuses the youngest flow of each conflict among *flows* until no conflict is left."""
-    left = sorted(flows, key=lambda one: one.seniority)[:CLOSELY_MAX]
-    refused: dict[Key, Problem] = {}
-    if not _needs_a_close_look([one.route for one in left]):
-        return refused
+    left = sorted(flows, key=lambda one: one.seniority)[:FULL_CHECK_MAX]
+    refusals: dict[Key, Problem] = {}
+    if not _needs_full_check([one.route for one in left]):
+        return refusals
     names = samples(dict.fromkeys(pattern for one in left for pattern in one.include))
     # A pattern that is slow on a sample name is no reason to stop a flow: its connector checks real names.
     while found := [
         one for one in conflicts([one.route for one in left], names) if one.kind is not ConflictKind.SLOW
     ]:
         losers = _losers(left, found)
-        refused |= losers
+        refusals |= losers
         left = [one for one in left if one.key not in losers]
-    return refused
+    return refusals
 
 
 def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, Problem]:
@@ -284,19 +284,19 @@ def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Ke
     return losers
 
 
-def _needs_a_close_look(routes: Sequence[FlowRoute]) -> bool:
+def _needs_full_check(routes: Sequence[FlowRoute]) -> bool:
     """Whether clusters may form a ring, or two routes into one cluster may name a topic alike.
 
     A cheap filter before the full check, so it errs towards True.
     """
     numbers = _numbers(routes)
-    ways: dict[int, set[int]] = {}
+    targets_of: dict[int, set[int]] = {}
     writers: dict[int, list[TopicSelection]] = {}
     for route in routes:
         source, target = (numbers[next(iter(end.addresses))] for end in (route.source, route.target))
-        ways.setdefault(source, set()).add(target)
+        targets_of.setdefault(source, set()).add(target)
         writers.setdefault(target, []).append(route.naming)
-    return _has_ring(ways) or any(_may_collide(namings) for namings in writers.values())
+    return _has_ring(targets_of) or any(_may_collide(namings) for namings in writers.values())
 
 
 def _numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
@@ -319,9 +319,9 @@ def _numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
     return {token: numbers[one] for token, one in roots.items()}
 
 
-def _has_ring(ways: Mapping[int, set[int]]) -> bool:
-    """Whether the graph *ways* has a cycle: removes clusters without outgoing routes until none is left."""
-    left = {cluster: set(targets) for cluster, targets in ways.items()}
+def _has_ring(targets_of: Mapping[int, set[int]]) -> bool:
+    """Whether the graph has a cycle: removes clusters without outgoing routes until none is left."""
+    left = {cluster: set(targets) for cluster, targets in targets_of.items()}
     while dead := {target for targets in left.values() for target in targets} - left.keys():
         left = {cluster: rest for cluster, targets in left.items() if (rest := targets - dead)}
     return bool(left)

@@ -67,22 +67,28 @@ class Settled:
     again_after_s: float | None = None
 
 
-def settle(finding: Finding, told: Condition | None, observation: Observation) -> Settled:
-    """Returns the condition for *finding*, where the status has *told*."""
+def settle(finding: Finding, reported: Condition | None, observation: Observation) -> Settled:
+    """Returns the condition for *finding*, where the status has *reported*."""
     now_s, generation = observation.now_s, observation.resource.generation
     since = _since(finding, observation.memory.since, now_s)
-    is_decided = finding.reason in DECIDED or (told is not None and told.reason in _DECIDED)
-    if told is not None and told.status not in {ConditionStatus.UNKNOWN, finding.status} and not is_decided:
-        left_s = _left_s(finding, told, since, observation)
+    is_decided = finding.reason in DECIDED or (reported is not None and reported.reason in _DECIDED)
+    if (
+        reported is not None
+        and reported.status not in {ConditionStatus.UNKNOWN, finding.status}
+        and not is_decided
+    ):
+        left_s = _left_s(finding, reported, since, observation)
         if left_s > 0:
-            kept = told.model_copy(update={"observed_generation": generation})
+            kept = reported.model_copy(update={"observed_generation": generation})
             return Settled(condition=kept, since=since, again_after_s=left_s)
-    is_same = told is not None and told.status is finding.status
+    is_same = reported is not None and reported.status is finding.status
     condition = Condition(
         type=finding.kind.value,
         status=finding.status,
         observed_generation=generation,
-        last_transition_time=told.last_transition_time if is_same and told is not None else timestamp(now_s),
+        last_transition_time=reported.last_transition_time
+        if is_same and reported is not None
+        else timestamp(now_s),
         reason=finding.reason.value,
         message=bounded(finding.message),
     )
@@ -103,9 +109,9 @@ def _since(finding: Finding, before: Mapping[str, Since], now_s: float) -> Since
     return Since(status=status, since_s=since_s, untrue_since_s=untrue_s)
 
 
-def _left_s(finding: Finding, told: Condition, since: Since, observation: Observation) -> float:
+def _left_s(finding: Finding, reported: Condition, since: Since, observation: Observation) -> float:
     began_s = since.since_s
-    if told.status is ConditionStatus.TRUE and since.untrue_since_s is not None:
+    if reported.status is ConditionStatus.TRUE and since.untrue_since_s is not None:
         began_s = since.untrue_since_s
     return _wait_s(finding, observation.settle_s) - (observation.now_s - began_s)
 
@@ -116,8 +122,8 @@ def _wait_s(finding: Finding, settle_s: float) -> float:
         return 0.0  # the result of a finished run does not flap
     if finding.kind is ConditionType.READY or finding.status is ConditionStatus.UNKNOWN:
         return settle_s
-    if finding.kind in _REACHED:
-        return settle_s / _REACHED_SOONER
+    if finding.kind in _REACHABILITY:
+        return settle_s / _REACHABILITY_SOONER
     # The replicator itself waits half a minute before it reports Stuck.
     is_replicating = finding.kind is ConditionType.REPLICATING and finding.status is ConditionStatus.TRUE
     return settle_s if is_replicating else 0.0
@@ -125,11 +131,11 @@ def _wait_s(finding: Finding, settle_s: float) -> float:
 
 # Reasons that a person decided: their end shows at once, too, instead of after a minute.
 _DECIDED: Final = frozenset(reason.value for reason in DECIDED)
-_REACHED: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
+_REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
 _RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
 _NONE: Final = ConnectorStatus()
 # Reachability settles this many times faster than Ready.
-_REACHED_SOONER: Final = 6.0
+_REACHABILITY_SOONER: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +143,8 @@ class Assessment:
     """The complete `status`, and the `memory` for the flow's next observation.
 
     `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
-    `causes`: the replicator's reasons behind each condition, by condition type (`summary_conditions.new_troubles`).
+    `causes`: the replicator's reasons behind each condition, by condition type
+    (`summary_conditions.new_problems`).
     """
 
     status: Status
@@ -151,11 +158,11 @@ def assess(observation: Observation) -> Assessment:
     resource = observation.resource
     flow = observation.admission.flow or resource.flow
     workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
-    told_before = {condition.type: condition for condition in resource.status.conditions}
+    reported_conditions = {condition.type: condition for condition in resource.status.conditions}
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
     runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
     settled = [
-        settle(finding, told_before.get(finding.kind.value), observation)
+        settle(finding, reported_conditions.get(finding.kind.value), observation)
         for finding in _findings(observation, flow, workloads, runs)
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
@@ -258,7 +265,7 @@ def reading_digest(reading: Reading) -> Hashable:
         return reading.report  # a job is finite, and the status shows its figures
     if summary is None:
         return reading.unread
-    done, long_s = summary.checkpoints, stale_after_s(summary.checkpoints)
+    checkpoints, stale_s = summary.checkpoints, stale_after_s(summary.checkpoints)
     figures = replace(
         summary,
         uptime_s=0.0,
@@ -271,9 +278,9 @@ def reading_digest(reading: Reading) -> Hashable:
         reasons=tuple(sorted(summary.reasons)),
         source=_digest_of_side(summary.source),
         target=_digest_of_side(summary.target),
-        checkpoints=None if done is None else _digest_of_checkpoints(done, long_s),
+        checkpoints=None if checkpoints is None else _digest_of_checkpoints(checkpoints, stale_s),
     )
-    ages = summary.is_young, summary.uptime_s > long_s
+    ages = summary.is_young, summary.uptime_s > stale_s
     return figures, lag_bucket(summary), summary.records_per_s > 0, ages
 
 
@@ -283,6 +290,6 @@ def _digest_of_side(side: SideSummary) -> SideSummary:
     return replace(side, since_s=None if side.since_s >= UNREACHABLE_AFTER_S else 0.0)
 
 
-def _digest_of_checkpoints(done: Checkpoints, long_s: float) -> Checkpoints:
-    age_s = None if done.age_s is None else float(done.age_s > long_s)
-    return replace(done, groups=0, failing=min(done.failing, 1), age_s=age_s)
+def _digest_of_checkpoints(checkpoints: Checkpoints, stale_s: float) -> Checkpoints:
+    age_s = None if checkpoints.age_s is None else float(checkpoints.age_s > stale_s)
+    return replace(checkpoints, groups=0, failing=min(checkpoints.failing, 1), age_s=age_s)

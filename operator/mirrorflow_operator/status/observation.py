@@ -65,7 +65,7 @@ class ConnectorSeen:
     kind: ConnectorKind
     deployment: DeploymentSeen | None = None
     pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
-    said_in: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
+    host: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
     is_moving: bool = False  # it is on its way from one Deployment to another (`rollouts.is_moving`)
 
 
@@ -126,7 +126,7 @@ class Observation:
     schedule_created_s: float | None = None  # of the CronJob of the verification
     runs: Runs = NO_RUNS  # from `spark_jobs.decide`; the plan is based on it
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
-    refusal: str = ""
+    write_error: str = ""
 
     def connector(self, kind: ConnectorKind) -> ConnectorSeen | None:
         return next((one for one in self.connectors if one.kind is kind), None)
@@ -172,14 +172,14 @@ def is_rolling(seen: ConnectorSeen) -> bool:
     found = seen.deployment
     if found is None or seen.is_moving:
         return True
-    was_whole = any(
+    was_complete = any(
         one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
     )
     return (
         found.observed_generation < found.generation
         or found.updated < found.wanted
         or found.replicas > found.updated
-        or (found.ready < found.wanted and not was_whole)
+        or (found.ready < found.wanted and not was_complete)
     )
 
 

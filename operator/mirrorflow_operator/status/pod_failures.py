@@ -64,15 +64,15 @@ class Workload:
     """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
 
     seen: ConnectorSeen
-    trouble: Problem | None
+    problem: Problem | None
     serves: bool
 
 
 def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -> Workload:
-    """Returns the workload of *seen*, with the first trouble found."""
+    """Returns the workload of *seen*, with the first problem found."""
     return Workload(
         seen=seen,
-        trouble=next(_troubles(seen, flow, now_s), None),
+        problem=next(_problems(seen, flow, now_s), None),
         serves=any(_serves(pod) and not pod.deleting for pod in seen.pods),
     )
 
@@ -84,37 +84,40 @@ def _serves(pod: PodSeen) -> bool:
     """
     if pod.ready or len(pod.connectors) < 2:
         return pod.ready
-    said = None if pod.reading is None else pod.reading.summary
-    return said is not None and said.state in _AT_WORK and not said.tasks_failed
+    summary = None if pod.reading is None else pod.reading.summary
+    return summary is not None and summary.state in _AT_WORK and not summary.tasks_failed
 
 
-def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
-    word, said_in = seen.kind.value, (seen.said_in or seen.kind).value
+def _problems(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
+    connector, host = seen.kind.value, (seen.host or seen.kind).value
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
-            said = bounded(condition.message, QUOTE_MAX)
-            yield Problem(Reason.PODS_REFUSED, f"The API server refuses pods of the {word} connector: {said}")
+            quote = bounded(condition.message, QUOTE_MAX)
+            yield Problem(
+                Reason.PODS_REFUSED, f"The API server refuses pods of the {connector} connector: {quote}"
+            )
     # The newest first: it was created from the current spec.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:
-            yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{said_in}", flow, now_s)
+            yield from pod_problems(pod, f"{connector} connector", f"spec.connectors.{host}", flow, now_s)
 
 
-def pod_troubles(
-    pod: PodSeen, who: str, path: str, flow: MirrorFlow | None, now_s: float
+def pod_problems(
+    pod: PodSeen, subject: str, path: str, flow: MirrorFlow | None, now_s: float
 ) -> Iterator[Problem]:
     """Yields why *pod* does not run.
 
-    *who* names its owner in messages ("source connector"); *path* is the spec field that has its resources.
+    *subject* names its owner in messages ("source connector"); *path* is the spec field that has its
+    resources.
     """
     warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
     if pod.started_s is None:
         for text in (*warnings, pod.waiting_message):
             missing = _MISSING.search(text)
             if missing is not None:
-                yield Problem(Reason.SECRET_MISSING, _missing(missing[1], missing[2], who, flow))
+                yield Problem(Reason.SECRET_MISSING, _missing(missing[1], missing[2], subject, flow))
     if pod.unscheduled_message:
-        yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {who}'s pod", pod.unscheduled_message)
+        yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {subject}'s pod", pod.unscheduled_message)
     if pod.waiting_reason in _IMAGE:
         yield _quoting(
             Reason.IMAGE_NOT_PULLED,
@@ -122,49 +125,49 @@ def pod_troubles(
             pod.waiting_message,
         )
     if pod.waiting_reason in _CONTAINER:
-        what = f"The {who}'s container cannot be created ({pod.waiting_reason})"
+        what = f"The {subject}'s container cannot be created ({pod.waiting_reason})"
         yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
-    yield from _ended(pod, who, path)
+    yield from _exit_problems(pod, subject, path)
     mounts = [
         event.message
         for event in pod.events
         if event.reason in {"FailedMount", "FailedAttachVolume"} and not _CACHE_BEHIND.search(event.message)
     ]
     if pod.started_s is None and mounts:
-        what = f"A volume of the {who}'s pod cannot be mounted"
+        what = f"A volume of the {subject}'s pod cannot be mounted"
         yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
 
 
-def _ended(pod: PodSeen, who: str, path: str) -> Iterator[Problem]:
+def _exit_problems(pod: PodSeen, subject: str, path: str) -> Iterator[Problem]:
     """Yields why the container ended, where it has been restarted or waits for a restart."""
     if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
         return
     if pod.terminated_reason == "OOMKilled":
         yield Problem(
             Reason.OUT_OF_MEMORY,
-            f"The {who} used more memory than its limit and was killed; raise "
+            f"The {subject} used more memory than its limit and was killed; raise "
             f"{path}.resources.limits.memory.",
         )
     elif pod.exit_code == SETTINGS_EXIT:
         last = pod.terminated_message.strip().rpartition("\n")[2]
-        yield _quoting(Reason.SETTINGS_REFUSED, f"The {who} refuses its settings", last)
+        yield _quoting(Reason.SETTINGS_REFUSED, f"The {subject} refuses its settings", last)
     elif pod.waiting_reason == "CrashLoopBackOff":
         yield Problem(
             Reason.CONNECTOR_CRASHING,
-            f"The {who} ends with exit status {pod.exit_code} repeatedly; its last log lines: "
+            f"The {subject} ends with exit status {pod.exit_code} repeatedly; its last log lines: "
             f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
         )
 
 
-def _quoting(reason: Reason, what: str, said: str) -> Problem:
-    quote = bounded(said, QUOTE_MAX)
+def _quoting(reason: Reason, what: str, message: str) -> Problem:
+    quote = bounded(message, QUOTE_MAX)
     return Problem(reason, f"{what}: {quote}" if quote else f"{what}.")
 
 
-def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
+def _missing(kind: str, name: str, subject: str, flow: MirrorFlow | None) -> str:
     keys = needed_keys(flow, name, is_secret=kind == "secret")
     what = f" its {'key' if len(keys) == 1 else 'keys'} {', '.join(keys)}" if keys else " it"
-    return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts once it exists."
+    return f"{_KINDS[kind]} {name} is missing; the {subject} needs{what}. The pod starts once it exists."
 
 
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
@@ -186,12 +189,12 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     if deployment.wanted == 0:
         return Phase.STOPPED
     pods = workload.seen.pods
-    said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
+    summaries = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
     if workload.serves:
         is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
-        return Phase.PAUSED if is_paused and all(one.is_paused for one in said) else Phase.RUNNING
-    if any(one.state == "FAILED" and not one.is_young for one in said) or (
-        workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
+        return Phase.PAUSED if is_paused and all(one.is_paused for one in summaries) else Phase.RUNNING
+    if any(one.state == "FAILED" and not one.is_young for one in summaries) or (
+        workload.problem is not None and workload.problem.reason is not Reason.NOT_SCHEDULED
     ):
         return Phase.FAILED
     return Phase.UNKNOWN if any(pod.phase == "Unknown" for pod in pods) else Phase.PENDING

@@ -71,7 +71,7 @@ def _ids_of_this_spec(observation: Observation) -> ClusterIds:
 
 def _ids(observation: Observation, kind: ConditionType) -> Iterator[str]:
     """Yields the ids that pods of this spec report; pods of an earlier spec may use other clusters."""
-    if observation.refusal:
+    if observation.write_error:
         return  # a write was refused, so the pods may be of an earlier spec
     for seen in observation.connectors:
         if not has_outdated_pods(seen):

@@ -75,7 +75,7 @@ def replicating(observation: Observation, state: State) -> Finding:
     seen = observation.connector(ConnectorKind.SOURCE)
     found = observation.summaries(seen)
     if seen is None or not found:
-        return _untold(_KIND, observation, seen)
+        return _unreported(_KIND, observation, seen)
     finding = _seen(found, workload_name(observation.resource.name, seen))
     if finding.status is ConditionStatus.FALSE and all(summary.is_young for summary in found):
         return _waiting()
@@ -92,7 +92,7 @@ def _seen(found: Sequence[Summary], where: str) -> Finding:
         case Replicating.THROTTLED:
             return _stalled(found) or _throttled(found)
         case Replicating.ADVANCING | Replicating.IDLE:
-            return _stopped(found, where) or _stalled(found) or _well(worst.replicating)
+            return _stopped(found, where) or _stalled(found) or _working(worst.replicating)
         case Replicating.PAUSED:
             return _resuming(_KIND)
         case _:
@@ -124,7 +124,7 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
         return _halted(_FRESH, state, observation, seen)
     found = observation.summaries(seen)
     if not found:
-        return _untold(_FRESH, observation, seen)
+        return _unreported(_FRESH, observation, seen)
     # Only one of several pods runs the task; the others stand by, and may have run for longer.
     at_work = [summary for summary in found if summary.checkpoints is not None]
     if all(summary.state == "PAUSED" for summary in found):
@@ -199,7 +199,7 @@ def _still_copies(kind: ConditionType, observation: Observation, seen: Connector
     return "not every pod has reported yet that it is paused" if len(found) < len(running) else ""
 
 
-def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> Finding:
+def _unreported(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> Finding:
     """Returns Unknown for a connector without a readable pod: not started yet, or unreachable.
 
     Such a pod may still copy.
@@ -218,8 +218,8 @@ def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen |
     )
 
 
-def _well(word: Replicating) -> Finding:
-    if word is Replicating.ADVANCING:
+def _working(state: Replicating) -> Finding:
+    if state is Replicating.ADVANCING:
         return yes(_KIND, Reason.ADVANCING, "Records are copied.")
     return yes(_KIND, Reason.IDLE, "There is nothing to copy.")
 
@@ -325,11 +325,13 @@ def topics_selected(observation: Observation) -> Finding:
         one for summary in found for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
     ]
     if nothing:
-        said = (
+        sentence = (
             nothing[0].example
             or "spec.topics selects no topic of the source, or the flow may not describe the topics."
         )
-        return no(kind, Reason.NOTHING_MATCHES, f"{said} `mirrorflow check` lists what spec.topics selects.")
+        return no(
+            kind, Reason.NOTHING_MATCHES, f"{sentence} `mirrorflow check` lists what spec.topics selects."
+        )
     if any(summary.partitions for summary in found):
         return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
     return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")

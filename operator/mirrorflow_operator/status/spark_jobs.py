@@ -37,7 +37,7 @@ from mirrorflow_operator.status.conditions import (
     yes,
 )
 from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
-from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_troubles
+from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.progress import Report, report_of
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
@@ -180,31 +180,31 @@ def phase_of(job: JobSeen) -> RunPhase:
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
-def trouble_of(job: JobSeen, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
+def driver_problem(job: JobSeen, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
     if job.outcome or job.suspended:
         return None
-    return next(_troubles(job, flow, now_s), None)
+    return next(_problems(job, flow, now_s), None)
 
 
-def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
+def _problems(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     pod = driver(job)
     if pod is not None:
         path = f"spec.{job.kind.value}.driver"
-        yield from pod_troubles(pod, f"{job.kind.value} driver", path, flow, now_s)
+        yield from pod_problems(pod, f"{job.kind.value} driver", path, flow, now_s)
     elif job.events:
-        said = bounded(job.events[-1].message, QUOTE_MAX)
-        yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {said}")
+        quote = bounded(job.events[-1].message, QUOTE_MAX)
+        yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {quote}")
 
 
 def failure(job: JobSeen, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
-    said = "" if report is None or not report.message else f": {report.message}"
+    message = "" if report is None or not report.message else f": {report.message}"
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
-    return f"It failed: {why}{said}"
+    return f"It failed: {why}{message}"
 
 
-def see(job: str) -> str:
+def log_hint(job: str) -> str:
     """Returns a sentence with the command that shows the log of the Job of that name."""
     return f"See kubectl logs job/{job}."
 
@@ -290,12 +290,12 @@ def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
     drivers = sum(pod.created_s >= job.created_s for pod in job.pods)
     began_s = seconds(found.start_time or "")
     is_another = began_s is not None and job.created_s > began_s
-    said = (
+    sentences = (
         _ANOTHER if is_another else "",
         f"It took {drivers} drivers; cost and rates are those of the last one." if drivers > 1 else "",
         report.message,
     )
-    return bounded(" ".join(one for one in said if one))
+    return bounded(" ".join(one for one in sentences if one))
 
 
 def _figures(report: Report) -> dict[str, object]:
@@ -320,7 +320,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
         case RunPhase.SUCCEEDED.value:
             return _succeeded(status)
         case RunPhase.FAILED.value:
-            hint = "" if job is None else f" {see(job.name)}"
+            hint = "" if job is None else f" {log_hint(job.name)}"
             return no(
                 _KIND,
                 Reason.SEED_FAILED,
@@ -330,10 +330,10 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
             return no(
                 _KIND, Reason.PAUSED, f"The flow is not Running, so its seed is suspended{_left(status)}."
             )
-    trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
-    if trouble is not None:
+    problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+    if problem is not None:
         beside = "" if observation.runs.holds_connector else " The connector continues."
-        return no(_KIND, trouble.reason, f"{trouble.message.rstrip('.')}.{beside}")
+        return no(_KIND, problem.reason, f"{problem.message.rstrip('.')}.{beside}")
     if status.phase == RunPhase.RUNNING.value:
         return _running(observation, status)
     return unknown(_KIND, Reason.STARTING, status.message or "The seed's driver has not started yet.")
@@ -361,10 +361,12 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
         if observation.runs.holds_connector
         else " It makes no progress. The connector's pod starts and waits until the seed releases the flow."
     )
-    told = (
+    details = (
         f" {status.message.rstrip('.')}." if status.message else ""
     )  # the stopped partitions, and what delays tasks
-    return no(_KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{told}{beside}")
+    return no(
+        _KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{details}{beside}"
+    )
 
 
 def _left(status: SeedStatus) -> str:

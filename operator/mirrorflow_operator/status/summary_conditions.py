@@ -43,12 +43,12 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     refusal = observation.admission.refusal
     if refusal is not None:
         return no(_ACCEPTED, refusal.reason, refusal.message)
-    for trouble in (workload.trouble for workload in workloads):
-        if trouble is not None and trouble.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
-            return no(_ACCEPTED, trouble.reason, trouble.message)
-    by_pods = next(_by_pods(observation), None)
+    for problem in (workload.problem for workload in workloads):
+        if problem is not None and problem.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
+            return no(_ACCEPTED, problem.reason, problem.message)
+    reported = next(_reported_refusals(observation), None)
     changed = changed_cluster(observation)
-    if by_pods is None and changed is not None:
+    if reported is None and changed is not None:
         side, before, now = changed
         return no(
             _ACCEPTED,
@@ -56,18 +56,20 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
             f"Cluster {before} was the {side} of this spec, and {now} now answers at its address; if this is intended, create a flow"
             " with another alias, or set spec.restart.runId to continue with it.",
         )
-    return by_pods or (yes(_ACCEPTED, Reason.ACCEPTED, "The spec is valid and conflicts with no other flow."))
+    return reported or (
+        yes(_ACCEPTED, Reason.ACCEPTED, "The spec is valid and conflicts with no other flow.")
+    )
 
 
-def _by_pods(observation: Observation) -> Iterator[Finding]:
+def _reported_refusals(observation: Observation) -> Iterator[Finding]:
     for seen in observation.connectors:
         for summary in observation.summaries(seen):
             if summary.missing is not None:
                 yield no(_ACCEPTED, Reason.SECRET_MISSING, _reference_missing(summary.missing))
-            for word in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
-                reason, sentence = _REFUSALS[word]
+            for refusal in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
+                reason, sentence = _REFUSALS[refusal]
                 where = workload_name(observation.resource.name, seen)
-                yield no(_ACCEPTED, reason, f"{word}: {sentence}. See kubectl logs {where}.")
+                yield no(_ACCEPTED, reason, f"{refusal}: {sentence}. See kubectl logs {where}.")
 
 
 def _reference_missing(missing: MissingReference) -> str:
@@ -77,7 +79,7 @@ def _reference_missing(missing: MissingReference) -> str:
 
 
 # Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
-_OF_PODS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
+_POD_REASONS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
 _ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
 _UNREACHABLE: Final = {
     ConditionType.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
@@ -92,16 +94,16 @@ def ready(
     observation: Observation,
 ) -> Finding:
     """Returns Ready: True while the flow replicates and nothing else is wrong."""
-    against = next(_against(found, state, workloads, observation), None)
-    if against is not None:
-        return against.as_of(ConditionType.READY)
+    problem = next(_problems(found, state, workloads, observation), None)
+    if problem is not None:
+        return problem.as_of(ConditionType.READY)
     replicating = found[ConditionType.REPLICATING]
     if replicating.status is ConditionStatus.UNKNOWN:
         return replicating.as_of(ConditionType.READY)
     return yes(ConditionType.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
 
 
-def _against(
+def _problems(
     found: Mapping[ConditionType, Finding],
     state: State,
     workloads: Sequence[Workload],
@@ -111,16 +113,16 @@ def _against(
     works = replicating.status is ConditionStatus.TRUE
     keeps_version = accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
     if accepted.status is ConditionStatus.FALSE and not (
-        keeps_version or (works and accepted.reason in _OF_PODS)
+        keeps_version or (works and accepted.reason in _POD_REASONS)
     ):
         yield accepted
     if state is not State.RUNNING:
         yield replicating
-    if observation.refusal and not works:
-        yield no(ConditionType.READY, Reason.OBJECTS_REFUSED, _refused(observation))
+    if observation.write_error and not works:
+        yield no(ConditionType.READY, Reason.OBJECTS_REFUSED, _objects_refused(observation))
     for workload in workloads:
-        if workload.trouble is not None and not workload.serves:
-            yield no(ConditionType.READY, workload.trouble.reason, workload.trouble.message)
+        if workload.problem is not None and not workload.serves:
+            yield no(ConditionType.READY, workload.problem.reason, workload.problem.message)
         if _is_scaled_away(workload) and not observation.runs.holds_connector:
             message = "spec.connectors.source.replicas is 0: nothing is copied."
             yield no(ConditionType.READY, Reason.SCALED_TO_ZERO, message)
@@ -152,8 +154,8 @@ def reconciling(
     kind = ConditionType.RECONCILING
     if stalled.status is ConditionStatus.TRUE:
         return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
-    if observation.refusal:
-        return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
+    if observation.write_error:
+        return yes(kind, Reason.OBJECTS_REFUSED, _objects_refused(observation))
     if observation.runs.holds_connector:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.seen)]
@@ -161,11 +163,11 @@ def reconciling(
         return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads match the spec.")
-    words = " and ".join(workload.seen.kind.value for workload in rolling)
-    troubled = next((one.trouble for one in rolling if one.trouble is not None), None)
-    if troubled is not None:
-        return yes(kind, troubled.reason, troubled.message)
-    return yes(kind, Reason.ROLLING_OUT, f"Pods of {words} are being started or replaced.")
+    connectors = " and ".join(workload.seen.kind.value for workload in rolling)
+    problem = next((one.problem for one in rolling if one.problem is not None), None)
+    if problem is not None:
+        return yes(kind, problem.reason, problem.message)
+    return yes(kind, Reason.ROLLING_OUT, f"Pods of {connectors} are being started or replaced.")
 
 
 def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
@@ -175,20 +177,20 @@ def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:
         if is_overdue(workload.seen):
-            word = workload.seen.kind.value
-            why = f" {workload.trouble.message}" if workload.trouble is not None else ""
-            message = f"New pods of the {word} connector do not become ready.{why}"
+            connector = workload.seen.kind.value
+            why = f" {workload.problem.message}" if workload.problem is not None else ""
+            message = f"New pods of the {connector} connector do not become ready.{why}"
             return yes(kind, Reason.DEADLINE_EXCEEDED, message)
     return no(kind, Reason.NOT_STALLED, "No action is needed.")
 
 
-def _refused(observation: Observation) -> str:
-    return f"The API server refuses the flow's objects: {observation.refusal}"
+def _objects_refused(observation: Observation) -> str:
+    return f"The API server refuses the flow's objects: {observation.write_error}"
 
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 # Conditions for which False is a problem; the others describe progress.
-_FALSE_IS_TROUBLE: Final = frozenset(
+_FALSE_IS_PROBLEM: Final = frozenset(
     {
         ConditionType.ACCEPTED.value,
         ConditionType.SOURCE_REACHABLE.value,
@@ -200,7 +202,7 @@ _FALSE_IS_TROUBLE: Final = frozenset(
     }
 )
 # A user requested these states, or waits for them.
-_WANTED: Final = frozenset(
+_REQUESTED: Final = frozenset(
     one.value for one in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
 )
 _FAILED_RUNS: Final = frozenset(
@@ -238,7 +240,7 @@ def _warnings(kind: ConnectorKind, summaries: Sequence[Summary]) -> str:
     return f"The {kind.value} connector warns ({worst.warnings}): {' '.join(worst.first_warnings)}{more}"
 
 
-def new_troubles(
+def new_problems(
     before: Sequence[Condition], now: Sequence[Condition], causes: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[str, str]]:
     """Yields reason and message of each problem that *now* has and *before* had not, each once.
@@ -247,13 +249,13 @@ def new_troubles(
     Ready comes last, because it usually repeats another condition.
     """
     known = {one.type: one for one in before}
-    said: set[str] = set()
+    yielded: set[str] = set()
     for one in sorted(now, key=lambda condition: condition.type == ConditionType.READY.value):
-        if not _is_trouble(one) or one.reason in said or one.message in said:
+        if not _is_problem(one) or one.reason in yielded or one.message in yielded:
             continue
         if _is_known(one, known.get(one.type), causes.get(one.type, frozenset())):
             continue
-        said |= {one.reason, one.message}
+        yielded |= {one.reason, one.message}
         yield one.reason, one.message
 
 
@@ -266,9 +268,11 @@ def _is_known(one: Condition, before: Condition | None, causes: frozenset[str]) 
     return causes <= set(_WORD.findall(before.message))
 
 
-def _is_trouble(one: Condition) -> bool:
+def _is_problem(one: Condition) -> bool:
     if one.type == ConditionType.DEGRADED.value:
         return one.status is ConditionStatus.TRUE
     if one.reason == Reason.SOURCE_DATA_LOST.value or one.reason in _FAILED_RUNS:
         return True
-    return one.type in _FALSE_IS_TROUBLE and one.status is ConditionStatus.FALSE and one.reason not in _WANTED
+    return (
+        one.type in _FALSE_IS_PROBLEM and one.status is ConditionStatus.FALSE and one.reason not in _REQUESTED
+    )

@@ -22,18 +22,18 @@ from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import JobSeen, Observation
 from mirrorflow_operator.status.spark_jobs import (
+    driver_problem,
     failure,
     is_open,
     last_report,
+    log_hint,
     newest,
     phase_of,
-    see,
-    trouble_of,
 )
 
 _KIND: Final = ConditionType.VERIFIED
 DAY_S: Final = 86_400
-_MOVING: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
+_UNFINISHED: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 _VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
 
 
@@ -47,18 +47,18 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
     found = before or VerifyStatus()
     if job is not None and (before is None or not _is_older(job, before)):
         found = _with_job(job, found, observation)
-    elif found.phase in _MOVING and found.job:
+    elif found.phase in _UNFINISHED and found.job:
         message = "Its Job was deleted before it reported a result."
         found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
-    asked = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
-    if asked is not None and asked.outcome:
+    requested = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
+    if requested is not None and requested.outcome:
         found = found.model_copy(update={"ended_run_id": verify.run_id})
     return found if found != VerifyStatus() else None
 
 
 def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
     """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
-    if job.name == before.job or before.phase in _MOVING:
+    if job.name == before.job or before.phase in _UNFINISHED:
         return False
     ended_s = seconds(before.completion_time or "") or 0.0
     return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
@@ -107,7 +107,7 @@ def _verdict(status: VerifyStatus) -> Finding | None:
     if status.differences or windows.different or windows.reordered:
         text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} are in another order"
         count = f": {status.differences:,} records" if status.differences else ""
-        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {see(status.job)}")
+        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {log_hint(status.job)}")
     if status.phase != RunPhase.SUCCEEDED.value:
         return None
     compared = f"{windows.equal:,} of {windows.total:,} windows are equal, {status.source_records:,} records"
@@ -124,8 +124,8 @@ def verified(
     if verify is None or not (verify.run_id or verify.schedule):
         return None
     if is_open(RunKind.VERIFY, verify.run_id, observation.resource.status, observation.jobs):
-        return _asked(observation, flow, verify)
-    found = _last(observation, flow, status)
+        return _finding_while_running(observation, flow, verify)
+    found = _last_run(observation, flow, status)
     if (
         found.reason in _VERDICTS
         and found.status is not ConditionStatus.FALSE
@@ -140,14 +140,14 @@ def verified(
     return found
 
 
-def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
+def _finding_while_running(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
     """Returns the finding while the run of runId has not ended."""
     if observation.runs.seed:
         return unknown(_KIND, Reason.SEEDING, "The verification starts when the seed has ended.")
     job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
-    trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
-    if trouble is not None:
-        return unknown(_KIND, trouble.reason, trouble.message)
+    problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+    if problem is not None:
+        return unknown(_KIND, problem.reason, problem.message)
     if job is not None and job.suspended:
         return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification is suspended.")
     return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
@@ -163,18 +163,18 @@ def _so_far(job: JobSeen | None) -> str:
     return f": {done:,} of {windows.total:,} windows, {found:,} of them differ"
 
 
-def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
+def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
     """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
     if status is None or not status.job:
         return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has started yet.")
-    if status.phase in _MOVING:
-        before = _told(observation)
+    if status.phase in _UNFINISHED:
+        before = _reported_verdict(observation)
         if before is not None:
             return before
         job = newest(observation.jobs, RunKind.VERIFY)
-        trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
-        if trouble is not None:
-            return unknown(_KIND, trouble.reason, trouble.message)
+        problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+        if problem is not None:
+            return unknown(_KIND, problem.reason, problem.message)
         return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
     if status.phase == RunPhase.LOST.value:
         return unknown(_KIND, Reason.JOB_DELETED, status.message)
@@ -182,19 +182,19 @@ def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatu
     if verdict is not None:
         return verdict
     job = newest(observation.jobs, RunKind.VERIFY)
-    hint = "" if job is None or job.name != status.job else f" {see(job.name)}"
+    hint = "" if job is None or job.name != status.job else f" {log_hint(job.name)}"
     return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
 
 
-def _told(observation: Observation) -> Finding | None:
+def _reported_verdict(observation: Observation) -> Finding | None:
     """Returns the verdict that the status reports; None without one."""
-    told: Condition | None = next(
+    reported: Condition | None = next(
         (one for one in observation.resource.status.conditions if one.type == _KIND.value), None
     )
-    reason = next((one for one in _VERDICTS if told is not None and one.value == told.reason), None)
-    if told is None or reason is None:
+    reason = next((one for one in _VERDICTS if reported is not None and one.value == reported.reason), None)
+    if reported is None or reason is None:
         return None
-    return Finding(kind=_KIND, status=told.status, reason=reason, message=told.message)
+    return Finding(kind=_KIND, status=reported.status, reason=reason, message=reported.message)
 
 
 def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:

@@ -21,7 +21,7 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_of_all
+from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
             raise UsageError(
                 f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 allows one flow per pair. Export them to separate files."
             )
-    planned = [plan_of_all(flow, layout) for flow in flows]
+    planned = [plan_all(flow, layout) for flow in flows]
     for flow, one in zip(flows, planned, strict=True):
         _clusters(out, flow, one)
     for flow, one in zip(flows, planned, strict=True):

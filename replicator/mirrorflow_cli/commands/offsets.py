@@ -30,7 +30,7 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
-from mirrorflow_operator.plan.properties import plan_of_all
+from mirrorflow_operator.plan.properties import plan_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.progress import line
@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
         arguments.groups = [".*"]  # With addresses alone, all groups are shown.
     flow, layout = flow_from(arguments), layout_from(arguments)
     valid_plan(flow, layout)
-    planned = plan_of_all(flow, layout)
+    planned = plan_all(flow, layout)
     source, _ = source_settings(planned)
     found = asyncio.run(survey(checkpoint_settings(planned), source, arguments.group))
     if arguments.json:

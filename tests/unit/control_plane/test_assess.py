@@ -181,7 +181,7 @@ def _observations(draw: st.DrawFn) -> Observation:
         admission=admit(found, versions=VERSIONS, conflict=conflict),
         now_s=NOW_S,
         connectors=draw(_connectors),
-        refusal=draw(st.sampled_from(["", "exceeded quota"])),
+        write_error=draw(st.sampled_from(["", "exceeded quota"])),
     )
 
 

@@ -247,7 +247,7 @@ def _shared(*, ready: bool, **of_heartbeats: Any) -> Observation:
     second = connector(
         HEARTBEAT,
         deployment=home,
-        said_in=CHECKPOINT,
+        host=CHECKPOINT,
         pods=(replace(pod(reading=reading(**of_heartbeats)), **one),),
     )
     return replace(observed(flow=_flow(BOTH)), connectors=(connector(), first, second))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.status import ClusterIds, Status
 from mirrorflow_operator.status import admission
-from mirrorflow_operator.status.admission import CLOSELY_MAX, CrossFlowChecks, Key, Resource
+from mirrorflow_operator.status.admission import FULL_CHECK_MAX, CrossFlowChecks, Key, Resource
 from mirrorflow_operator.status.conditions import Reason
 from tests.unit.control_plane.observations import NOW_S
 
@@ -266,7 +266,7 @@ def test_a_thousand_flows_into_one_cluster_are_checked_quickly() -> None:
 def test_many_possibly_colliding_flows_are_checked_quickly() -> None:
     """The most that are looked at at once, in a ring."""
     together = CrossFlowChecks()
-    names = [f"c{at}" for at in range(CLOSELY_MAX)]
+    names = [f"c{at}" for at in range(FULL_CHECK_MAX)]
     flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
     for one in flows[:-1]:
         together.put(one)

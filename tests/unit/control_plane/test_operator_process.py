@@ -177,9 +177,9 @@ def test_deleting_an_object_keeps_a_newer_one_of_the_same_name():
     view.put(CONFIG_MAP, _object(5, uid="first"))
     view.put(CONFIG_MAP, _object(7, uid="second"))
 
-    assert view.drop(CONFIG_MAP, "here", "flow", "first") == frozenset()
+    assert view.remove(CONFIG_MAP, "here", "flow", "first") == frozenset()
     assert view.children(KEY)
-    assert view.drop(CONFIG_MAP, "here", "flow", "second") == {KEY}
+    assert view.remove(CONFIG_MAP, "here", "flow", "second") == {KEY}
     assert not view.children(KEY)
 
 
@@ -188,9 +188,9 @@ def test_objects_missing_from_a_full_list_are_removed_unless_newer():
     for number in (1, 2, 9):
         view.put(POD, _object(number, uid=f"uid-{number}", name=f"pod-{number}", spec={"containers": []}))
 
-    assert view.absent(POD, None, {"uid-1"}, 5) == {KEY}
+    assert view.remove_absent(POD, None, {"uid-1"}, 5) == {KEY}
     assert [pod.name for _, pod in view.pods(KEY)] == ["pod-1", "pod-9"]
-    assert view.absent(POD, "elsewhere", set(), 50) == frozenset()
+    assert view.remove_absent(POD, "elsewhere", set(), 50) == frozenset()
 
 
 def test_an_invalid_flow_is_cached_with_its_errors():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
-from mirrorflow_operator.cluster.events import Events, PodEvents
+from mirrorflow_operator.cluster.events import EventPublisher, PodEventReader
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
@@ -109,13 +109,13 @@ class Story:
     def start(self, *versions: str) -> None:
         """Another process, which remembers nothing, has these versions of the replicator."""
         metrics, client = Metrics(), self.api
-        events = Events(client=client, metrics=metrics, instance="test")  # type: ignore[arg-type]
+        events = EventPublisher(client=client, metrics=metrics, instance="test")  # type: ignore[arg-type]
         self.reconciler = Reconciler(
             settings=Settings(replicator_versions=versions),
             observer=Observer(
                 view=self.view,
                 poller=self.poller,
-                pod_events=PodEvents(client=client),  # type: ignore[arg-type]
+                pod_events=PodEventReader(client=client),  # type: ignore[arg-type]
                 wall_clock=lambda: self.now_s,
             ),
             objects=ObjectWriter(client=client, view=self.view, events=events, metrics=metrics),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from mirrorflow_operator.cluster import progress_client, progress_poller
-from mirrorflow_operator.cluster.progress_client import ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget, TlsParameters, request_progress, session
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
@@ -38,7 +38,7 @@ def _asked_once(said: bytes) -> Reading:
     async def once() -> Reading:
         async with StubConnectors() as stubs, session() as client:
             stubs.default = said
-            return await ask(client, _place(stubs.port), now_s=7.0)
+            return await request_progress(client, _place(stubs.port), now_s=7.0)
 
     return asyncio.run(once())
 
@@ -88,10 +88,10 @@ def test_each_connector_of_a_shared_pod_is_polled_by_name():
     async def run() -> None:
         async with _Polling() as polling:
             both = [_place(polling.stubs.port, connector=name) for name in ("first", "second")]
-            polling.poller.put(FLOW, both)
+            polling.poller.set_targets(FLOW, both)
             await _until(lambda: all(polling.poller.reading(HOST, one.connector) for one in both))
             assert {"/progress?connector=first", "/progress?connector=second"} == set(polling.stubs.paths)
-            polling.poller.put(FLOW, both[:1])
+            polling.poller.set_targets(FLOW, both[:1])
             assert polling.poller.reading(HOST, "second") is None
             assert polling.poller.reading(HOST, "first") is not None
             assert polling.poller.reading(HOST) is None
@@ -104,14 +104,14 @@ def test_a_refused_connection_is_unreachable():
 
     async def once() -> Reading:
         async with session() as client:
-            return await ask(client, _place(free_port()), now_s=0.0)
+            return await request_progress(client, _place(free_port()), now_s=0.0)
 
     assert asyncio.run(once()).unread is Unread.UNREACHABLE
 
 
 def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """Within the time that an answer may take."""
-    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.1)
 
     assert _asked_once(SILENT).unread is Unread.UNREACHABLE
 
@@ -129,7 +129,9 @@ def test_a_certificate_must_have_the_name(tmp_path: Path):
     async def both() -> list[Reading]:
         async with StubConnectors(tls=served) as stubs, session() as client:
             return [
-                await ask(client, _place(stubs.port, tls=Verified(context=believed, name=name)), now_s=0.0)
+                await request_progress(
+                    client, _place(stubs.port, tls=TlsParameters(context=believed, name=name)), now_s=0.0
+                )
                 for name in ("right.example", "wrong.example")
             ]
 
@@ -141,13 +143,13 @@ def test_a_certificate_must_have_the_name(tmp_path: Path):
 class _Polling:
     """A poller at work, quick, beside its stubs; `told` is whom it woke."""
 
-    def __init__(self, *, interval_s: float = 0.05, at_once: int = 4) -> None:
+    def __init__(self, *, interval_s: float = 0.05, in_flight_max: int = 4) -> None:
         self.told: list[Key] = []
         self.poller = Poller(
             changed=self.told.append,
             digest_of=_word,
             interval_s=interval_s,
-            at_once=at_once,
+            in_flight_max=in_flight_max,
             wall_s=lambda: 1.0,
         )
         self.stubs = StubConnectors()
@@ -166,7 +168,7 @@ class _Polling:
         return self.poller.metrics.registry.get_sample_value(f"{NAMESPACE}_{name}") or 0.0
 
     def put(self, *hosts: str, **changes: object) -> None:
-        self.poller.put(FLOW, [_place(self.stubs.port, host, **changes) for host in hosts])
+        self.poller.set_targets(FLOW, [_place(self.stubs.port, host, **changes) for host in hosts])
 
 
 def _word(reading: Reading) -> object:
@@ -219,7 +221,7 @@ def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.Monk
     async def unreachable(*_: object, now_s: float) -> Reading:
         return Reading(read_at_s=now_s, unread=Unread.UNREACHABLE)
 
-    monkeypatch.setattr(progress_poller, "ask", unreachable)
+    monkeypatch.setattr(progress_poller, "request_progress", unreachable)
 
     async def scenario() -> None:
         async with _Polling(interval_s=0.0001) as polling:
@@ -262,11 +264,11 @@ def test_silent_pods_are_limited_and_do_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A bound on what is under way, and on how long."""
-    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.05)
+    monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.05)
     dead = [f"127.2.0.{number}" for number in range(1, 41)]
 
     async def scenario() -> None:
-        async with _Polling(at_once=4) as polling:
+        async with _Polling(in_flight_max=4) as polling:
             polling.stubs.answers.update(dict.fromkeys(dead, SILENT))
             polling.put(HOST, *dead)
             await _until(lambda: polling.stubs.asked[HOST] >= 3)

@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_operator.api.status import MESSAGE_MAX, Condition, ConditionStatus, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.progress import ReasonCount, Replicating
-from mirrorflow_operator.status.summary_conditions import new_troubles
+from mirrorflow_operator.status.summary_conditions import new_problems
 from tests.unit.control_plane.observations import observed, reading, resource
 
 TOO_LARGE = ReasonCount("RecordTooLarge", 1, "orders-3: the record at source offset 7 takes 2000000 bytes.")
@@ -50,7 +50,7 @@ def condition(kind: str, status: ConditionStatus, reason: str, message: str = "A
 )
 def test_conditions_that_need_attention_are_problems(now: Condition, *, told: bool) -> None:
     """Requested and unknown states are no problems."""
-    assert told == bool(list(new_troubles([], [now], {})))
+    assert told == bool(list(new_problems([], [now], {})))
 
 
 def test_a_lasting_problem_is_reported_once() -> None:
@@ -58,7 +58,7 @@ def test_a_lasting_problem_is_reported_once() -> None:
     before = condition("Replicating", NO, "PartitionsStalled", "1 WritesRefused.")
     now = condition("Replicating", NO, "PartitionsStalled", "2 WritesRefused.")
 
-    assert [] == list(new_troubles([before], [now], {}))
+    assert [] == list(new_problems([before], [now], {}))
 
 
 def test_another_warning_is_reported() -> None:
@@ -66,7 +66,7 @@ def test_another_warning_is_reported() -> None:
     before = condition("Degraded", YES, "Warnings", "An ACL is missing.")
     now = condition("Degraded", YES, "Warnings", "Two ACLs are missing.")
 
-    assert [("Warnings", "Two ACLs are missing.")] == list(new_troubles([before], [now], {}))
+    assert [("Warnings", "Two ACLs are missing.")] == list(new_problems([before], [now], {}))
 
 
 def test_ready_repeats_no_other_condition() -> None:
@@ -75,7 +75,7 @@ def test_ready_repeats_no_other_condition() -> None:
     ready = condition("Ready", NO, "SourceUnreachable", away)
     source = condition("SourceReachable", NO, "Unreachable", away)
 
-    assert [("Unreachable", away)] == list(new_troubles([], [ready, source], {}))
+    assert [("Unreachable", away)] == list(new_problems([], [ready, source], {}))
 
 
 def warnings(
@@ -91,7 +91,7 @@ def warnings(
     observation = observed({"reading": stopped}, resource=resource(status=before))
     assessment = assess(observation)
     return assessment.status, list(
-        new_troubles(before.conditions, assessment.status.conditions, assessment.causes)
+        new_problems(before.conditions, assessment.status.conditions, assessment.causes)
     )
 
 

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster.progress_client import (
+    CaBundle,
+    ScrapeTarget,
+    TlsParameters,
+    request_progress,
+    session,
+)
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.objects import Object, objects
@@ -51,7 +57,7 @@ def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: 
     return here
 
 
-def _asked(planned: Object, *places: Verified) -> list[Reading]:
+def _asked(planned: Object, *places: TlsParameters) -> list[Reading]:
     """What the operator's client gets from a server that is started by the planned properties, once for each of *places*."""
     data = planned["data"]
     is_shared = "dedicated.mode.enable.internal.rest" in data["worker.properties"]
@@ -72,7 +78,7 @@ def _asked(planned: Object, *places: Verified) -> list[Reading]:
         try:
             async with session() as client:
                 asked = [ScrapeTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in places]
-                return [await ask(client, place, now_s=0.0) for place in asked]
+                return [await request_progress(client, place, now_s=0.0) for place in asked]
         finally:
             await server.close()
 
@@ -86,12 +92,15 @@ def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
     """With several pods the other listener asks its callers for certificates; this one does not."""
     connectors = {"source": {"replicas": replicas, "tasks": replicas}}
     planned = _planned(layout, "ConfigMap", connectors=connectors)
-    ours = Authorities(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
+    ours = CaBundle(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
     (tmp_path / "another.crt").write_text(authority("Another CA").pem)
-    strangers = Authorities(file=str(tmp_path / "another.crt"))
+    strangers = CaBundle(file=str(tmp_path / "another.crt"))
 
     told, of_another_name, by_another = _asked(
-        planned, ours.verified(HOST), ours.verified("another.mirrors.svc"), strangers.verified(HOST)
+        planned,
+        ours.tls_parameters(HOST),
+        ours.tls_parameters("another.mirrors.svc"),
+        strangers.tls_parameters(HOST),
     )
 
     assert told.summary is not None
@@ -120,19 +129,19 @@ def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
 def test_a_renewed_ca_is_used_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
-    authorities = Authorities(file=str(file))
-    first = authorities.verified(HOST)
+    ca_bundle = CaBundle(file=str(file))
+    first = ca_bundle.tls_parameters(HOST)
 
     file.write_text("no certificate")
-    broken = authorities.verified(HOST)
+    broken = ca_bundle.tls_parameters(HOST)
     file.write_text(authority("Another CA").pem)
-    renewed = authorities.verified(HOST)
+    renewed = ca_bundle.tls_parameters(HOST)
 
     assert broken == first
     assert [one["subject"] for one in renewed.context.get_ca_certs()] != [
         one["subject"] for one in first.context.get_ca_certs()
     ]
-    assert authorities.verified(HOST) == renewed
+    assert ca_bundle.tls_parameters(HOST) == renewed
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
@@ -142,4 +151,4 @@ def test_an_unreadable_ca_prevents_the_start(tmp_path: Path, content: str | None
         file.write_text(content)
 
     with pytest.raises(SettingsError, match="MIRRORFLOW_PROGRESS_CA"):
-        Authorities(file=str(file))
+        CaBundle(file=str(file))

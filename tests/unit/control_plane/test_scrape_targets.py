@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget
+from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget
 from mirrorflow_operator.cluster.scrape_targets import scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.status.observation import PodSeen
@@ -20,14 +20,14 @@ POD = PodSeen(
 
 
 def asked(
-    *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), authorities: Authorities | None = None
+    *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), ca_bundle: CaBundle | None = None
 ) -> list[ScrapeTarget]:
     return scrape_targets(
         KEY,
         [("source", pod) for pod in pods],
         [("a-job", pod) for pod in drivers],
-        wanted=WANTED,
-        authorities=authorities,
+        connector_names=WANTED,
+        ca_bundle=ca_bundle,
     )
 
 
@@ -55,7 +55,7 @@ def test_a_spark_driver_is_polled_at_its_own_port() -> None:
 def test_only_a_secure_pod_is_polled_over_tls_with_its_service_name(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
-    authorities = Authorities(file=str(file))
-    secure, plain = asked(POD, replace(POD, is_secure=False), authorities=authorities)
+    ca_bundle = CaBundle(file=str(file))
+    secure, plain = asked(POD, replace(POD, is_secure=False), ca_bundle=ca_bundle)
     assert plain.tls is None
-    assert secure.tls == authorities.verified("east-to-west-source.flows.svc")
+    assert secure.tls == ca_bundle.tls_parameters("east-to-west-source.flows.svc")

@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_operator.api.status import Condition, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.progress import Reading, ReasonCount, Replicating, Unread
-from mirrorflow_operator.status.summary_conditions import new_troubles
+from mirrorflow_operator.status.summary_conditions import new_problems
 from tests.unit.control_plane.observations import NOW_S, observed, reading, settled
 
 MISTYPED = ReasonCount(
@@ -67,7 +67,7 @@ def test_nothing_selected_is_one_warning() -> None:
     nothing = observed({"reading": reading(partitions=0, reasons=(MISTYPED,))})
     after = assess(nothing)
 
-    found = list(new_troubles((), after.status.conditions, after.causes))
+    found = list(new_problems((), after.status.conditions, after.causes))
 
     assert [reason for reason, _ in found] == ["NothingMatches"]
     assert MISTYPED.example in found[0][1]

@@ -51,7 +51,7 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
 
 
 def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "GONE_MAX", 2)
+    monkeypatch.setattr(module, "DELETED_MAX", 2)
     view = View()
     for uid in "abc":
         view.handle_event(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))

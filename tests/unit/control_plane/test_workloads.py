@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.status.observation import PodEvent
-from mirrorflow_operator.status.pod_failures import pod_troubles
+from mirrorflow_operator.status.pod_failures import pod_problems
 from tests.unit.control_plane.observations import NOW_S, pod
 
 
@@ -12,7 +12,7 @@ def reasons(message: str) -> list[Reason]:
     """The reasons of a pod that is being created and has a FailedMount event with *message*."""
     event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 1)
     waiting = pod(ready=False, started_s=None, waiting_reason="ContainerCreating", events=(event,))
-    return [one.reason for one in pod_troubles(waiting, "source connector", "spec", None, NOW_S)]
+    return [one.reason for one in pod_problems(waiting, "source connector", "spec", None, NOW_S)]
 
 
 @pytest.mark.parametrize("kind", ["configmap", "secret"])

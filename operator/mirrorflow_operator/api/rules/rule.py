@@ -1,10 +1,10 @@
-"""The form of one rule: its place, its condition in CEL and in Python, and one message for both.
+"""The form of one rule: its paths, its condition in CEL and in Python, and one message for both.
 
 `validation` is an entry of the CRD's `x-kubernetes-validations`, with which the API server refuses a resource
 before it is stored. `errors` finds the same mistakes for the `mirrorflow` command and the operator.
 
-A message is *problem* and *cure*. In both, `<<self.type>>` is a value of the resource, and `<<name>>` one of
-the rule's *words*. A message with values becomes `messageExpression` (Kubernetes 1.29). Where the server
+A message is *problem* and *action*. In both, `<<self.type>>` is a value of the resource, and `<<name>>` one
+of the rule's *placeholders*. A message with values becomes `messageExpression` (Kubernetes 1.29). Where the server
 cannot evaluate it (an entry has a line break), it prints `message`, so each rule has both. No message contains
 a number: the server cannot bound the length of its text, and refuses expressions that it cannot bound.
 """
@@ -24,15 +24,15 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
 Validation = dict[str, str]
-# Path -> each place that it names, with its value; none where a field is absent.
-Places = Callable[[str], list[tuple[str, Any]]]
+# Path -> each location that it names, with its value; none where a field is absent.
+Locations = Callable[[str], list[tuple[str, Any]]]
 _attribute = cache(to_snake)  # cached: it would be most of the time that a flow takes
 _VALUE: Final = re.compile(r"<<(.*?)>>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleWord:
-    """A word of a message that is not simply a value: in CEL, in Python, and where CEL is not evaluated."""
+class Placeholder:
+    """Text in a message that is not simply a value: in CEL, in Python, and where CEL is not evaluated."""
 
     cel: str
     python: Callable[[Any], str]  # of the wrong value or member
@@ -44,74 +44,74 @@ class Rule:
     """What is wrong with the value at each of *paths*, or with a member of it.
 
     With *member*, the conditions are about each entry of a list or each key of a map: CEL names it `entry` or
-    `key`, and *is_wrong* gets it before the value. *field*, below the path, is what the error names; with
+    `key`, and *is_violated* gets it before the value. *field*, below the path, is what the error names; with
     *member*, it is the list or map.
     """
 
     paths: tuple[str, ...]  # such as spec.topics.include; [] means every member of a list
-    wrong: str  # CEL on `self`, the value
-    is_wrong: Callable[..., object] | None  # by truth; None: only the server knows the former value
+    violated_if: str  # CEL on `self`, the value
+    is_violated: Callable[..., object] | None  # by truth; None: only the server knows the former value
     problem: str
-    cure: str
+    action: str
     field: str = ""
     member: Literal["", "entry", "key"] = ""
-    words: Mapping[str, RuleWord] = default(default_factory=dict)
+    placeholders: Mapping[str, Placeholder] = default(default_factory=dict)
 
     def validation(self) -> Validation:
         """Returns the rule for the API server."""
-        message = f"{self.problem}; {self.cure}"
+        message = f"{self.problem}; {self.action}"
         plain = self._without_values(message)
         if self.member == "key":
             message, plain = f"key <<key>>: {message}", f"a key is refused: {plain}"
-        found = {"rule": f"!({self.wrong})", "message": plain}
+        found = {"rule": f"!({self.violated_if})", "message": plain}
         template = self._expression(message)
         if self.member:
             name, of = self.member, f"self.{self.field}" if self.field else "self"
             unless = f"!has({of}) || " if self.field else ""
-            found["rule"] = f"{unless}{of}.all({name}, !({self.wrong}))"
+            found["rule"] = f"{unless}{of}.all({name}, !({self.violated_if}))"
             # Not filter(...).map(...): the server does not bound what a nested test leaves, and refuses the definition.
-            template = f"{of}.map({name}, {self.wrong}, {template})[0]"
+            template = f"{of}.map({name}, {self.violated_if}, {template})[0]"
         if _VALUE.search(message):
             found["messageExpression"] = template
         return found | ({"fieldPath": f".{self.field}"} if self.field else {})
 
-    def errors(self, places: Places) -> Iterator[FieldError]:
-        """Yields an error for each wrong value in *places*, or for each wrong member."""
-        if self.is_wrong is None:
+    def errors(self, locations: Locations) -> Iterator[FieldError]:
+        """Yields an error for each wrong value in *locations*, or for each wrong member."""
+        if self.is_violated is None:
             return
-        for path, value in chain.from_iterable(map(places, self.paths)):
+        for path, value in chain.from_iterable(map(locations, self.paths)):
             below = f"{path}.{self.field}" if self.field else path
             if not self.member:
-                if self.is_wrong(value):
+                if self.is_violated(value):
                     yield self._error(below, value, {"self": value})
                 continue
             for at, member in _members(value_below(value, self.field)):
-                if self.is_wrong(member, value):
+                if self.is_violated(member, value):
                     yield self._error(f"{below}[{at}]", member, {"self": value, self.member: member})
 
-    def _error(self, path: str, wrong: Any, values: Mapping[str, Any]) -> FieldError:
+    def _error(self, path: str, invalid: Any, values: Mapping[str, Any]) -> FieldError:
         def shown(found: re.Match[str]) -> str:
-            if found[1] in self.words:
-                return self.words[found[1]].python(wrong)
+            if found[1] in self.placeholders:
+                return self.placeholders[found[1]].python(invalid)
             name, _, rest = found[1].removeprefix("string(").removesuffix(")").partition(".")
             value = value_below(values[name], rest)
             return str(getattr(value, "value", value))
 
         return FieldError(
-            path=path, message=_VALUE.sub(shown, self.problem), action=_VALUE.sub(shown, self.cure)
+            path=path, message=_VALUE.sub(shown, self.problem), action=_VALUE.sub(shown, self.action)
         )
 
     def _without_values(self, message: str) -> str:
         """Returns *message* without values; one at its start becomes "it" or "an entry"."""
-        for name, word in self.words.items():
-            message = message.replace(f"<<{name}>>", word.plain)
+        for name, placeholder in self.placeholders.items():
+            message = message.replace(f"<<{name}>>", placeholder.plain)
         subject = "an entry" if self.member == "entry" else "it"
         return re.sub(r" '?<<.*?>>'?", "", re.sub(r"^'?<<.*?>>'?", subject, message))
 
     def _expression(self, template: str) -> str:
         """Returns the CEL expression of *template*: `it is <<self.type>>` -> `"it is " + self.type`."""
         parts = _VALUE.split(template)
-        values = (self.words[part].cel if part in self.words else part for part in parts[1::2])
+        values = (self.placeholders[part].cel if part in self.placeholders else part for part in parts[1::2])
         parts[::2] = [quoted(part) if part else "" for part in parts[::2]]
         parts[1::2] = values
         return " + ".join(part for part in parts if part)
@@ -124,11 +124,11 @@ class PythonRule:
     paths: tuple[str, ...]
     find: Callable[[Any], Iterable[tuple[str, str, str]]]  # value -> (end of the path, problem, cure)
 
-    def errors(self, places: Places) -> Iterator[FieldError]:
-        """Yields what *find* finds at each place."""
-        for path, value in chain.from_iterable(map(places, self.paths)):
-            for end, problem, cure in self.find(value):
-                yield FieldError(path=path + end, message=problem, action=cure)
+    def errors(self, locations: Locations) -> Iterator[FieldError]:
+        """Yields what *find* finds at each location."""
+        for path, value in chain.from_iterable(map(locations, self.paths)):
+            for end, problem, action in self.find(value):
+                yield FieldError(path=path + end, message=problem, action=action)
 
 
 def quoted(text: str) -> str:
@@ -145,28 +145,28 @@ def never_changes(path: str, former: str = "value <<oldSelf>>") -> Rule:
     """Returns the rule that the value at *path* stays what it was when the resource was created."""
     return Rule(
         paths=(path,),
-        wrong="self != oldSelf",
-        is_wrong=None,
+        violated_if="self != oldSelf",
+        is_violated=None,
         problem="it never changes",
-        cure=f"write the former {former} again, or create another MirrorFlow",
+        action=f"write the former {former} again, or create another MirrorFlow",
     )
 
 
-def places_of(flow: MirrorFlow) -> Places:
-    """Returns the function that finds each place that a path names; each path is followed once."""
+def locations_of(flow: MirrorFlow) -> Locations:
+    """Returns the function that finds each location that a path names; each path is followed once."""
 
     @cache
-    def places(path: str) -> list[tuple[str, Any]]:
+    def locations(path: str) -> list[tuple[str, Any]]:
         if not path:
             return [("", flow)]
         if path.endswith("[]"):
-            above = places(path.removesuffix("[]"))
+            above = locations(path.removesuffix("[]"))
             return [(f"{at}[{number}]", one) for at, value in above for number, one in enumerate(value)]
-        above, name = places(path.rpartition(".")[0]), path.rpartition(".")[2]
+        above, name = locations(path.rpartition(".")[0]), path.rpartition(".")[2]
         below = [(f"{at}.{name}" if at else name, value_below(value, name)) for at, value in above]
         return [(at, value) for at, value in below if value is not None]
 
-    return places
+    return locations
 
 
 def value_below(value: Any, path: str) -> Any:

@@ -16,12 +16,12 @@ from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.model import ApiModel, amount
 from mirrorflow_operator.api.rules.rule import (
+    Placeholder,
     PythonRule,
     Rule,
-    RuleWord,
     Validation,
+    locations_of,
     never_changes,
-    places_of,
     quoted,
     starts_with,
     value_below,
@@ -59,25 +59,25 @@ def _is_less(minimum: str) -> str:
 JOB_RULES: Final = (
     Rule(
         paths=("spec.limits.bytesPerSecond", "spec.seed.bytesPerSecond", "spec.verify.bytesPerSecond"),
-        wrong=_is_less("1"),
-        is_wrong=lambda self: amount(self) < 1,
+        violated_if=_is_less("1"),
+        is_violated=lambda self: amount(self) < 1,
         problem="<<string(self)>> is not a rate",
-        cure="write a number of bytes such as 50Mi, or set spec.state to Paused",
+        action="write a number of bytes such as 50Mi, or set spec.state to Paused",
     ),
     Rule(
         paths=("spec.verify.schedule",),
-        wrong=f"self != '' && !self.matches('{_FIVE_FIELDS}')",
-        is_wrong=lambda self: self and not re.search(_FIVE_FIELDS, self),
+        violated_if=f"self != '' && !self.matches('{_FIVE_FIELDS}')",
+        is_violated=lambda self: self and not re.search(_FIVE_FIELDS, self),
         problem="'<<self>>' does not have five fields",
-        cure='write minute, hour, day, month and weekday, such as "0 3 * * *"',
+        action='write minute, hour, day, month and weekday, such as "0 3 * * *"',
     ),
     # Comparing nothing would find everything equal.
     Rule(
         paths=("spec.verify.sample",),
-        wrong=f"double(self) < {SAMPLE_MIN}",
-        is_wrong=lambda self: float(self) < float(SAMPLE_MIN),
+        violated_if=f"double(self) < {SAMPLE_MIN}",
+        is_violated=lambda self: float(self) < float(SAMPLE_MIN),
         problem="<<self>> compares nothing",
-        cure="write a part of all windows such as 0.1, or 1.0 for all",
+        action="write a part of all windows such as 0.1, or 1.0 for all",
     ),
     Rule(
         paths=tuple(
@@ -85,10 +85,10 @@ JOB_RULES: Final = (
             for job in ("seed", "verify")
             for part in ("requests", "limits")
         ),
-        wrong=_is_less(EXECUTOR_MEMORY_MIN),
-        is_wrong=lambda self: amount(self) < amount(EXECUTOR_MEMORY_MIN),
+        violated_if=_is_less(EXECUTOR_MEMORY_MIN),
+        is_violated=lambda self: amount(self) < amount(EXECUTOR_MEMORY_MIN),
         problem="<<string(self)>> is too little for a Spark executor",
-        cure=f"write at least {EXECUTOR_MEMORY_MIN}",
+        action=f"write at least {EXECUTOR_MEMORY_MIN}",
     ),
 )
 
@@ -160,10 +160,10 @@ def _shared_pods() -> Iterator[Rule]:
         yield Rule(
             paths=("spec.connectors",),
             field=f"{name.value}.replicas",
-            wrong=f"{_is_listed(name)} && self.{name.value}.replicas != 1",
-            is_wrong=lambda self, name=name: name in self.colocate and self.named(name).replicas != 1,
+            violated_if=f"{_is_listed(name)} && self.{name.value}.replicas != 1",
+            is_violated=lambda self, name=name: name in self.colocate and self.named(name).replicas != 1,
             problem=_ONE_POD,
-            cure="write 1, or remove the connector from the list",
+            action="write 1, or remove the connector from the list",
         )
         for guest in list(ConnectorKind)[list(ConnectorKind).index(name) + 1 :]:
             yield from _of_guest(guest, name)
@@ -187,21 +187,21 @@ def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
         yield Rule(
             paths=("spec.connectors",),
             field=f"{guest.value}.{field}",
-            wrong=f"{of_host} && ({_sets(field, f'self.{guest.value}')})",
-            is_wrong=lambda self, name=name: (
+            violated_if=f"{of_host} && ({_sets(field, f'self.{guest.value}')})",
+            is_violated=lambda self, name=name: (
                 runs_there(self) and getattr(self.named(guest), name) != getattr(_UNSET, name)
             ),
             problem=f"the connector runs in the pod of {host.value}, as {_COLOCATE} defines",
-            cure=f"set it in spec.connectors.{host.value}",
+            action=f"set it in spec.connectors.{host.value}",
         )
     yield Rule(
         paths=("spec.connectors",),
         field=f"{guest.value}.config",
         member="key",
-        wrong=f"{of_host} && ({starts_with('key', KEYS_OF_WORKER)})",
-        is_wrong=lambda key, self: runs_there(self) and key.startswith(KEYS_OF_WORKER),
+        violated_if=f"{of_host} && ({starts_with('key', KEYS_OF_WORKER)})",
+        is_violated=lambda key, self: runs_there(self) and key.startswith(KEYS_OF_WORKER),
         problem=f"it belongs to the process, which is that of {host.value}, as {_COLOCATE} defines",
-        cure=f"set it in spec.connectors.{host.value}.config",
+        action=f"set it in spec.connectors.{host.value}.config",
     )
 
 
@@ -209,110 +209,114 @@ WORKLOAD_RULES: Final = (
     Rule(
         paths=_each(_CONNECTORS, "config"),
         member="key",
-        wrong=_is_set_by_a_field(),
-        is_wrong=lambda key, _: field_of(key) is not None,
+        violated_if=_is_set_by_a_field(),
+        is_violated=lambda key, _: field_of(key) is not None,
         problem="it is set by a field",
-        cure="use <<field>>",
-        words={
-            "field": RuleWord(cel=_field_of_key(), python=lambda key: field_of(key) or "", plain="that field")
+        action="use <<field>>",
+        placeholders={
+            "field": Placeholder(
+                cel=_field_of_key(), python=lambda key: field_of(key) or "", plain="that field"
+            )
         },
     ),
     Rule(
         paths=_each(_TEMPLATES, "labels", "annotations"),
         member="key",
-        wrong=starts_with("key", _RESERVED_PREFIXES),
-        is_wrong=lambda key, _: key.startswith(_RESERVED_PREFIXES),
+        violated_if=starts_with("key", _RESERVED_PREFIXES),
+        is_violated=lambda key, _: key.startswith(_RESERVED_PREFIXES),
         problem="this prefix belongs to Kubernetes or to the operator",
-        cure="use a prefix of your own",
+        action="use a prefix of your own",
     ),
     Rule(
         paths=_each(_TEMPLATES, "env[]"),
-        wrong="self.name.startsWith('MIRRORFLOW_')",
-        is_wrong=lambda self: self.name.startswith("MIRRORFLOW_"),
+        violated_if="self.name.startsWith('MIRRORFLOW_')",
+        is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
         problem="<<self.name>> is set by the operator",
-        cure="remove it",
+        action="remove it",
     ),
     Rule(
         paths=_each(_TEMPLATES, "env[]"),
         field="valueFrom",
-        wrong="has(self.valueFrom) && has(self.value) && self.value != ''",
-        is_wrong=lambda self: self.value_from is not None and self.value,
+        violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
+        is_violated=lambda self: self.value_from is not None and self.value,
         problem="<<self.name>> has both value and valueFrom",
-        cure="set one of them",
+        action="set one of them",
     ),
     Rule(
         paths=_each(_TEMPLATES, "env[].valueFrom"),
-        wrong="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
-        is_wrong=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
+        violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
+        is_violated=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
         problem="a reference has exactly one source",
-        cure="set one of secretKeyRef, configMapKeyRef and fieldRef",
+        action="set one of secretKeyRef, configMapKeyRef and fieldRef",
     ),
     Rule(
         paths=_each(_TEMPLATES, "volumes[]"),
-        wrong="[has(self.csi), has(self.secret), has(self.configMap)].filter(set, set).size() != 1",
-        is_wrong=lambda self: _count(self.csi, self.secret, self.config_map) != 1,
+        violated_if="[has(self.csi), has(self.secret), has(self.configMap)].filter(set, set).size() != 1",
+        is_violated=lambda self: _count(self.csi, self.secret, self.config_map) != 1,
         problem="volume <<self.name>> must have exactly one source",
-        cure="set one of csi, secret and configMap",
+        action="set one of csi, secret and configMap",
     ),
     Rule(
         paths=_each(_TEMPLATES, "volumes[]"),
         field="name",
-        wrong=f"self.name.matches('{RESERVED_VOLUMES}')",
-        is_wrong=lambda self: re.search(RESERVED_VOLUMES, self.name),
+        violated_if=f"self.name.matches('{RESERVED_VOLUMES}')",
+        is_violated=lambda self: re.search(RESERVED_VOLUMES, self.name),
         problem="<<self.name>> is a volume of the operator",
-        cure="use another name",
+        action="use another name",
     ),
     Rule(
         paths=_each(_TEMPLATES, "volumeMounts[]"),
         field="mountPath",
-        wrong=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
-        is_wrong=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
+        violated_if=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
+        is_violated=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
         problem="<<self.mountPath>> is a folder of the operator, or contains '..'",
-        cure="use another folder below /mnt",
+        action="use another folder below /mnt",
     ),
     Rule(
         paths=_TEMPLATES,
         field="volumeMounts",
         member="entry",
-        wrong="!has(self.volumes) || !self.volumes.exists(volume, volume.name == entry.name)",
-        is_wrong=lambda entry, self: entry.name not in {volume.name for volume in self.volumes},
+        violated_if="!has(self.volumes) || !self.volumes.exists(volume, volume.name == entry.name)",
+        is_violated=lambda entry, self: entry.name not in {volume.name for volume in self.volumes},
         problem="<<entry.name>> is not in volumes",
-        cure="add the volume, or remove the mount",
+        action="add the volume, or remove the mount",
     ),
     Rule(
         paths=_each(_TEMPLATES, "tolerations[]"),
         field="value",
-        wrong="self.operator == 'Exists' && has(self.value) && self.value != ''",
-        is_wrong=lambda self: self.operator == "Exists" and self.value,
+        violated_if="self.operator == 'Exists' && has(self.value) && self.value != ''",
+        is_violated=lambda self: self.operator == "Exists" and self.value,
         problem="it has no meaning with operator Exists",
-        cure="remove it",
+        action="remove it",
     ),
     Rule(
         paths=_each(_TEMPLATES, "tolerations[]"),
         field="key",
-        wrong="self.operator == 'Equal' && !has(self.key)",
-        is_wrong=lambda self: self.operator == "Equal" and self.key is None,
+        violated_if="self.operator == 'Equal' && !has(self.key)",
+        is_violated=lambda self: self.operator == "Equal" and self.key is None,
         problem="it is missing",
-        cure="operator Equal needs a key",
+        action="operator Equal needs a key",
     ),
     *(
         Rule(
             paths=("spec.connectors.heartbeat",),
             field=name,
-            wrong=f"self.{name} > 1",
-            is_wrong=lambda self, name=name: getattr(self, name) > 1,
+            violated_if=f"self.{name} > 1",
+            is_violated=lambda self, name=name: getattr(self, name) > 1,
             problem="heartbeats run as one task",
-            cure="write 1",
+            action="write 1",
         )
         for name in ("tasks", "replicas")
     ),
     Rule(
         paths=("spec.connectors.colocate",),
-        wrong="size(self) == 1",
-        is_wrong=lambda self: len(self) == 1,
+        violated_if="size(self) == 1",
+        is_violated=lambda self: len(self) == 1,
         problem="it names only <<name>>, and needs at least two connectors",
-        cure="name another connector, or remove the list",
-        words={"name": RuleWord(cel="self[0]", python=lambda self: self[0].value, plain="one connector")},
+        action="name another connector, or remove the list",
+        placeholders={
+            "name": Placeholder(cel="self[0]", python=lambda self: self[0].value, plain="one connector")
+        },
     ),
     *_shared_pods(),
 )
@@ -352,10 +356,10 @@ def _requires(kind: AuthenticationType, field: str) -> Rule:
     return Rule(
         paths=("spec.source.authentication", "spec.target.authentication"),
         field=field,
-        wrong=f"self.type == '{kind.value}' && !has(self.{field})",
-        is_wrong=lambda self: self.type is kind and not value_below(self, field),
+        violated_if=f"self.type == '{kind.value}' && !has(self.{field})",
+        is_violated=lambda self: self.type is kind and not value_below(self, field),
         problem="it is missing",
-        cure=f"type {kind.value} needs {', '.join(_REQUIRED[kind])}",
+        action=f"type {kind.value} needs {', '.join(_REQUIRED[kind])}",
     )
 
 
@@ -367,15 +371,15 @@ def _belongs(field: str) -> Rule:
     return Rule(
         paths=("spec.source.authentication", "spec.target.authentication"),
         field=field,
-        wrong=f"has(self.{field}) && self.type in [{listed}]",
-        is_wrong=lambda self: value_below(self, field) and self.type in others,
+        violated_if=f"has(self.{field}) && self.type in [{listed}]",
+        is_violated=lambda self: value_below(self, field) and self.type in others,
         problem="it has no meaning with <<type>>",
-        cure="remove it; this type has <<fields>>",
-        words={
-            "type": RuleWord(
+        action="remove it; this type has <<fields>>",
+        placeholders={
+            "type": Placeholder(
                 cel="'type ' + self.type", python=lambda self: f"type {self.type.value}", plain="this type"
             ),
-            "fields": RuleWord(
+            "fields": Placeholder(
                 cel=f"{{{known}}}[self.type]",
                 python=lambda self: ", ".join(_ALLOWED[self.type]),
                 plain="other fields",
@@ -390,26 +394,26 @@ def _of_cluster(path: str) -> Iterator[Rule]:
     yield Rule(
         paths=(f"{path}.config",),
         member="key",
-        wrong=f"key.matches('{_SECURITY}')",
-        is_wrong=lambda key, _: re.search(_SECURITY, key),
+        violated_if=f"key.matches('{_SECURITY}')",
+        is_violated=lambda key, _: re.search(_SECURITY, key),
         problem="security is not set here",
-        cure=f"use {path}.tls and {path}.authentication (type Custom takes any sasl. and ssl. key)",
+        action=f"use {path}.tls and {path}.authentication (type Custom takes any sasl. and ssl. key)",
     )
     yield Rule(
         paths=(f"{path}.config",),
         member="key",
-        wrong=f"key.matches('{_ADDRESSES}')",
-        is_wrong=lambda key, _: re.search(_ADDRESSES, key),
+        violated_if=f"key.matches('{_ADDRESSES}')",
+        is_violated=lambda key, _: re.search(_ADDRESSES, key),
         problem="addresses are not set here",
-        cure=f"use {path}.bootstrapServers",
+        action=f"use {path}.bootstrapServers",
     )
     yield Rule(
         paths=(f"{path}.authentication.config",),
         member="key",
-        wrong="!key.startsWith('sasl.') && !key.startsWith('ssl.')",
-        is_wrong=lambda key, _: not key.startswith(("sasl.", "ssl.")),
+        violated_if="!key.startsWith('sasl.') && !key.startsWith('ssl.')",
+        is_violated=lambda key, _: not key.startswith(("sasl.", "ssl.")),
         problem="it is not a sasl. or ssl. property",
-        cure=f"move it to {path}.config",
+        action=f"move it to {path}.config",
     )
 
 
@@ -417,20 +421,20 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec",),
         field="target.alias",
-        wrong="self.source.alias == self.target.alias",
-        is_wrong=lambda self: self.source.alias == self.target.alias,
+        violated_if="self.source.alias == self.target.alias",
+        is_violated=lambda self: self.source.alias == self.target.alias,
         problem="<<self.target.alias>> is also the alias of the source",
-        cure="give each cluster its own alias",
+        action="give each cluster its own alias",
     ),
     Rule(
         paths=("spec",),
         field="target.bootstrapServers",
-        wrong="self.source.bootstrapServers.exists(a, a in self.target.bootstrapServers)",
-        is_wrong=_shared,
+        violated_if="self.source.bootstrapServers.exists(a, a in self.target.bootstrapServers)",
+        is_violated=_shared,
         problem="<<address>> is also an address of the source, so the flow would copy its own copies",
-        cure="name two different clusters",
-        words={
-            "address": RuleWord(
+        action="name two different clusters",
+        placeholders={
+            "address": Placeholder(
                 cel=f"{_SHARED}[0]", python=lambda self: _shared(self)[0], plain="one of them"
             )
         },
@@ -440,29 +444,29 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec.source.bootstrapServers", "spec.target.bootstrapServers"),
         member="entry",
-        wrong=f"entry.matches(':[0-9]{{1,5}}$') && ({_PORT} == 0 || {_PORT} > {PORT_MAX})",
-        is_wrong=lambda entry, _: not 0 < int(entry.rpartition(":")[2]) <= PORT_MAX,
+        violated_if=f"entry.matches(':[0-9]{{1,5}}$') && ({_PORT} == 0 || {_PORT} > {PORT_MAX})",
+        is_violated=lambda entry, _: not 0 < int(entry.rpartition(":")[2]) <= PORT_MAX,
         problem="<<entry>> has an impossible port",
-        cure=f"write host:port with a port from 1 to {PORT_MAX}",
+        action=f"write host:port with a port from 1 to {PORT_MAX}",
     ),
     Rule(
         paths=("spec.source.tls.trustedCertificates[]", "spec.target.tls.trustedCertificates[]"),
-        wrong="has(self.secretName) == has(self.configMapName)",
-        is_wrong=lambda self: (self.secret_name is None) == (self.config_map_name is None),
+        violated_if="has(self.secretName) == has(self.configMapName)",
+        is_violated=lambda self: (self.secret_name is None) == (self.config_map_name is None),
         problem="it needs either secretName or configMapName",
-        cure="name the Secret or the ConfigMap that contains the PEM file",
+        action="name the Secret or the ConfigMap that contains the PEM file",
     ),
     Rule(
         paths=("spec.source", "spec.target"),
         field="tls",
-        wrong="has(self.authentication) && self.authentication.type == 'Tls' && !has(self.tls)",
-        is_wrong=lambda self: (
+        violated_if="has(self.authentication) && self.authentication.type == 'Tls' && !has(self.tls)",
+        is_violated=lambda self: (
             self.authentication is not None
             and self.authentication.type is AuthenticationType.TLS
             and self.tls is None
         ),
         problem="it is missing, and authentication type Tls needs it",
-        cure="write at least tls: {}",
+        action="write at least tls: {}",
     ),
     *(_requires(kind, field) for kind, fields in _REQUIRED.items() for field in fields),
     *(_belongs(field) for field in dict.fromkeys(field for fields in _ALLOWED.values() for field in fields)),
@@ -472,21 +476,21 @@ CLUSTER_RULES: Final = (
             for side in ("source", "target")
             for name in ("username", "clientId")
         ),
-        wrong="has(self.value) ? has(self.secretName) || has(self.key) : !has(self.secretName) || !has(self.key)",
-        is_wrong=lambda self: (
+        violated_if="has(self.value) ? has(self.secretName) || has(self.key) : !has(self.secretName) || !has(self.key)",
+        is_violated=lambda self: (
             (self.value is None, self.secret_name is None, self.key is None)
             not in {(False, True, True), (True, False, False)}
         ),
         problem="it needs either value, or secretName and key",
-        cure="write {value: ...} or {secretName: ..., key: ...}",
+        action="write {value: ...} or {secretName: ..., key: ...}",
     ),
     Rule(
         paths=("spec.source.authentication.config", "spec.target.authentication.config"),
         member="key",
-        wrong=f"key.matches('{_SENSITIVE}') && !self[key].contains('${{')",
-        is_wrong=lambda key, self: may_hold_secret(key) and "${" not in self[key],
+        violated_if=f"key.matches('{_SENSITIVE}') && !self[key].contains('${{')",
+        is_violated=lambda key, self: may_hold_secret(key) and "${" not in self[key],
         problem="it contains a secret in plain text",
-        cure="write a reference such as ${dir:/path:key}",
+        action="write a reference such as ${dir:/path:key}",
     ),
 )
 
@@ -504,7 +508,7 @@ _PATTERNS: Final = (
     "spec.groups.exclude",
 )
 _NOT_A_REGEX: Final = "is not a Java regular expression"
-_REGEX_CURE: Final = "correct it; a lone * is written .*"
+_REGEX_ACTION: Final = "correct it; a lone * is written .*"
 _LONE_QUANTIFIER: Final = "^[*+?]"
 # The server checks the shape, Python also the date.
 _TIMESTAMP: Final = "^[0-9-]{8,10}T[0-9:.]+(Z|[+-][0-9:]+)$"
@@ -519,7 +523,7 @@ def _not_regexes(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
         except PatternSyntaxError as error:
             is_valid = False
             if not re.search(_LONE_QUANTIFIER, pattern):
-                yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", _REGEX_CURE
+                yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", _REGEX_ACTION
     if is_valid and patterns:
         try:
             JavaPattern("|".join(patterns))
@@ -531,14 +535,14 @@ def _separated(side: str) -> Rule:
     return Rule(
         paths=("spec",),
         field=f"{side}.alias",
-        wrong="self.topics.naming.policy == 'Prefix'"
+        violated_if="self.topics.naming.policy == 'Prefix'"
         f" && self.{side}.alias.contains(self.topics.naming.separator)",
-        is_wrong=lambda self: (
+        is_violated=lambda self: (
             self.topics.naming.policy is NamingPolicy.PREFIX
             and is_alias_split(getattr(self, side).alias, self.topics.naming.separator)
         ),
         problem=f"it {alias_split_problem('<<self.topics.naming.separator>>')}",
-        cure="choose another alias, or another spec.topics.naming.separator",
+        action="choose another alias, or another spec.topics.naming.separator",
     )
 
 
@@ -549,79 +553,81 @@ TOPIC_RULES: Final = (
     never_changes("spec.offsetSyncs.location"),
     Rule(
         paths=("spec.topics.include",),
-        wrong="self.size() == 0",
-        is_wrong=lambda self: not self,
+        violated_if="self.size() == 0",
+        is_violated=lambda self: not self,
         problem="it is empty, so no topic would be copied",
-        cure='write [".*"] for all topics',
+        action='write [".*"] for all topics',
     ),
     Rule(
         paths=_PATTERNS,
         member="entry",
-        wrong="entry.contains(',')",
-        is_wrong=lambda entry, _: "," in entry,
+        violated_if="entry.contains(',')",
+        is_violated=lambda entry, _: "," in entry,
         problem="'<<entry>>' contains a comma, at which MM2 splits its lists",
-        cure="write two entries",
+        action="write two entries",
     ),
     Rule(
         paths=_PATTERNS,
         member="entry",
-        wrong="entry != entry.trim()",
-        is_wrong=lambda entry, _: entry != entry.strip(),
+        violated_if="entry != entry.trim()",
+        is_violated=lambda entry, _: entry != entry.strip(),
         problem="'<<entry>>' starts or ends with a blank, which no name does",
-        cure="remove the blanks",
+        action="remove the blanks",
     ),
     Rule(
         paths=_PATTERNS,
         member="entry",
-        wrong=f"entry.matches('{_LONE_QUANTIFIER}')",
-        is_wrong=lambda entry, _: re.search(_LONE_QUANTIFIER, entry),
+        violated_if=f"entry.matches('{_LONE_QUANTIFIER}')",
+        is_violated=lambda entry, _: re.search(_LONE_QUANTIFIER, entry),
         problem=f"'<<entry>>' {_NOT_A_REGEX}",
-        cure=_REGEX_CURE,
+        action=_REGEX_ACTION,
     ),
     PythonRule(paths=_PATTERNS, find=_not_regexes),
     # They become `topics:settings`, which is split at the colon.
     Rule(
         paths=_OF_EXCEPTIONS,
         member="entry",
-        wrong="entry.replace('(?:', '').contains(':')",
-        is_wrong=lambda entry, _: ":" in entry.replace("(?:", ""),
+        violated_if="entry.replace('(?:', '').contains(':')",
+        is_violated=lambda entry, _: ":" in entry.replace("(?:", ""),
         problem="'<<entry>>' contains a colon, which no topic and no setting has in its name",
-        cure="remove it",
+        action="remove it",
     ),
     Rule(
         paths=("spec.topics.startFrom",),
         field="timestamp",
-        wrong="self.position == 'Timestamp' && !has(self.timestamp)",
-        is_wrong=lambda self: self.position is InitialPosition.TIMESTAMP and self.timestamp is None,
+        violated_if="self.position == 'Timestamp' && !has(self.timestamp)",
+        is_violated=lambda self: self.position is InitialPosition.TIMESTAMP and self.timestamp is None,
         problem="it is missing",
-        cure="write a time such as 2026-01-31T00:00:00Z",
+        action="write a time such as 2026-01-31T00:00:00Z",
     ),
     Rule(
         paths=("spec.topics.startFrom",),
         field="timestamp",
-        wrong="has(self.timestamp) && self.position != 'Timestamp'",
-        is_wrong=lambda self: self.timestamp is not None and self.position is not InitialPosition.TIMESTAMP,
+        violated_if="has(self.timestamp) && self.position != 'Timestamp'",
+        is_violated=lambda self: (
+            self.timestamp is not None and self.position is not InitialPosition.TIMESTAMP
+        ),
         problem="it contradicts position <<self.position>>",
-        cure="set position to Timestamp, or remove it",
+        action="set position to Timestamp, or remove it",
     ),
     Rule(
         paths=("spec.topics.startFrom",),
         field="timestamp",
-        wrong=f"has(self.timestamp) && self.position == 'Timestamp' && !self.timestamp.matches('{_TIMESTAMP}')",
-        is_wrong=lambda self: (
+        violated_if=f"has(self.timestamp) && self.position == 'Timestamp' && !self.timestamp.matches('{_TIMESTAMP}')",
+        is_violated=lambda self: (
             self.timestamp is not None
             and self.position is InitialPosition.TIMESTAMP
             and seconds(self.timestamp) is None
         ),
         problem="'<<self.timestamp>>' is not a time with a time zone",
-        cure="write it as 2026-01-31T00:00:00Z",
+        action="write it as 2026-01-31T00:00:00Z",
     ),
     Rule(
         paths=("spec.topics.replicationFactor",),
-        wrong="self == 0",
-        is_wrong=lambda self: self == 0,
+        violated_if="self == 0",
+        is_violated=lambda self: self == 0,
         problem="it is 0",
-        cure="write -1 for the target's default, or at least 1",
+        action="write -1 for the target's default, or at least 1",
     ),
 )
 
@@ -636,8 +642,8 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
 
 def check(flow: MirrorFlow) -> list[FieldError]:
     """Returns the errors that the rules find in *flow*, those of one field together."""
-    places = places_of(flow)
-    found = [*(error for rule in RULES for error in rule.errors(places)), *_repetitions(flow.spec, "spec")]
+    locations = locations_of(flow)
+    found = [*(error for rule in RULES for error in rule.errors(locations)), *_repetitions(flow.spec, "spec")]
     return sorted(found, key=lambda error: error.path)
 
 
