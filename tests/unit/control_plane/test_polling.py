@@ -24,35 +24,35 @@ WAIT_S = 300.0
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    """Bounded; the loop turns meanwhile."""
+    """Waits, at most WAIT_S, until *condition* holds."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110  any condition, not one event
             await asyncio.sleep(0.005)
 
 
-def _place(port: int, host: str = HOST, **changes: object) -> ScrapeTarget:
+def _target(port: int, host: str = HOST, **changes: object) -> ScrapeTarget:
     return ScrapeTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
 
 
-def _asked_once(said: bytes) -> Reading:
+def _poll_once(response: bytes) -> Reading:
     async def once() -> Reading:
         async with StubConnectors() as stubs, session() as client:
-            stubs.default = said
-            return await request_progress(client, _place(stubs.port), now_s=7.0)
+            stubs.default = response
+            return await request_progress(client, _target(stubs.port), now_s=7.0)
 
     return asyncio.run(once())
 
 
 def test_a_summary_is_read():
-    """With the moment at which the question was asked."""
-    reading = _asked_once(summary(replicating="Advancing"))
+    """It is stamped with the time of the request."""
+    reading = _poll_once(summary(replicating="Advancing"))
 
     assert reading.summary is not None
     assert (7.0, Replicating.ADVANCING) == (reading.read_at_s, reading.summary.replicating)
 
 
 @pytest.mark.parametrize(
-    ("said", "unread"),
+    ("response", "unread"),
     [
         (answer(b"", "503 Service Unavailable"), Unread.REFUSED),
         (answer(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), Unread.REFUSED),
@@ -66,9 +66,9 @@ def test_a_summary_is_read():
     ],
     ids=["503", "redirect", "html", "long", "cut", "zipped", "long-head", "ssh", "other-version"],
 )
-def test_an_unreadable_response_has_a_reason(said: bytes, unread: Unread):
-    """Never an exception, and no redirect is followed."""
-    reading = _asked_once(said)
+def test_an_unreadable_response_has_a_reason(response: bytes, unread: Unread):
+    """None raises an exception, and no redirect is followed."""
+    reading = _poll_once(response)
 
     assert reading.summary is None
     assert unread is reading.unread
@@ -76,18 +76,18 @@ def test_an_unreadable_response_has_a_reason(said: bytes, unread: Unread):
 
 
 def test_an_endless_body_is_not_read_to_its_end():
-    """The bound holds, whatever the pod promises."""
+    """The size limit holds whatever the response headers state."""
     endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000_000
 
-    assert _asked_once(endless).unread is Unread.UNREADABLE
+    assert _poll_once(endless).unread is Unread.UNREADABLE
 
 
 def test_each_connector_of_a_shared_pod_is_polled_by_name():
-    """Their answers are kept apart, and what is changed in the one leaves the other."""
+    """Each connector has its own reading; removing one keeps the other."""
 
     async def run() -> None:
         async with _Polling() as polling:
-            both = [_place(polling.stubs.port, connector=name) for name in ("first", "second")]
+            both = [_target(polling.stubs.port, connector=name) for name in ("first", "second")]
             polling.poller.set_targets(FLOW, both)
             await _until(lambda: all(polling.poller.reading(HOST, one.connector) for one in both))
             assert {"/progress?connector=first", "/progress?connector=second"} == set(polling.stubs.paths)
@@ -100,37 +100,37 @@ def test_each_connector_of_a_shared_pod_is_polled_by_name():
 
 
 def test_a_refused_connection_is_unreachable():
-    """A refused connection is data."""
+    """It is a reading, not an exception."""
 
     async def once() -> Reading:
         async with session() as client:
-            return await request_progress(client, _place(free_port()), now_s=0.0)
+            return await request_progress(client, _target(free_port()), now_s=0.0)
 
     assert asyncio.run(once()).unread is Unread.UNREACHABLE
 
 
 def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
-    """Within the time that an answer may take."""
+    """The poll ends after RESPONSE_MAX_S."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.1)
 
-    assert _asked_once(SILENT).unread is Unread.UNREACHABLE
+    assert _poll_once(SILENT).unread is Unread.UNREACHABLE
 
 
 def test_a_certificate_must_have_the_name(tmp_path: Path):
-    """Where a place has one: an address that another pod got meanwhile does not answer for it."""
+    """Another pod that has received the address meanwhile does not pass as this one."""
     authority = Authority(tmp_path)
     identity = authority.server("pod", "right.example")
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(identity.certificate, identity.key)
     # As the product does: the default context of Python 3.13 refuses certificates without a key identifier.
-    believed = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    believed.load_verify_locations(cafile=authority.own.certificate)
+    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted.load_verify_locations(cafile=authority.own.certificate)
 
     async def both() -> list[Reading]:
         async with StubConnectors(tls=served) as stubs, session() as client:
             return [
                 await request_progress(
-                    client, _place(stubs.port, tls=TlsParameters(context=believed, name=name)), now_s=0.0
+                    client, _target(stubs.port, tls=TlsParameters(context=trusted, name=name)), now_s=0.0
                 )
                 for name in ("right.example", "wrong.example")
             ]
@@ -141,13 +141,13 @@ def test_a_certificate_must_have_the_name(tmp_path: Path):
 
 
 class _Polling:
-    """A poller at work, quick, beside its stubs; `told` is whom it woke."""
+    """A running poller with short intervals, and its stubs; `queued` are the flows whose readings changed."""
 
     def __init__(self, *, interval_s: float = 0.05, in_flight_max: int = 4) -> None:
-        self.told: list[Key] = []
+        self.queued: list[Key] = []
         self.poller = Poller(
-            changed=self.told.append,
-            digest_of=_word,
+            changed=self.queued.append,
+            digest_of=_digest,
             interval_s=interval_s,
             in_flight_max=in_flight_max,
             wall_s=lambda: 1.0,
@@ -168,10 +168,10 @@ class _Polling:
         return self.poller.metrics.registry.get_sample_value(f"{NAMESPACE}_{name}") or 0.0
 
     def put(self, *hosts: str, **changes: object) -> None:
-        self.poller.set_targets(FLOW, [_place(self.stubs.port, host, **changes) for host in hosts])
+        self.poller.set_targets(FLOW, [_target(self.stubs.port, host, **changes) for host in hosts])
 
 
-def _word(reading: Reading) -> object:
+def _digest(reading: Reading) -> object:
     return reading.unread if reading.summary is None else reading.summary.replicating
 
 
@@ -184,20 +184,20 @@ def test_unchanged_readings_queue_no_flow():
             await _until(lambda: polling.stubs.asked[HOST] >= 3)
             polling.stubs.default = summary(lagRecords=17, uptimeSeconds=9.0)
             await _until(lambda: polling.stubs.asked[HOST] >= 8)
-            assert [FLOW] == polling.told
+            assert [FLOW] == polling.queued
             reading = polling.poller.reading(HOST)
             assert reading is not None
             assert reading.summary is not None
             assert reading.summary.lag_records == 17
 
             polling.stubs.default = summary(replicating="Stuck")
-            await _until(lambda: len(polling.told) == 2)
+            await _until(lambda: len(polling.queued) == 2)
 
     asyncio.run(scenario())
 
 
 def test_a_removed_pod_is_not_polled():
-    """Nor is what it said kept."""
+    """Its last reading is removed, too."""
 
     async def scenario() -> None:
         async with _Polling() as polling:
@@ -207,7 +207,7 @@ def test_a_removed_pod_is_not_polled():
             assert polling.poller.reading(OTHER) is None
             before, others = polling.stubs.asked[HOST], polling.stubs.asked[OTHER]
             await _until(lambda: polling.stubs.asked[HOST] >= before + 5)
-            assert polling.stubs.asked[OTHER] <= others + 1  # one may have been under way
+            assert polling.stubs.asked[OTHER] <= others + 1  # one may have been in flight
 
             polling.poller.remove(FLOW)
             assert len(polling.poller) == 0
@@ -233,16 +233,16 @@ def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.Monk
 
 
 def test_a_pod_that_becomes_ready_is_polled_soon():
-    """Long before its interval is over; nothing else makes a put ask anybody."""
+    """It does not wait for its interval; setting unchanged targets causes no poll."""
 
     async def scenario() -> None:
         async with _Polling(interval_s=15.0) as polling:
             polling.put(HOST)
-            await _until(lambda: polling.told == [FLOW])
+            await _until(lambda: polling.queued == [FLOW])
             polling.put(HOST)
             polling.stubs.default = summary(replicating="Advancing")
             polling.put(HOST, ready=True)
-            await _until(lambda: polling.told == [FLOW, FLOW])
+            await _until(lambda: polling.queued == [FLOW, FLOW])
 
     asyncio.run(scenario())
 
@@ -263,7 +263,7 @@ def test_a_starting_pod_is_polled_more_often():
 def test_silent_pods_are_limited_and_do_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A bound on what is under way, and on how long."""
+    """The number of polls in flight and the time of each are limited."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.05)
     dead = [f"127.2.0.{number}" for number in range(1, 41)]
 
@@ -280,7 +280,7 @@ def test_silent_pods_are_limited_and_do_not_delay_others(
 
 
 def test_a_poller_that_is_cancelled_leaves_nothing_behind():
-    """Also with questions under way."""
+    """Polls in flight are cancelled, too."""
 
     async def scenario() -> None:
         async with _Polling() as polling:

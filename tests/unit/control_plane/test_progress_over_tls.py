@@ -1,6 +1,6 @@
 """A flow with a certificate and an operator with its CA: the planned pods serve TLS, and the operator verifies it.
 
-Real on both sides: the properties of a planned ConfigMap start the replicator's own server, which the operator's own client asks.
+Both sides are real: the properties of a planned ConfigMap start the replicator's server, which the operator's client polls.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: 
     return here
 
 
-def _asked(planned: Object, *places: TlsParameters) -> list[Reading]:
-    """What the operator's client gets from a server that is started by the planned properties, once for each of *places*."""
+def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
+    """Starts a server with the planned properties; returns the operator's reading with each of *parameters*."""
     data = planned["data"]
     is_shared = "dedicated.mode.enable.internal.rest" in data["worker.properties"]
     load = load_distributed if is_shared else load_standalone
@@ -67,7 +67,7 @@ def _asked(planned: Object, *places: TlsParameters) -> list[Reading]:
     own, _ = server_context(resolved)
     auth = settings.http.others_client_auth
     others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth else (None, ())
-    shown = others if settings.http.internal and others is not None else own  # as runtime.worker has it
+    shown = others if settings.http.internal and others is not None else own  # as the worker does
     listeners = [
         f"{one.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1") for one in settings.http.listeners
     ]
@@ -77,8 +77,8 @@ def _asked(planned: Object, *places: TlsParameters) -> list[Reading]:
         port = int(server.addresses[-1].rpartition(":")[2])
         try:
             async with session() as client:
-                asked = [ScrapeTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in places]
-                return [await request_progress(client, place, now_s=0.0) for place in asked]
+                targets = [ScrapeTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in parameters]
+                return [await request_progress(client, target, now_s=0.0) for target in targets]
         finally:
             await server.close()
 
@@ -89,22 +89,22 @@ def _asked(planned: Object, *places: TlsParameters) -> list[Reading]:
 def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
     layout: SecretLayout, tmp_path: Path, replicas: int
 ) -> None:
-    """With several pods the other listener asks its callers for certificates; this one does not."""
+    """With several pods, the internal listener requires client certificates; this one does not."""
     connectors = {"source": {"replicas": replicas, "tasks": replicas}}
     planned = _planned(layout, "ConfigMap", connectors=connectors)
     ours = CaBundle(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
     (tmp_path / "another.crt").write_text(authority("Another CA").pem)
-    strangers = CaBundle(file=str(tmp_path / "another.crt"))
+    another_ca = CaBundle(file=str(tmp_path / "another.crt"))
 
-    told, of_another_name, by_another = _asked(
+    trusted, wrong_name, untrusted = _readings(
         planned,
         ours.tls_parameters(HOST),
         ours.tls_parameters("another.mirrors.svc"),
-        strangers.tls_parameters(HOST),
+        another_ca.tls_parameters(HOST),
     )
 
-    assert told.summary is not None
-    assert (of_another_name.unread, by_another.unread) == (Unread.REFUSED, Unread.REFUSED)
+    assert trusted.summary is not None
+    assert (wrong_name.unread, untrusted.unread) == (Unread.REFUSED, Unread.REFUSED)
 
 
 def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> None:
@@ -118,7 +118,7 @@ def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> Non
 
 
 def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
-    """It could not verify what it asks."""
+    """The operator could not verify a certificate."""
     worker = parse_properties(_planned(layout, "ConfigMap", verifies=False)["data"]["worker.properties"])
     template = _planned(layout, "Deployment", verifies=False)["spec"]["template"]
 

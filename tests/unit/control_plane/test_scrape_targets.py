@@ -1,4 +1,4 @@
-"""Which pods the operator polls, at which address and with which certificate."""
+"""The operator polls running pods: once for each connector, and over TLS where they have a certificate."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ POD = PodSeen(
 )
 
 
-def asked(
+def targets(
     *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), ca_bundle: CaBundle | None = None
 ) -> list[ScrapeTarget]:
     return scrape_targets(
@@ -32,12 +32,12 @@ def asked(
 
 
 def test_a_pod_with_one_connector_is_polled_without_its_name() -> None:
-    assert asked(POD) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True)]
+    assert targets(POD) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True)]
 
 
 def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
     shared = replace(POD, connectors=("source", "checkpoint", "heartbeat"))
-    assert [place.connector for place in asked(shared)] == ["Source", "Check", "Beat"]
+    assert [target.connector for target in targets(shared)] == ["Source", "Check", "Beat"]
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,19 @@ def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
 )
 def test_a_pod_that_cannot_answer_is_not_polled(change: dict[str, str | bool]) -> None:
     changed = replace(POD, **change)  # type: ignore[arg-type]
-    assert asked(changed, drivers=(changed,)) == []
+    assert targets(changed, drivers=(changed,)) == []
 
 
 def test_a_spark_driver_is_polled_at_its_own_port() -> None:
-    assert asked(drivers=(POD,)) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
+    assert targets(drivers=(POD,)) == [
+        ScrapeTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)
+    ]
 
 
 def test_only_a_secure_pod_is_polled_over_tls_with_its_service_name(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
     ca_bundle = CaBundle(file=str(file))
-    secure, plain = asked(POD, replace(POD, is_secure=False), ca_bundle=ca_bundle)
+    secure, plain = targets(POD, replace(POD, is_secure=False), ca_bundle=ca_bundle)
     assert plain.tls is None
     assert secure.tls == ca_bundle.tls_parameters("east-to-west-source.flows.svc")
