@@ -25,7 +25,8 @@ from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
 from mirrorflow_operator.cluster.client import Client, connection
-from mirrorflow_operator.cluster.events import EventPublisher, PodEventReader
+from mirrorflow_operator.cluster.event_publisher import EventPublisher
+from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
-from mirrorflow_operator.cluster.events import EventPublisher
+from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, content_of, owner_uid
 from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.errors import (

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
-from mirrorflow_operator.cluster.events import REREAD_S, PodEventReader, may_be_stuck
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
     connector_of,
@@ -14,6 +13,7 @@ from mirrorflow_operator.cluster.observed import (
     job_seen,
     run_kind_of,
 )
+from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may_be_stuck
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.scrape_targets import polled_name, scrape_targets
