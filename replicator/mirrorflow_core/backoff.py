@@ -8,7 +8,7 @@ JITTER = 0.2
 
 
 def backoff_s(failures: int, *, lowest_s: float, highest_s: float, jitter: float = JITTER) -> float:
-    """Return the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
+    """Returns the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
     if failures == 0:
         return 0.0
     exponent = min(failures - 1, 30)  # 2 ** 30 exceeds every upper limit and does not overflow
@@ -16,7 +16,7 @@ def backoff_s(failures: int, *, lowest_s: float, highest_s: float, jitter: float
 
 
 def jittered_s(wait_s: float, *, jitter: float = JITTER) -> float:
-    """Return *wait_s*, up to *jitter* of it longer or shorter, so that many waits do not end together."""
+    """Returns *wait_s*, up to *jitter* of it longer or shorter, so that many waits do not end together."""
     return wait_s * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 it spreads, it does not protect
 
 
@@ -39,7 +39,7 @@ class Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """Begin again: the next attempt follows at once, and the pause after it is the shortest."""
+        """Begins again: the next attempt follows at once, and the pause after it is the shortest."""
         self._attempts, self.next_s = 0, 0.0
 
     def __aiter__(self) -> Self:

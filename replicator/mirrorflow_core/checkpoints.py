@@ -48,7 +48,7 @@ class Translator:
         self._maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
 
     def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
-        """Return the target offsets for a group that reads *upstream_offset* next; None: unknown."""
+        """Returns the target offsets for a group that reads *upstream_offset* next; None: unknown."""
         known = self._maps.get(partition)
         mapped = None if known is None else known.place(upstream_offset)
         if mapped is not None and mapped.is_exact:
@@ -119,7 +119,7 @@ Standings = Mapping[TopicPartition, Standing]  # by target partition
 
 
 def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
-    """Return a function from source partition to target partition.
+    """Returns a function from source partition to target partition.
 
     Topics that came from the target keep their original name there (Java's failback).
     """
@@ -139,7 +139,7 @@ def standings(
     rename: Rename,
     syncs: Translator,
 ) -> dict[TopicPartition, Standing]:
-    """Return a group's offsets by target partition, for the topics that the flow copies."""
+    """Returns a group's offsets by target partition, for the topics that the flow copies."""
     found = {}
     for partition, committed in offsets.items():
         if selects(partition.topic):
@@ -155,7 +155,7 @@ def standings(
 
 
 def due(known: Points, now: Standings) -> dict[TopicPartition, Point]:
-    """Return the checkpoints to write, given the last ones in *known*."""
+    """Returns the checkpoints to write, given the last ones in *known*."""
     found = {}
     for partition, standing in now.items():
         if standing.downstream_offset is None:
@@ -171,7 +171,7 @@ def due(known: Points, now: Standings) -> dict[TopicPartition, Point]:
 
 
 def set_back_beyond(known: Points, now: Standings) -> frozenset[TopicPartition]:
-    """Return the partitions with a checkpoint ahead of a group offset that cannot be translated."""
+    """Returns the partitions with a checkpoint ahead of a group offset that cannot be translated."""
     return frozenset(
         partition
         for partition, standing in now.items()
@@ -184,7 +184,7 @@ def set_back_beyond(known: Points, now: Standings) -> frozenset[TopicPartition]:
 def at_beginning(
     partitions: frozenset[TopicPartition], now: Standings, beginnings: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Point]:
-    """Return checkpoints at the *beginnings* of the target *partitions*, where these are known."""
+    """Returns checkpoints at the *beginnings* of the target *partitions*, where these are known."""
     return {
         partition: _point(now[partition], beginnings[partition])
         for partition in partitions
@@ -193,7 +193,7 @@ def at_beginning(
 
 
 def to_give(known: Points, now: Standings, target: Mapping[TopicPartition, Committed]) -> Points:
-    """Return the checkpoints to commit for the target's group, whose current offsets are *target*."""
+    """Returns the checkpoints to commit for the target's group, whose current offsets are *target*."""
     return {
         partition: point
         for partition, point in known.items()
@@ -211,23 +211,23 @@ class CheckpointStore:
         self._written_ms: dict[tuple[str, TopicPartition], int] = {}
 
     def of(self, group: str) -> Points:
-        """Return the checkpoints of *group* by target partition."""
+        """Returns the checkpoints of *group* by target partition."""
         return self._points.get(group, {})
 
     def take(self, group: str, points: Points) -> None:
-        """Store *points* of *group*, which are in the topic."""
+        """Stores *points* of *group*, which are in the topic."""
         self._points.setdefault(group, {}).update(points)
 
     def note_written(self, group: str, partitions: Iterable[TopicPartition], at_ms: int) -> None:
-        """Record that the checkpoints of *partitions* were written at *at_ms*."""
+        """Records that the checkpoints of *partitions* were written at *at_ms*."""
         self._written_ms.update(((group, partition), at_ms) for partition in partitions)
 
     def written_ms(self, group: str, partition: TopicPartition) -> int:
-        """Return when the checkpoint was written, by its writer's wall clock; -1: not in the topic."""
+        """Returns when the checkpoint was written, by its writer's wall clock; -1: not in the topic."""
         return self._written_ms.get((group, partition), -1)
 
     def items(self) -> list[tuple[str, Points]]:
-        """Return every group with its checkpoints, sorted by group."""
+        """Returns every group with its checkpoints, sorted by group."""
         return sorted(self._points.items())
 
 
@@ -283,7 +283,7 @@ class Writable(Enum):
 
 
 def writable(group: Group | None) -> Writable:
-    """Return whether offsets may be committed for the target's *group*; None: the target does not know it."""
+    """Returns whether offsets may be committed for the target's *group*; None: the target does not know it."""
     if group is None:
         return Writable.YES
     if not group.is_consumer_group:
@@ -309,7 +309,7 @@ class GroupSelection:
         self._admits = admits
 
     def selects(self, group: str) -> bool:
-        """Return whether the flow translates the offsets of *group*."""
+        """Returns whether the flow translates the offsets of *group*."""
         if self._admits is not None:
             return self._admits(group)
         return self._include.matches(group) and not self._exclude.matches(group)
@@ -379,7 +379,7 @@ class GroupOffset:
 
 
 def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
-    """Yield one report for each partition with an offset of the group, sorted by target partition."""
+    """Yields one report for each partition with an offset of the group, sorted by target partition."""
     for target, standing in sorted(facts.standings.items()):
         source = standing.source or target
         point = facts.points.get(target)

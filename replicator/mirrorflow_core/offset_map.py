@@ -74,7 +74,7 @@ class Run(NamedTuple):
         return UNKNOWN <= self.records <= room and room >= 0
 
     def place(self, offset: int) -> MappedOffset:
-        """Return the translation for a group that reads *offset* next, which is not before the run."""
+        """Returns the translation for a group that reads *offset* next, which is not before the run."""
         if offset <= self.upstream:
             return MappedOffset(self.downstream, self.downstream)
         if offset >= self.upstream_end:
@@ -89,7 +89,7 @@ class Run(NamedTuple):
         return MappedOffset(self.downstream + fewest, min(at_most, self.downstream_end))
 
     def cut(self, upstream: int, downstream: int) -> "Run | None":
-        """Return the part that certainly lies before both offsets; None if that is empty."""
+        """Returns the part that certainly lies before both offsets; None if that is empty."""
         if self.upstream_end <= upstream and self.downstream_end <= downstream:
             return self
         kept = min(upstream - self.upstream, downstream - self.downstream)
@@ -119,7 +119,7 @@ class OffsetMap:
     leader_epoch: int = FIRST_EPOCH
 
     def before(self, downstream: int) -> "OffsetMap | None":
-        """Return the map truncated at *downstream*, where the target's loss begins; None if empty."""
+        """Returns the map truncated at *downstream*, where the target's loss begins; None if empty."""
         if self.runs[-1].downstream_end <= downstream:
             return self
         known = PartitionMap.of(self)
@@ -128,7 +128,7 @@ class OffsetMap:
         return kept if kept.runs[0][:2] == self.runs[0][:2] else None
 
     def place(self, offset: int) -> MappedOffset | None:
-        """Return the translation for a group that reads source *offset* next; None if it lies before the map.
+        """Returns the translation for a group that reads source *offset* next; None if it lies before the map.
 
         Where nothing was copied yet, a group at the place where copying began is at the end of the copy; None, as in
         MM2, for a partition that never had a record.
@@ -141,7 +141,7 @@ class OffsetMap:
         return self.runs[at].place(offset)
 
     def source_of(self, target_offset: int) -> int | None:
-        """Return the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
+        """Returns the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
         first = self.runs[0]
         if first.upstream == 0 and target_offset < first.downstream:
             return 0  # markers of ours, and records of others
@@ -161,14 +161,14 @@ class PartitionMap:
     )  # fmt: skip
 
     def __init__(self, stream: MapStream, at: OffsetPair) -> None:
-        """Start an empty map: the record with the ordinal of *at*, and all before, lie up to its offsets."""
+        """Starts an empty map: the record with the ordinal of *at*, and all before, lie up to its offsets."""
         self.stream = stream
         self.leader_epoch = FIRST_EPOCH
         self._begin(at.source_offset + 1, at.target_offset + 1, at.ordinal + 1)
 
     @classmethod
     def of(cls, kept: OffsetMap) -> "PartitionMap":
-        """Return a map that continues the stored one."""
+        """Returns a map that continues the stored one."""
         last = kept.runs[-1]
         found = cls(kept.stream, OffsetPair(last.upstream_end - 1, kept.ordinal - 1, last.downstream_end - 1))
         found._runs = list(kept.runs)
@@ -177,7 +177,7 @@ class PartitionMap:
         return found
 
     def note_leader_epoch(self, epoch: int) -> None:
-        """Note the leader epoch of the target partition; -1: unknown."""
+        """Notes the leader epoch of the target partition; -1: unknown."""
         self.leader_epoch = max(FIRST_EPOCH, epoch)
 
     def _begin(self, upstream: int, downstream: int, ordinal: int) -> None:
@@ -185,7 +185,7 @@ class PartitionMap:
         self._open(upstream, downstream, ordinal)
 
     def _open(self, upstream: int, downstream: int, ordinal: int) -> None:
-        """Start the growing run here; it is parallel."""
+        """Starts the growing run here; it is parallel."""
         self._upstream_begin = self._upstream = self._passed = upstream
         self._downstream = downstream
         self._ordinal = ordinal  # of the run's first record
@@ -201,14 +201,14 @@ class PartitionMap:
         return self._runs
 
     def delivered(self, upstream: int, downstream: int, count: int, ordinal: int) -> None:
-        """Add *count* records without a gap; the first has *ordinal* and lies at these offsets."""
+        """Adds *count* records without a gap; the first has *ordinal* and lies at these offsets."""
         if upstream != self._upstream or downstream != self._downstream:
             self._break(upstream, downstream, ordinal)
         self._upstream += count
         self._downstream += count
 
     def delivered_with_gaps(self, upstream: Sequence[int], downstream: int, ordinal: int) -> None:
-        """Add records as `delivered` does, where only the target offsets are consecutive."""
+        """Adds records as `delivered` does, where only the target offsets are consecutive."""
         begin = 0
         for at in range(1, len(upstream) + 1):
             if at == len(upstream) or upstream[at] != upstream[at - 1] + 1:
@@ -224,7 +224,7 @@ class PartitionMap:
         self._bridge(upstream, downstream, ordinal, between)
 
     def _close(self) -> None:
-        """Add the growing run to the closed ones, and start another."""
+        """Adds the growing run to the closed ones, and starts another."""
         count = self._upstream - self._upstream_begin
         if count:
             begin = self._downstream - count
@@ -241,7 +241,7 @@ class PartitionMap:
             self._runs = _thinned(self._runs)
 
     def aligned(self, stream: MapStream, at: OffsetPair) -> bool:
-        """Apply an alignment: *at* is the target's last record of *stream*. Returns whether earlier content became invalid."""
+        """Applies an alignment: *at* is the target's last record of *stream*. Returns whether earlier content became invalid."""
         upstream, downstream, ordinal = at.source_offset + 1, at.target_offset + 1, at.ordinal + 1
         same, self.stream = self.stream, stream
         if same[1:] != stream[1:]:
@@ -269,14 +269,14 @@ class PartitionMap:
         return stepped_back
 
     def lose(self, downstream: int) -> None:
-        """Remove everything from target offset *downstream* on, which the target has lost."""
+        """Removes everything from target offset *downstream* on, which the target has lost."""
         self._close()
         if not self._cut(self._upstream, downstream):
             # The number of earlier records is unknown now, as with a map of an earlier generation.
             self.stream = self.stream._replace(generation=UNKNOWN)
 
     def _cut(self, upstream: int, downstream: int) -> bool:
-        """Remove what does not lie before these offsets; return whether the ordinal is still known."""
+        """Removes what does not lie before these offsets; returns whether the ordinal is still known."""
         ordinal = self._ordinal
         while self._runs:
             last = self._runs.pop()
@@ -294,7 +294,7 @@ class PartitionMap:
         return False
 
     def _bridge(self, upstream: int, downstream: int, ordinal: int, records: int) -> None:
-        """Add a run of *records* records from the end of the map up to these offsets."""
+        """Adds a run of *records* records from the end of the map up to these offsets."""
         between = Run(self._upstream, self._downstream, upstream, downstream, records)
         if not between.is_possible:
             # The stored map and the target's answer contradict each other: then only the target counts.
@@ -305,7 +305,7 @@ class PartitionMap:
         self._open(upstream, downstream, ordinal)
 
     def follow(self, kept: OffsetMap) -> None:
-        """Prepend the map *kept*, which was stored before this one began, as far as it is still valid."""
+        """Prepends the map *kept*, which was stored before this one began, as far as it is still valid."""
         own, passed, ordinal = self._all(), self._passed, self.ordinal
         if kept.stream[1:] != self.stream[1:] or any(run.records == UNKNOWN for run in own):
             return
@@ -331,7 +331,7 @@ class PartitionMap:
         return [*self._runs, head]
 
     def kept(self, delivered: OffsetPair) -> OffsetMap:
-        """Return the map to store; *delivered* is the stream's last delivered record."""
+        """Returns the map to store; *delivered* is the stream's last delivered record."""
         if delivered.ordinal + 1 == self.ordinal:
             self._passed = max(self._passed, self._upstream, delivered.source_offset + 1)
         runs = self._all()
@@ -351,7 +351,7 @@ def _upstream(run: Run) -> int:
 
 
 def _thinned(runs: list[Run]) -> list[Run]:
-    """Merge up to MERGED_AT_ONCE neighbouring pairs, least width relative to distance from the end first."""
+    """Merges up to MERGED_AT_ONCE neighbouring pairs, least width relative to distance from the end first."""
     end = runs[-1].upstream_end
 
     def cost(at: int) -> float:

@@ -51,7 +51,7 @@ class PartitionSyncs:
         self._delayed = False  # the last record has no sync yet
 
     def delivered(self, upstream: int, downstream: int, count: int) -> bool:
-        """Add *count* records without a gap from these offsets on; return whether syncs are due now."""
+        """Adds *count* records without a gap from these offsets on; returns whether syncs are due now."""
         last = downstream + count - 1
         if last < self._due_at and upstream == self._upstream + 1 and downstream > self._downstream:
             self._upstream += count
@@ -74,7 +74,7 @@ class PartitionSyncs:
         return True
 
     def delivered_with_gaps(self, upstream: Sequence[int], downstream: int) -> bool:
-        """Add records as `delivered` does, where only the downstream offsets are consecutive."""
+        """Adds records as `delivered` does, where only the downstream offsets are consecutive."""
         due, begin = False, 0
         for at in range(1, len(upstream) + 1):
             if at == len(upstream) or upstream[at] != upstream[at - 1] + 1:
@@ -83,7 +83,7 @@ class PartitionSyncs:
         return due
 
     def aligned(self, upstream: int, downstream: int) -> bool:
-        """Apply an alignment: the target's last record is that of *upstream*, at *downstream*.
+        """Applies an alignment: the target's last record is that of *upstream*, at *downstream*.
 
         Returns whether syncs are to be written now. *upstream* may lie behind the record, where markers
         follow it. The translation is then too low, never too high.
@@ -102,27 +102,27 @@ class PartitionSyncs:
         return self.promote()
 
     def lost(self, left: Sync) -> None:
-        """Make *left* due now: an earlier process re-created the copy behind it."""
+        """Makes *left* due now: an earlier process re-created the copy behind it."""
         newest = Sync(self._upstream, self._downstream)
         # Readers must discard earlier pairs: a sync that steps back makes them do so.
         self.pending[:] = [left, newest] if newest.upstream_offset > left.upstream_offset else [left]
         self._delayed = False
 
     def promote(self) -> bool:
-        """Make the last record's sync due, too; return whether syncs are to be written now."""
+        """Makes the last record's sync due, too; returns whether syncs are to be written now."""
         if self._delayed:
             self._delayed = False
             self._add([Sync(self._upstream, self._downstream)])
         return bool(self.pending)
 
     def take(self) -> tuple[Sync, ...]:
-        """Remove and return the pending syncs, oldest first."""
+        """Removes and returns the pending syncs, oldest first."""
         taken = tuple(self.pending)
         self.pending.clear()
         return taken
 
     def give_back(self, syncs: Sequence[Sync]) -> None:
-        """Make *syncs* pending again, which could not be written, unless a step back has made them void."""
+        """Makes *syncs* pending again, which could not be written, unless a step back has made them void."""
         later = self.pending[:1]
         if not later or later[0].upstream_offset > syncs[-1].upstream_offset:
             self.pending[:0] = syncs
@@ -135,7 +135,7 @@ class PartitionSyncs:
 
 
 def _spread(first: int, last: int, step: int) -> Sequence[int]:
-    """Return *first* to *last* by *step*; if too many, denser to the end, as in `OffsetSyncStore`."""
+    """Returns *first* to *last* by *step*; if too many, denser to the end, as in `OffsetSyncStore`."""
     count = (last - first) // step + 1
     if count <= PENDING_MAX:
         return range(first, last + 1, step)
@@ -173,7 +173,7 @@ class OffsetSyncStore:
         return self._slots
 
     def add(self, partition: TopicPartition, sync: Sync) -> None:
-        """Add the next sync of the topic."""
+        """Adds the next sync of the topic."""
         slots = self._slots.get(partition)
         if slots is None or self._voids(slots[0], sync):
             self._slots[partition] = (sync,) * SLOTS
@@ -181,11 +181,11 @@ class OffsetSyncStore:
             self._slots[partition] = _updated(slots, sync)
 
     def mark_read_to_end(self) -> None:
-        """Note that all syncs that were there at the start have been added."""
+        """Notes that all syncs that were there at the start have been added."""
         self.is_read_to_end = True
 
     def translate_downstream(self, partition: TopicPartition, upstream_offset: int) -> int | None:
-        """Return the downstream offset for a group at *upstream_offset*; never past its first unread record.
+        """Returns the downstream offset for a group at *upstream_offset*; never past its first unread record.
 
         None: nothing is known (yet). TOO_OLD: the offset lies before every pair.
         """
@@ -207,7 +207,7 @@ class OffsetSyncStore:
 
 
 def _updated(old: Slots, sync: Sync) -> Slots:
-    """Return the slots with *sync* in slot 0 and the older pairs that the slot rules still allow."""
+    """Returns the slots with *sync* in slot 0 and the older pairs that the slot rules still allow."""
     slots = list(old)
     slots[0] = replacement = sync
     at = 0  # index in *old* of the next candidate

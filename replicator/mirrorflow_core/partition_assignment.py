@@ -40,7 +40,7 @@ class Rates:
     per_s: Mapping[TopicPartition, float] = field(default_factory=dict)
 
     def looked(self, ends: Mapping[TopicPartition, int], now_s: float) -> "Rates":
-        """Return the rates updated with end offsets *ends* at *now_s*; other partitions are dropped."""
+        """Returns the rates updated with end offsets *ends* at *now_s*; other partitions are dropped."""
         passed_s = max(now_s - self.at_s, 1e-3)
         per_s = {}
         for one, end in ends.items():
@@ -58,7 +58,7 @@ def behind(
     copied: Mapping[TopicPartition, int],
     before: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return the lag in offsets of partitions that make progress.
+    """Returns the lag in offsets of partitions that make progress.
 
     *copied* is the last offset copied, *before* that of the previous sample. A partition that makes no
     progress causes no load, whatever its lag.
@@ -75,7 +75,7 @@ def loads(
     behind: Mapping[TopicPartition, int],
     record_bytes: Mapping[TopicPartition, float],
 ) -> dict[TopicPartition, float]:
-    """Return bytes per second of each partition with a rate. *behind*: lag in offsets; *record_bytes*: where known."""
+    """Returns bytes per second of each partition with a rate. *behind*: lag in offsets; *record_bytes*: where known."""
     known = list(record_bytes.values())
     average = sum(known) / len(known) if known else RECORD_BYTES
     return {
@@ -90,7 +90,7 @@ Assignment = tuple[tuple[TopicPartition, ...], ...]
 def assign(
     partitions: Iterable[TopicPartition], tasks: int, previous: Sequence[Sequence[TopicPartition]] = ()
 ) -> Assignment:
-    """Return `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
+    """Returns `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
 
     A partition stays with its task in *previous*, unless that task would have more than an equal share. The
     others go, in sorted order, to the task with the fewest. So a new topic restarts no task, and a first
@@ -140,7 +140,7 @@ def place(
     previous: Sequence[Sequence[TopicPartition]] = (),
     loads: Loads | None = None,
 ) -> Assignment:
-    """Return `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
+    """Returns `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
 
     *previous* is the current assignment. A partition without a load counts with the average load.
     """
@@ -168,7 +168,7 @@ class Balance:
     stay: Mapping[TopicPartition, int] = field(default_factory=dict)  # remaining checks without a move
 
     def looked(self, assignment: Assignment, loads: Loads) -> tuple["Balance", Assignment]:
-        """Run one check; return the state for the next one and the assignment from now on."""
+        """Runs one check; returns the state for the next one and the assignment from now on."""
         stay = {one: looks - 1 for one, looks in self.stay.items() if looks > 1}
         better = lightened(assignment, loads, stay=stay)
         if better == assignment:
@@ -179,13 +179,13 @@ class Balance:
 
 
 def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:
-    """Return the partitions that move to another task, sorted."""
+    """Returns the partitions that move to another task, sorted."""
     homes = {one: task for task, had in enumerate(before) for one in had}
     return tuple(sorted(one for task, had in enumerate(after) for one in had if homes.get(one, task) != task))
 
 
 def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPartition] = ()) -> Assignment:
-    """Return *assignment* with a few partitions moved to less busy tasks, or unchanged."""
+    """Returns *assignment* with a few partitions moved to less busy tasks, or unchanged."""
     if len(assignment) < 2:
         return assignment
     plan = _Plan(len(assignment), _weights([one for had in assignment for one in had], loads))
@@ -234,7 +234,7 @@ class _Plan:
         self.loads[task] -= self.weights[partition]
 
     def fill(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give each of *partitions*, the highest load first, to the least busy task."""
+        """Gives each of *partitions*, the highest load first, to the least busy task."""
         heap = [(load, len(self.tasks[task]), task) for task, load in enumerate(self.loads)]
         heapq.heapify(heap)
         for one in sorted(partitions, key=lambda one: (-self.weights[one], one)):
@@ -243,7 +243,7 @@ class _Plan:
             heapq.heapreplace(heap, (self.loads[task], len(self.tasks[task]), task))
 
     def spread(self, old: int) -> None:
-        """Fill the tasks after the first *old* ones to an even share, from what old tasks have above it."""
+        """Fills the tasks after the first *old* ones to an even share, from what old tasks have above it."""
         share = sum(self.loads) / len(self.tasks)
         least, most = share * (1 - ROUNDING), share * (1 + ROUNDING)
         for giver in sorted(range(old), key=lambda task: (-self.loads[task], task)):
@@ -256,7 +256,7 @@ class _Plan:
                     self.put(one, taker)
 
     def occupy(self) -> None:
-        """Give each empty task the partition with the least load from the busiest task with more than one."""
+        """Gives each empty task the partition with the least load from the busiest task with more than one."""
         for task, had in enumerate(self.tasks):
             if not had:
                 rich = [one for one, has in enumerate(self.tasks) if len(has) > 1]
@@ -268,7 +268,7 @@ class _Plan:
     def best_move(
         self, least: float, pinned: Collection[TopicPartition]
     ) -> tuple[float, TopicPartition] | None:
-        """Make the move that best relieves a busy task; return (gain, partition), or None below *least*."""
+        """Makes the move that best relieves a busy task; returns (gain, partition), or None below *least*."""
         order = sorted(range(len(self.tasks)), key=lambda task: (self.loads[task], task))
         taker = order[0]
         for giver in reversed(order):

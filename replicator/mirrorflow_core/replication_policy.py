@@ -44,12 +44,12 @@ _WORKER_TOPIC = re.compile(
 
 
 def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: str) -> str:
-    """Return the name that MM2's dedicated mode gives to the topic of *store*."""
+    """Returns the name that MM2's dedicated mode gives to the topic of *store*."""
     return f"mm2-{store}.{source_alias}.internal"
 
 
 def is_worker_topic(topic: str) -> bool:
-    """Return whether *topic* is a worker's, or holds what a flow knows of itself."""
+    """Returns whether *topic* is a worker's, or holds what a flow knows of itself."""
     return _WORKER_TOPIC.fullmatch(topic) is not None
 
 
@@ -58,12 +58,12 @@ _INTERNAL_SEPARATOR = "."
 
 
 def is_alias_split(alias: str, separator: str) -> bool:
-    """Return whether MM2, which splits the name of a copy at the first separator, does not find *alias* in it."""
+    """Returns whether MM2, which splits the name of a copy at the first separator, does not find *alias* in it."""
     return bool(separator) and separator in alias
 
 
 def alias_split_problem(separator: str) -> str:
-    """Return what is wrong with an alias for which `is_alias_split` holds; its subject comes before it."""
+    """Returns what is wrong with an alias for which `is_alias_split` holds; its subject comes before it."""
     return f"contains the separator '{separator}', which ends the alias in a topic's name"
 
 
@@ -72,31 +72,31 @@ class ReplicationPolicy(Protocol):
     """The interface of MM2's `ReplicationPolicy`; None where Java returns null."""
 
     def remote_topic(self, alias: str, topic: str) -> str:
-        """Return the target name for *topic* of cluster *alias*."""
+        """Returns the target name for *topic* of cluster *alias*."""
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the alias of the cluster that *topic* was copied from; None for a local topic."""
+        """Returns the alias of the cluster that *topic* was copied from; None for a local topic."""
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the name of *topic* one hop closer to its origin; None for a local topic."""
+        """Returns the name of *topic* one hop closer to its origin; None for a local topic."""
 
     def original_topic(self, topic: str) -> str:
-        """Return the name of *topic* on the cluster where it was first written."""
+        """Returns the name of *topic* on the cluster where it was first written."""
 
     def is_heartbeats_topic(self, topic: str) -> bool:
-        """Return whether *topic* holds heartbeats, of any cluster."""
+        """Returns whether *topic* holds heartbeats, of any cluster."""
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Return whether *topic* is internal to Kafka or MM2, and so never copied."""
+        """Returns whether *topic* is internal to Kafka or MM2, and so never copied."""
 
     def checkpoints_topic(self, alias: str) -> str:
-        """Return the name of the checkpoints topic of the flow *alias* -> this cluster."""
+        """Returns the name of the checkpoints topic of the flow *alias* -> this cluster."""
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Return the name of the offset-syncs topic for cluster *alias*."""
+        """Returns the name of the offset-syncs topic for cluster *alias*."""
 
     def heartbeats_topic(self) -> str:
-        """Return the name of the heartbeats topic."""
+        """Returns the name of the heartbeats topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +107,33 @@ class DefaultPolicy:
     internal_separator: str = "."
 
     def remote_topic(self, alias: str, topic: str) -> str:
-        """Return `alias.topic`."""
+        """Returns `alias.topic`."""
         return alias + self.separator + topic
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the part before the first separator; trailing empty parts do not count (Java's `split`)."""
+        """Returns the part before the first separator; trailing empty parts do not count (Java's `split`)."""
         parts = topic.split(self.separator)
         while parts and not parts[-1]:
             parts.pop()
         return parts[0] if len(parts) > 1 else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the part after the first separator."""
+        """Returns the part after the first separator."""
         source = self.topic_source(topic)
         return None if source is None else topic[len(source) + len(self.separator) :]
 
     def original_topic(self, topic: str) -> str:
-        """Return *topic* without any aliases."""
+        """Returns *topic* without any aliases."""
         while (upstream := self.upstream_topic(topic)) is not None:
             topic = upstream
         return topic
 
     def is_heartbeats_topic(self, topic: str) -> bool:
-        """Return whether *topic* is `heartbeats` after any number of aliases."""
+        """Returns whether *topic* is `heartbeats` after any number of aliases."""
         return self.original_topic(topic) == HEARTBEATS
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Return whether *topic* is internal; since Kafka 4.0, a user's own `orders.internal` is not."""
+        """Returns whether *topic* is internal; since Kafka 4.0, a user's own `orders.internal` is not."""
         if topic.startswith(("__", ".")):
             return True
         suffix = f"{self.internal_separator}internal"
@@ -142,15 +142,15 @@ class DefaultPolicy:
         )
 
     def checkpoints_topic(self, alias: str) -> str:
-        """Return `alias.checkpoints.internal`."""
+        """Returns `alias.checkpoints.internal`."""
         return self.internal_separator.join((alias, "checkpoints", "internal"))
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Return `mm2-offset-syncs.alias.internal`."""
+        """Returns `mm2-offset-syncs.alias.internal`."""
         return self.internal_separator.join(("mm2-offset-syncs", alias, "internal"))
 
     def heartbeats_topic(self) -> str:
-        """Return `heartbeats`, as every policy does."""
+        """Returns `heartbeats`, as every policy does."""
         return HEARTBEATS
 
 
@@ -164,7 +164,7 @@ class IdentityPolicy(DefaultPolicy):
         return super().remote_topic(alias, topic) if topic.endswith(HEARTBEATS) else topic
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the flow's source for every topic; None if the alias is unknown."""
+        """Returns the flow's source for every topic; None if the alias is unknown."""
         return super().topic_source(topic) if topic.endswith(HEARTBEATS) else self.source_alias or None
 
     def upstream_topic(self, topic: str) -> str | None:
@@ -175,7 +175,7 @@ class IdentityPolicy(DefaultPolicy):
 
 
 def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | None:
-    """Return the prefix of the remote names of exactly those topics of *alias* that start with *prefix*.
+    """Returns the prefix of the remote names of exactly those topics of *alias* that start with *prefix*.
 
     None for a user's own policy, which may return any name. Under IDENTITY, heartbeats are an exception.
     """
@@ -189,7 +189,7 @@ def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | No
 
 
 def make_policy(settings: PolicySettings) -> ReplicationPolicy:
-    """Return the built-in policy of *settings*.
+    """Returns the built-in policy of *settings*.
 
     With an empty separator only internal topics are called as in Java, without one: heartbeats need it, or
     no name would show where they came from. Raises ValueError for CUSTOM, which `config.plugins` imports.

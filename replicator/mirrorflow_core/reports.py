@@ -59,7 +59,7 @@ UNKNOWN_SIDE = SideReport()
 
 
 def worst_side(sides: Iterable[SideReport]) -> SideReport:
-    """Return one report for several clients of a cluster: the longest failure if any client fails."""
+    """Returns one report for several clients of a cluster: the longest failure if any client fails."""
     known = [side for side in sides if side.reason is not None]
     if not known:
         return UNKNOWN_SIDE

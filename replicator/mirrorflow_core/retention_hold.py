@@ -53,7 +53,7 @@ class Holds:
         self._leases: dict[str, int] = {}
 
     def take(self, record: Hold | RetentionLease) -> None:
-        """Apply the next record."""
+        """Applies the next record."""
         if isinstance(record, RetentionLease):
             self._leases[record.holder] = record.until_ms
             return
@@ -65,7 +65,7 @@ class Holds:
         self._holds.setdefault(record.topic, {}).setdefault(record.holder, record)
 
     def active(self, now_ms: int) -> frozenset[str]:
-        """Return the topics under a valid hold, whose retention must not be changed."""
+        """Returns the topics under a valid hold, whose retention must not be changed."""
         return frozenset(
             topic
             for topic, holders in self._holds.items()
@@ -73,7 +73,7 @@ class Holds:
         )
 
     def before(self, topic: str) -> Mapping[str, str | None]:
-        """Return the settings to restore on *topic*; empty if it has no hold.
+        """Returns the settings to restore on *topic*; empty if it has no hold.
 
         These are its settings before the oldest hold that is not restored, with later changes by users.
         """
@@ -81,7 +81,7 @@ class Holds:
         return {**open_[0].before, **self._changes.get(topic, {})} if open_ else {}
 
     def over(self, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return holders with expired leases, not yet restored, and their topics without a valid hold."""
+        """Returns holders with expired leases, not yet restored, and their topics without a valid hold."""
         holders = frozenset(
             holder for holder, until_ms in self._leases.items() if RESTORED_MS < until_ms <= now_ms
         )
@@ -94,7 +94,7 @@ class Holds:
         return holders, topics
 
     def _open(self, topic: str) -> list[Hold]:
-        """Return the holds of *topic* that are not restored, oldest first."""
+        """Returns the holds of *topic* that are not restored, oldest first."""
         return [
             hold
             for holder, hold in self._holds.get(topic, {}).items()
@@ -103,7 +103,7 @@ class Holds:
 
 
 def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: int) -> dict[str, str | None]:
-    """Return the current settings of a target topic that would delete arriving records; None: inherited.
+    """Returns the current settings of a target topic that would delete arriving records; None: inherited.
 
     *has_old*: the source has records older than the topic keeps, or soon will. *bytes_max*: size of its
     largest source partition.
@@ -124,7 +124,7 @@ def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: 
 
 
 def limit_of(entry: ConfigEntry | None) -> float:
-    """Return a limit as a number; infinite for -1 and for values that are not shown."""
+    """Returns a limit as a number; infinite for -1 and for values that are not shown."""
     value = "" if entry is None else entry.value or ""
     return float(value) if value.isdecimal() else float("inf")
 
@@ -132,7 +132,7 @@ def limit_of(entry: ConfigEntry | None) -> float:
 def changed(
     entries: Collection[ConfigEntry], names: Collection[str], before: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    """Return the held settings *names* that were changed meanwhile, with values; None: removed."""
+    """Returns the held settings *names* that were changed meanwhile, with values; None: removed."""
     return {
         entry.name: own_value(entry)
         for entry in entries
@@ -141,12 +141,12 @@ def changed(
 
 
 def own_value(entry: ConfigEntry) -> str | None:
-    """Return the topic's own value; None if it is inherited."""
+    """Returns the topic's own value; None if it is inherited."""
     return entry.value if entry.source is ConfigSource.TOPIC else None
 
 
 def restoring(entries: Collection[ConfigEntry], before: Mapping[str, str | None]) -> tuple[ConfigChange, ...]:
-    """Return the changes that restore a topic's retention; settings changed during the hold are kept."""
+    """Returns the changes that restore a topic's retention; settings changed during the hold are kept."""
     now = {entry.name: entry.value for entry in entries if entry.source is ConfigSource.TOPIC}
     return tuple(
         ConfigChange(name=name, value=value)

@@ -50,7 +50,7 @@ class Obstacle:
     times: int = 1  # including those of the same kind directly before it
 
     def after(self, before: "Obstacle | None") -> "Obstacle":
-        """Return this obstacle with the count of *before* added if both are of one kind."""
+        """Returns this obstacle with the count of *before* added if both are of one kind."""
         if before is None or before.kind is not self.kind:
             return self
         return replace(self, times=before.times + 1)
@@ -106,7 +106,7 @@ class Stall:
     sentence: str
 
     def is_same(self, other: "Stall | None") -> bool:
-        """Return whether *other* has the same cause; counts in the sentence may differ."""
+        """Returns whether *other* has the same cause; counts in the sentence may differ."""
         return other is not None and (self.reason, self.detail) == (other.reason, other.detail)
 
 
@@ -118,12 +118,12 @@ class Stalled(NamedTuple):
 
 
 def explains(obstacle: Obstacle, age_s: float) -> bool:
-    """Return whether an obstacle that is *age_s* old may still keep the partition from copying."""
+    """Returns whether an obstacle that is *age_s* old may still keep the partition from copying."""
     return age_s <= (_FETCH_EXPLAINS_S if obstacle.kind in OF_FETCHES else _EXPLAINS_S)
 
 
 def find_stall(facts: CopyFacts) -> Stall | None:
-    """Return the stall that *facts* show; None if the partition is idle, copying, limited or stopped."""
+    """Returns the stall that *facts* show; None if the partition is idle, copying, limited or stopped."""
     if facts.phase is PartitionPhase.STOPPED or facts.without_progress_s < STALLED_AFTER_S:
         return None
     obstacle = facts.obstacle
@@ -143,7 +143,7 @@ def find_stall(facts: CopyFacts) -> Stall | None:
 
 
 def _unanswered(facts: CopyFacts) -> Stall | None:
-    """Return the stall by the missing answer, where nothing was refused."""
+    """Returns the stall by the missing answer, where nothing was refused."""
     if facts.is_in_flight:
         return None if facts.is_writing_limited else _target_silent(facts, "what was written")
     if facts.awaits_commit:
@@ -174,7 +174,7 @@ def _stall(facts: CopyFacts, reason: StallReason, text: str, *, detail: str = ""
 
 
 def _failed(facts: CopyFacts, failed: Obstacle) -> Stall:
-    """Return a stall with the error's own reason and message, which say more than a `StallReason`."""
+    """Returns a stall with the error's own reason and message, which say more than a `StallReason`."""
     own = f"{facts.partition}: "
     text = failed.message.removeprefix(own)
     return Stall(
@@ -202,7 +202,7 @@ _ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
 
 
 def out_of_sync(target: str) -> Obstacle:
-    """Return the obstacle of a partition that waits until *target* can be written."""
+    """Returns the obstacle of a partition that waits until *target* can be written."""
     text = f"too few replicas of {target} are in sync (NOT_ENOUGH_REPLICAS); {_OUT_OF_SYNC.format(target=target)}"
     return Obstacle(kind=ObstacleKind.FAILED, name=StallReason.WRITES_REFUSED.value, message=text)
 
@@ -232,7 +232,7 @@ def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
 
 
 def _asked_again(facts: CopyFacts) -> Stall:
-    """Return the stall where nothing was refused, but answers were lost or had unexpected offsets."""
+    """Returns the stall where nothing was refused, but answers were lost or had unexpected offsets."""
     text = (
         f"cluster {facts.target} was asked {facts.times_asked} times where to continue in {facts.target_partition}, and "
         "none of the batches sent since counts as delivered; check the network to the broker that leads it, and who else "

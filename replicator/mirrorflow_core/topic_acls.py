@@ -64,7 +64,7 @@ class AclBinding:
     permission_type: int
 
     def __str__(self) -> str:
-        """Return the ACL as text: `Allow Read on topic orders for User:alice`."""
+        """Returns the ACL as text: `Allow Read on topic orders for User:alice`."""
         prefixed = "topics that begin with" if self.pattern_type == PatternType.PREFIXED else "topic"
         host = "" if self.host == "*" else f" from host {self.host}"
         permission = _word(Permission, self.permission_type)
@@ -108,7 +108,7 @@ def plan_acls(
     topics: Collection[str],
     rules: AclRules,
 ) -> AclPlan:
-    """Compare both clusters. *ours*: ACLs that the flow created; *topics*: source topics that it copies now."""
+    """Compares both clusters. *ours*: ACLs that the flow created; *topics*: source topics that it copies now."""
     wanted: set[AclBinding] = set()
     # Target ACLs with a matching source ACL, even if the flow does not copy that topic now. So the copy of a
     # topic that is temporarily hidden, or newly excluded, keeps its ACLs.
@@ -149,7 +149,7 @@ def plan_acls(
 
 
 def first_acls(create: Collection[AclBinding], target: Collection[AclBinding]) -> tuple[AclBinding, ...]:
-    """Return those of *create* that are the first ACLs of their topics: no ACL of *target* names these yet."""
+    """Returns those of *create* that are the first ACLs of their topics: no ACL of *target* names these yet."""
     literals = {acl.resource_name for acl in target if acl.pattern_type == PatternType.LITERAL}
     prefixes = tuple({acl.resource_name for acl in target if acl.pattern_type == PatternType.PREFIXED})
     if ANY_NAME in literals:
@@ -163,7 +163,7 @@ def first_acls(create: Collection[AclBinding], target: Collection[AclBinding]) -
 
 
 def target_acl(acl: AclBinding, rules: AclRules) -> AclBinding | None:
-    """Return *acl* for the copies; None if it cannot be copied."""
+    """Returns *acl* for the copies; None if it cannot be copied."""
     name, pattern = acl.resource_name, acl.pattern_type
     if pattern == PatternType.LITERAL and name != ANY_NAME:
         name = rules.target_topic(name)
@@ -182,12 +182,12 @@ def target_acl(acl: AclBinding, rules: AclRules) -> AclBinding | None:
 
 
 def encode_mark(acl: AclBinding, *, naming: str, ours: bool) -> tuple[bytes, bytes]:
-    """Return key and value of the record that marks whether the flow created *acl* under *naming*."""
+    """Returns key and value of the record that marks whether the flow created *acl* under *naming*."""
     return _dump({"type": "acl", "naming": naming, **asdict(acl)}), _dump({"ours": ours})
 
 
 def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple[AclBinding, bool] | None:
-    """Return the ACL and mark that `encode_mark` wrote; None for other records, and for another *naming*."""
+    """Returns the ACL and mark that `encode_mark` wrote; None for other records, and for another *naming*."""
     try:
         head: dict[str, Any] = json.loads(key)
         written = head.pop("naming")
@@ -201,7 +201,7 @@ def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple
 
 
 def _writes(acl: AclBinding) -> bool:
-    """Return whether *acl* is ALLOW WRITE, which is never copied: only the flow writes to its copies."""
+    """Returns whether *acl* is ALLOW WRITE, which is never copied: only the flow writes to its copies."""
     return (acl.permission_type, acl.operation) == (Permission.ALLOW, Operation.WRITE)
 
 
@@ -210,7 +210,7 @@ def _is_of_flow(acl: AclBinding, topics: Sequence[str], rules: AclRules) -> bool
 
 
 def _reaches_flow(acl: AclBinding, topics: Sequence[str]) -> bool:
-    """Return whether *acl* matches one of *topics*. By bisection in sorted topics: both may be thousands."""
+    """Returns whether *acl* matches one of *topics*. By bisection in sorted topics: both may be thousands."""
     if acl.resource_name == ANY_NAME and acl.pattern_type == PatternType.LITERAL:
         return bool(topics)
     at = bisect_left(topics, acl.resource_name)
@@ -221,7 +221,7 @@ def _reaches_flow(acl: AclBinding, topics: Sequence[str]) -> bool:
 
 
 def _word(kind: type[IntEnum], number: int) -> str:
-    """Return the name as in kafka-acls (`DescribeConfigs`), or an unknown number of a later Kafka."""
+    """Returns the name as in kafka-acls (`DescribeConfigs`), or an unknown number of a later Kafka."""
     try:
         return kind(number).name.title().replace("_", "")
     except ValueError:

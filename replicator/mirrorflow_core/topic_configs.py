@@ -56,7 +56,7 @@ class ConfigRules:
     exceptions: tuple[ConfigException, ...] = ()
 
     def of(self, topic: str) -> "ConfigRules":
-        """Return the rules for one topic of the source."""
+        """Returns the rules for one topic of the source."""
         alone = [one.settings for one in self.exceptions if one.topics.matches(topic)]
         if not alone:
             return self
@@ -76,7 +76,7 @@ class ConfigChange:
 
 
 def creation_configs(entries: Collection[ConfigEntry], rules: ConfigRules) -> dict[str, str]:
-    """Return the settings for a new target topic."""
+    """Returns the settings for a new target topic."""
     return {
         entry.name: entry.value
         for entry in entries
@@ -89,7 +89,7 @@ def creation_configs(entries: Collection[ConfigEntry], rules: ConfigRules) -> di
 def config_changes(
     source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
 ) -> tuple[ConfigChange, ...]:
-    """Return the changes that make the target's settings follow the source's, sorted by name.
+    """Returns the changes that make the target's settings follow the source's, sorted by name.
 
     An override of the source is set where the target's effective value differs. For a setting that the source
     inherits, the target's override is deleted, or the value is set with `use.defaults.from=source`. Static
@@ -116,7 +116,7 @@ def changes_by_copy(
     target: Mapping[str, Collection[ConfigEntry]],
     rules: ConfigRules,
 ) -> dict[str, tuple[ConfigChange, ...]]:
-    """Return target topic -> its changes, for each copy that needs any.
+    """Returns target topic -> its changes, for each copy that needs any.
 
     *names* is source topic -> target topic; topics that are absent in *source* or *target* are left out.
     """
@@ -134,7 +134,7 @@ def compacted_alone(
     target: Mapping[str, Collection[ConfigEntry]],
     changes: Mapping[str, Collection[ConfigChange]],
 ) -> list[str]:
-    """Return a sentence for each copy that is compacted, and stays so after *changes*, although its source is not.
+    """Returns a sentence for each copy that is compacted, and stays so after *changes*, although its source is not.
 
     *names*, *source* and *target* are as in `changes_by_copy`.
     """
@@ -150,12 +150,12 @@ def compacted_alone(
 
 
 def is_compacted(entries: Collection[ConfigEntry]) -> bool:
-    """Return whether `cleanup.policy` has compaction: such a topic accepts no record without a key."""
+    """Returns whether `cleanup.policy` has compaction: such a topic accepts no record without a key."""
     return any(entry.name == CLEANUP_POLICY and "compact" in (entry.value or "") for entry in entries)
 
 
 def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
-    """Return *change* as text: `retention.ms=1 (now 2)`."""
+    """Returns *change* as text: `retention.ms=1 (now 2)`."""
     now = next((entry.value for entry in target if entry.name == change.name), None)
     wanted = "the target's default" if change.value is None else change.value
     return f"{change.name}={wanted} (now {now})"
@@ -201,7 +201,7 @@ class TopologyPlan:
 def target_names(
     topics: Collection[str], remote: Callable[[str], str], before: Collection[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return source topic -> target topic, and clashes: source topic -> the topic that has its target name.
+    """Returns source topic -> target topic, and clashes: source topic -> the topic that has its target name.
 
     Two topics copied into one would share sequence numbers, so only one is copied: the one in *before*, which
     was copied until now, else the first by name.
@@ -229,7 +229,7 @@ def plan_topics(
     replication_factor: int,
     before: Collection[str] = (),
 ) -> TopologyPlan:
-    """Return what the target lacks.
+    """Returns what the target lacks.
 
     *source* and *target* are topic -> partitions; *configs* is by source topic. Topics never shrink: a target
     topic with more partitions than its source is not changed. *before* holds the source topics that were

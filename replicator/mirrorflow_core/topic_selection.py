@@ -67,27 +67,27 @@ class TopicSelection:
         return self._policy.remote_topic(self._source_alias, "")
 
     def copies(self, topic: str) -> bool:
-        """Return whether *topic* is selected and can have a copy."""
+        """Returns whether *topic* is selected and can have a copy."""
         return self.selects(topic) and not self.obstacle(topic)
 
     def selects(self, topic: str) -> bool:
-        """Return whether *topic* of the source is copied."""
+        """Returns whether *topic* of the source is copied."""
         return self.decide(topic).selected
 
     def why(self, topic: str) -> str:
-        """Return why *topic* is copied or not."""
+        """Returns why *topic* is copied or not."""
         return self.decide(topic).why
 
     def target_topic(self, topic: str) -> str:
-        """Return the name of the copy."""
+        """Returns the name of the copy."""
         return self._naming.target_topic(topic)
 
     def obstacle(self, topic: str) -> str:
-        """Return why the selected *topic* cannot have a copy on the target; "" if it can."""
+        """Returns why the selected *topic* cannot have a copy on the target; "" if it can."""
         return self._naming.obstacle(topic)
 
     def decide(self, topic: str) -> TopicDecision:
-        """Return whether *topic* is copied, and why."""
+        """Returns whether *topic* is copied, and why."""
         if self._policy.is_internal_topic(topic) or is_worker_topic(topic):
             return TopicDecision(selected=False, why="it is an internal topic")
         cycle = self._cycle(topic)
@@ -118,7 +118,7 @@ class TopicSelection:
         )
 
     def of_own_alias(self, topics: Collection[str]) -> str:
-        """Return a sentence if *topics* are not copied for the source's own alias in their names, else ""."""
+        """Returns a sentence if *topics* are not copied for the source's own alias in their names, else ""."""
         found = [topic for topic in sorted(topics) if self._is_of_own_alias(topic)]
         if not found:
             return ""
@@ -140,7 +140,7 @@ class TopicSelection:
         )
 
     def nothing_selected(self, topics: Collection[str]) -> str:
-        """Return a sentence if none of the source's *topics* except heartbeats is copied, else ""."""
+        """Returns a sentence if none of the source's *topics* except heartbeats is copied, else ""."""
         data = [
             topic
             for topic in sorted(topics)
@@ -162,7 +162,7 @@ class TopicSelection:
         return f"{opening}. Of {len(data)} topics {said}.{self._meant(data)}"
 
     def _meant(self, topics: Collection[str]) -> str:
-        """Return a hint with the topic whose name is closest to a configured one."""
+        """Returns a hint with the topic whose name is closest to a configured one."""
         for pattern in self._patterns:
             for name in difflib.get_close_matches(pattern, topics, n=1, cutoff=SIMILARITY_MIN):
                 return f" `topics` has {pattern}: is {name} meant?"

@@ -30,7 +30,7 @@ _LONG = 2**63
 
 
 def literal_bytes(text: str) -> bytes | None:
-    """Return the header's value; None for `null`. Raises ValueError with the reason for a text that Java would rewrite."""
+    """Returns the header's value; None for `null`. Raises ValueError with the reason for a text that Java would rewrite."""
     if text == NULL:
         return None
     if text[:1] in {"[", "{"}:
@@ -47,7 +47,7 @@ def literal_bytes(text: str) -> bytes | None:
 
 
 def _as_number(text: str) -> str:
-    """Return what Java writes for a number; *text* itself if it is none."""
+    """Returns what Java writes for a number; *text* itself if it is none."""
     if not _NUMBER.fullmatch(text):
         return text
     try:
@@ -60,7 +60,7 @@ def _as_number(text: str) -> str:
 
 
 def _as_float(number: float) -> str:
-    """Return `Float.toString` where its result has only digits and a point."""
+    """Returns `Float.toString` where its result has only digits and a point."""
     try:
         single = struct.pack(">f", number)
     except OverflowError:
@@ -93,7 +93,7 @@ class HeaderEdits:
         return self.in_base64 or bool(self.steps)
 
     def edited(self, headers: Headers) -> Headers:
-        """Return *headers* with the edits applied."""
+        """Returns *headers* with the edits applied."""
         if self.in_base64:
             headers = tuple(
                 (name, None if value is None else base64.b64encode(value)) for name, value in headers
@@ -134,7 +134,7 @@ class Transforms:
         return hash(self._given)
 
     def route(self, topic: str, *, renames: bool = True) -> RenameRule:
-        """Return the result for *topic*, named by the policy; *renames* False: it keeps its name."""
+        """Returns the result for *topic*, named by the policy; *renames* False: it keeps its name."""
         name = topic
         steps: list[tuple[frozenset[bytes], tuple[bytes | None, ...]]] = []
         for stage in self._stages:
@@ -162,22 +162,22 @@ class TopicTransforms:
     transforms: Transforms = Transforms()  # noqa: RUF009 it never changes
 
     def route(self, topic: str) -> RenameRule:
-        """Return the result for *topic* of the source."""
+        """Returns the result for *topic* of the source."""
         return self.transforms.route(
             self.policy.remote_topic(self.source_alias, topic),
             renames=not self.policy.is_heartbeats_topic(topic),
         )
 
     def target_topic(self, topic: str) -> str:
-        """Return the name of the copy, also if no record is copied."""
+        """Returns the name of the copy, also if no record is copied."""
         return self.route(topic).name
 
     def header_edits(self, topic: str) -> HeaderEdits:
-        """Return the header edits for the records of *topic*."""
+        """Returns the header edits for the records of *topic*."""
         return self.route(topic).edits
 
     def obstacle(self, topic: str) -> str:
-        """Return a clause why the transformations prevent a copy of *topic*; "" if they do not."""
+        """Returns a clause why the transformations prevent a copy of *topic*; "" if they do not."""
         if not self.transforms.renames:
             return ""
         name = self.target_topic(topic)
@@ -211,7 +211,7 @@ class _Stage:
         return self._predicate.matches(name) != self.settings.negate
 
     def renamed(self, name: str) -> str:
-        """Return the new name: if all of *name* matches, its first match is replaced (RegexRouter)."""
+        """Returns the new name: if all of *name* matches, its first match is replaced (RegexRouter)."""
         if not self._regex.matches(name):
             return name
         found = self._regex.find(name)
@@ -224,7 +224,7 @@ _BUILT_IN = "RegexRouter, Filter, InsertHeader and DropHeaders are built in"
 
 
 def read_transforms(read: PropertyReader) -> tuple[TransformSettings, ...]:
-    """Return the transformations in their order.
+    """Returns the transformations in their order.
 
     Raises InvalidSettingError, and RefusedSettingError for a class that is not built in.
     """
@@ -291,7 +291,7 @@ def _stage(read: PropertyReader, key: str, predicates: dict[str, str]) -> Transf
 
 
 def _with_own(read: PropertyReader, stage: TransformSettings) -> TransformSettings:
-    """Return *stage* with the settings that only its class has."""
+    """Returns *stage* with the settings that only its class has."""
     key = stage.key
     match stage.kind:
         case TransformKind.RENAME:
@@ -319,7 +319,7 @@ def _with_own(read: PropertyReader, stage: TransformSettings) -> TransformSettin
 
 
 def _written(read: PropertyReader, key: str, action: str) -> str:
-    """Return the value of *key*, which may be empty but not absent."""
+    """Returns the value of *key*, which may be empty but not absent."""
     if key not in read:
         raise InvalidSettingError(key=key, problem="it is missing", action=action)
     return read.text(key)

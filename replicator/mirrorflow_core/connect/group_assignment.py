@@ -70,7 +70,7 @@ class MemberState:
 
 
 def encode_state(state: MemberState, version: int) -> bytes:
-    """Return *state* as a member's metadata."""
+    """Returns *state* as a member's metadata."""
     held = None if state.held is None else encode_assignment(state.held, version)
     return b"".join(
         (
@@ -83,7 +83,7 @@ def encode_state(state: MemberState, version: int) -> bytes:
 
 
 def decode_state(data: bytes) -> MemberState:
-    """Return the decoded metadata of a member. Raises ValueError for an unsupported version or truncated data."""
+    """Returns the decoded metadata of a member. Raises ValueError for an unsupported version or truncated data."""
     read = _ProtocolReader(data, "metadata")
     read.version()
     url, offset, size = read.string(), read.int64(), read.int32()
@@ -92,7 +92,7 @@ def decode_state(data: bytes) -> MemberState:
 
 
 def encode_assignment(assignment: GroupAssignment, version: int) -> bytes:
-    """Return *assignment* as Java writes it, connectors before tasks."""
+    """Returns *assignment* as Java writes it, connectors before tasks."""
     return b"".join(
         (
             struct.pack(">hh", version, assignment.error),
@@ -107,7 +107,7 @@ def encode_assignment(assignment: GroupAssignment, version: int) -> bytes:
 
 
 def decode_assignment(data: bytes) -> GroupAssignment:
-    """Return the decoded assignment. Raises ValueError for an unsupported version or truncated data."""
+    """Returns the decoded assignment. Raises ValueError for an unsupported version or truncated data."""
     read = _ProtocolReader(data, "assignment")
     read.version()
     return GroupAssignment(
@@ -154,7 +154,7 @@ Step = tuple[str, str, str]  # (kind, giver, taker): one unit of the kind moves 
 def even_shares(
     had: Counts, counts: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
-    """Return kind -> member -> units, for *counts* units of each kind of which members hold *had*.
+    """Returns kind -> member -> units, for *counts* units of each kind of which members hold *had*.
 
     For each kind, and for all kinds together, member counts differ by at most one. Among all such distributions,
     members keep the most of what they hold, so work that is already even does not move.
@@ -193,7 +193,7 @@ class _Shares:
         return self.counts[kind] // len(self.totals)
 
     def begin(self) -> None:
-        """Give extra units first to members that already hold one, then to those with the fewest."""
+        """Gives extra units first to members that already hold one, then to those with the fewest."""
         self.more.update({kind: set() for kind in self.counts})
         for only_holders in (True, False):
             for kind, members in self.more.items():
@@ -210,11 +210,11 @@ class _Shares:
                     self.sums[taker] += 1
 
     def keeps(self, kind: str, member: str) -> bool:
-        """Return whether an extra unit of *kind* is one that *member* already holds."""
+        """Returns whether an extra unit of *kind* is one that *member* already holds."""
         return self.had[kind][member] > self.base(kind)
 
     def better(self) -> list[Step]:
-        """Return the moves that make the totals more even, or that let members keep more; empty when done.
+        """Returns the moves that make the totals more even, or that let members keep more; empty when done.
 
         Moves of the second sort leave the totals as even as they are.
         """
@@ -244,7 +244,7 @@ class _Shares:
         return path
 
     def _steps(self) -> Iterator[tuple[tuple[str, str], tuple[int, str]]]:
-        """Yield the cheapest move between each two members. Giving up a held unit costs 1, keeping one gains 1."""
+        """Yields the cheapest move between each two members. Giving up a held unit costs 1, keeping one gains 1."""
         for giver in self.totals:
             for taker in self.totals:
                 choices = [
@@ -268,7 +268,7 @@ class MemberShare:
 
 
 def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dict[str, MemberShare]:
-    """Return the next assignment per member.
+    """Returns the next assignment per member.
 
     *held* is what each member has, with at least one member; *wanted* is every unit to run.
     """
@@ -307,17 +307,17 @@ def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dic
 
 
 def _kind_of_connector(unit: Unit) -> str | None:
-    """Return the one kind of all connectors; None for a task."""
+    """Returns the one kind of all connectors; None for a task."""
     return "" if unit.task == CONNECTOR else None
 
 
 def _kind_of_task(unit: Unit) -> str | None:
-    """Return the kind of a task, its connector's name; None for a connector."""
+    """Returns the kind of a task, its connector's name; None for a connector."""
     return None if unit.task == CONNECTOR else unit.connector
 
 
 def _held_by_several(members: Mapping[str, Units]) -> Units:
-    """Return the units that several members hold, which all of them must revoke, as with Java's leader.
+    """Returns the units that several members hold, which all of them must revoke, as with Java's leader.
 
     One of the holders was considered dead and has not noticed. MirrorFlow's workers rejoin with nothing. A
     Java worker rejoins with all it had, and its tasks, fenced meanwhile, have failed permanently.
@@ -332,7 +332,7 @@ def _give(
     quotas: Mapping[str, int],
     given: Mapping[str, set[Unit]],
 ) -> None:
-    """Assign unassigned units to members below their quota."""
+    """Assigns unassigned units to members below their quota."""
     counts = {member: min(len(units), quotas[member]) for member, units in homes.items()}
     for unit in lost:
         room = (member for member in homes if counts[member] < quotas[member])

@@ -68,17 +68,17 @@ class Heartbeat:
 
 
 def encode_offset_sync_key(sync: OffsetSync) -> bytes:
-    """Return the key: topic, partition. Raises ValueError for a topic that does not fit."""
+    """Returns the key: topic, partition. Raises ValueError for a topic that does not fit."""
     return encode_string(sync.topic) + _INT32.pack(sync.partition)
 
 
 def encode_offset_sync_value(sync: OffsetSync) -> bytes:
-    """Return the value: both offsets, without a version."""
+    """Returns the value: both offsets, without a version."""
     return _TWO_OFFSETS.pack(sync.upstream_offset, sync.downstream_offset)
 
 
 def decode_offset_sync(key: bytes | None, value: bytes | None) -> OffsetSync:
-    """Return the decoded offset sync. Raises ValueError for anything else."""
+    """Returns the decoded offset sync. Raises ValueError for anything else."""
     at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     return OffsetSync(
         topic=at_key.string(),
@@ -89,20 +89,20 @@ def decode_offset_sync(key: bytes | None, value: bytes | None) -> OffsetSync:
 
 
 def encode_checkpoint_key(checkpoint: Checkpoint) -> bytes:
-    """Return the key: group, topic on the target, partition."""
+    """Returns the key: group, topic on the target, partition."""
     return (
         encode_string(checkpoint.group) + encode_string(checkpoint.topic) + _INT32.pack(checkpoint.partition)
     )
 
 
 def encode_checkpoint_value(checkpoint: Checkpoint) -> bytes:
-    """Return the value: version, both offsets, the group's own metadata."""
+    """Returns the value: version, both offsets, the group's own metadata."""
     offsets = _VERSION_AND_OFFSETS.pack(VERSION, checkpoint.upstream_offset, checkpoint.downstream_offset)
     return offsets + encode_string(checkpoint.metadata)
 
 
 def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint:
-    """Return the decoded checkpoint. Raises ValueError for anything else."""
+    """Returns the decoded checkpoint. Raises ValueError for anything else."""
     at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     at_value.version()
     return Checkpoint(
@@ -116,17 +116,17 @@ def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint:
 
 
 def encode_heartbeat_key(heartbeat: Heartbeat) -> bytes:
-    """Return the key: both aliases."""
+    """Returns the key: both aliases."""
     return encode_string(heartbeat.source_alias) + encode_string(heartbeat.target_alias)
 
 
 def encode_heartbeat_value(heartbeat: Heartbeat) -> bytes:
-    """Return the value: version, timestamp."""
+    """Returns the value: version, timestamp."""
     return _VERSION_AND_TIME.pack(VERSION, heartbeat.timestamp_ms)
 
 
 def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat:
-    """Return the decoded heartbeat. Raises ValueError for anything else."""
+    """Returns the decoded heartbeat. Raises ValueError for anything else."""
     at_key, at_value = RecordReader(key, "key"), RecordReader(value, "value")
     at_value.version()
     return Heartbeat(
@@ -135,7 +135,7 @@ def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat:
 
 
 def encode_string(text: str) -> bytes:
-    """Return *text* with its length. Raises ValueError if it is too long."""
+    """Returns *text* with its length. Raises ValueError if it is too long."""
     encoded = text.encode("utf-8", "replace")  # a lone surrogate becomes a question mark, as in Java
     if len(encoded) > _STRING_MAX:
         raise ValueError(f"a text of {len(encoded)} bytes does not fit into a record of Connect or MM2")
@@ -204,7 +204,7 @@ _SOONER_OR_LATER = 4  # times RUNS_MAX: the most runs accepted, as a later versi
 
 
 def offset_map_topic(source_alias: str) -> str:
-    """Return the topic's name on the target, the same for every replication policy.
+    """Returns the topic's name on the target, the same for every replication policy.
 
     The identity topic's name is policy-independent, too.
     """
@@ -212,12 +212,12 @@ def offset_map_topic(source_alias: str) -> str:
 
 
 def encode_map_key(partition: TopicPartition) -> bytes:
-    """Return the key: topic and partition of the source."""
+    """Returns the key: topic and partition of the source."""
     return encode_string(partition.topic) + _INT32.pack(partition.partition)
 
 
 def encode_map(known: OffsetMap) -> bytes:
-    """Return the value of *known* in the layout of the module docstring."""
+    """Returns the value of *known* in the layout of the module docstring."""
     stream = known.stream
     parts = [
         _INT16.pack(VERSION),
@@ -244,13 +244,13 @@ def encode_map(known: OffsetMap) -> bytes:
 
 
 def decode_map_key(key: bytes | None) -> TopicPartition:
-    """Return the source partition of *key*. Raises ValueError for anything else."""
+    """Returns the source partition of *key*. Raises ValueError for anything else."""
     at = RecordReader(key, "key")
     return TopicPartition(at.string(), at.int32())
 
 
 def decode_map(value: bytes | None) -> OffsetMap:
-    """Return the decoded offset map. Raises ValueError for anything else or another version."""
+    """Returns the decoded offset map. Raises ValueError for anything else or another version."""
     at = RecordReader(value, "value")
     at.version()
     source_topic_id, target_topic_id = at.string(), at.string()

@@ -37,7 +37,7 @@ _SEQUENCE = PREFIX + "sequence"
 
 
 def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
-    """Return *bare*, which has Java's part, with our own fields added. Raises ValueError."""
+    """Returns *bare*, which has Java's part, with our own fields added. Raises ValueError."""
     if integer_field(fields, SOURCE_OFFSET) != bare.source_offset:
         raise ValueError("the offset was altered")
     # Earlier releases wrote more epochs, for older offsets.
@@ -76,13 +76,13 @@ class PositionKey(NamedTuple):
 
 
 def encode_key(key: PositionKey) -> bytes:
-    """Return the exact bytes of Java's key."""
+    """Returns the exact bytes of Java's key."""
     where = f'{{"cluster":{dumped(key.cluster)},"partition":{key.partition},"topic":{dumped(key.topic)}}}'
     return f"[{dumped(key.connector)},{where}]".encode()
 
 
 def decode_key(key: bytes | None) -> PositionKey | None:
-    """Return the decoded key; None for a well-formed key of another kind of connector.
+    """Returns the decoded key; None for a well-formed key of another kind of connector.
 
     Raises ValueError for anything that is not a key.
     """
@@ -134,7 +134,7 @@ PositionRecord: TypeAlias = Stored | Reset | Malformed
 
 
 def encode_value(position: Position) -> bytes:
-    """Return the value: Java's field, followed by our own."""
+    """Returns the value: Java's field, followed by our own."""
     fields: dict[str, int | str] = {"offset": position.source_offset}
     if position.source_epoch != UNKNOWN:
         fields |= {
@@ -146,7 +146,7 @@ def encode_value(position: Position) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes | None, *, connector: str, cluster: str) -> PositionRecord | None:
-    """Return the decoded record of the offsets topic; None for another *connector* or *cluster*."""
+    """Returns the decoded record of the offsets topic; None for another *connector* or *cluster*."""
     try:
         position_key = decode_key(key)
     except ValueError as error:

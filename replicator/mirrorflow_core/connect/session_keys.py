@@ -60,7 +60,7 @@ class SessionKey:
 
 
 def is_due(key: SessionKey | None, rules: SessionKeySettings, *, now_ms: int) -> bool:
-    """Return whether the leader must create a new key.
+    """Returns whether the leader must create a new key.
 
     True if there is none, if its algorithm or size does not match *rules*, or if it has expired.
     """
@@ -70,14 +70,14 @@ def is_due(key: SessionKey | None, rules: SessionKeySettings, *, now_ms: int) ->
 
 
 def sign(body: bytes, key: SessionKey, algorithm: str) -> Signature:
-    """Return the signature headers for a request with *body*, which is empty where there is none."""
+    """Returns the signature headers for a request with *body*, which is empty where there is none."""
     return Signature(
         mac=base64.b64encode(_mac(body, key.key, algorithm)).decode("ascii"), algorithm=algorithm
     )
 
 
 def check(body: bytes, signature: Signature, key: SessionKey | None, rules: SessionKeySettings) -> None:
-    """Raise ConnectError unless a worker of this group signed *body* with *signature*."""
+    """Raises ConnectError unless a worker of this group signed *body* with *signature*."""
     if not (signature.mac and signature.algorithm):
         raise ConnectError(400, MISSING_SIGNATURE)
     if signature.algorithm not in rules.accepted or signature.algorithm not in ALGORITHMS:

@@ -142,7 +142,7 @@ class WorkerStatus:
 
 
 def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
-    """Return the key and value of *record*."""
+    """Returns the key and value of *record*."""
     match record:
         case ConnectorConfig(connector=name, properties=properties):
             return f"connector-{name}".encode(), _properties(properties)
@@ -172,7 +172,7 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
-    """Return the decoded record of the config topic; None for other kinds. Raises ValueError."""
+    """Returns the decoded record of the config topic; None for other kinds. Raises ValueError."""
     kinds = (
         "target-state",
         "restart-connector",
@@ -210,7 +210,7 @@ def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None
 
 
 def encode_status(status: WorkerStatus) -> tuple[bytes, bytes | None]:
-    """Return the key and value of *status*."""
+    """Returns the key and value of *status*."""
     if status.state is WorkerState.DESTROYED:
         return status.key, None
     value = {
@@ -224,7 +224,7 @@ def encode_status(status: WorkerStatus) -> tuple[bytes, bytes | None]:
 
 
 def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None:
-    """Return the decoded record of the status topic; None for a tracked topic or another kind. Raises ValueError."""
+    """Returns the decoded record of the status topic; None for a tracked topic or another kind. Raises ValueError."""
     kind, rest = _kind(key, ("status-connector", "status-task"))
     if not kind:
         return None
@@ -251,7 +251,7 @@ def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None
 
 
 def _kind(key: bytes | None, kinds: tuple[str, ...]) -> tuple[str, str]:
-    """Return which of *kinds* the key has, and the text after it; two empty strings for none."""
+    """Returns which of *kinds* the key has, and the text after it; two empty strings for none."""
     if key is None:
         raise ValueError("its key is null")
     text = key.decode("utf-8", "replace")
@@ -262,7 +262,7 @@ def _kind(key: bytes | None, kinds: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _split_task(text: str) -> tuple[str, int]:
-    """Return the connector and the task number of a key.
+    """Returns the connector and the task number of a key.
 
     A connector's name may itself hold hyphens and end in a number. Raises ValueError where there is no task
     number.

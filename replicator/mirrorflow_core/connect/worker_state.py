@@ -35,7 +35,7 @@ INITIAL = "mirrorflow.task.initial"
 def source_task_configs(
     properties: Mapping[str, str], assignment: Assignment, *, initial: bool
 ) -> tuple[dict[str, str], ...]:
-    """Return the task configs of a MirrorSourceConnector with *properties*, one per part of *assignment*."""
+    """Returns the task configs of a MirrorSourceConnector with *properties*, one per part of *assignment*."""
     mark = {INITIAL: "true"} if initial else {}
     return tuple(
         {
@@ -49,12 +49,12 @@ def source_task_configs(
 
 
 def single_task_config(properties: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """Return the only task config of a single-task connector."""
+    """Returns the only task config of a single-task connector."""
     return ({**properties, INDEX: "0"},)
 
 
 def task_partitions(task: Mapping[str, str]) -> tuple[TopicPartition, ...]:
-    """Return the partitions that *task* copies; entries that name no partition are skipped."""
+    """Returns the partitions that *task* copies; entries that name no partition are skipped."""
     found = []
     for text in task.get(PARTITIONS, "").split(","):
         topic, _, number = text.strip().rpartition("-")
@@ -64,12 +64,12 @@ def task_partitions(task: Mapping[str, str]) -> tuple[TopicPartition, ...]:
 
 
 def is_initial_task(task: Mapping[str, str]) -> bool:
-    """Return whether the task's partitions existed when the flow began."""
+    """Returns whether the task's partitions existed when the flow began."""
     return task.get(INITIAL) == "true"
 
 
 def are_same_tasks(tasks: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]] | None) -> bool:
-    """Return whether both are the same work; the mark of a new flow is ignored."""
+    """Returns whether both are the same work; the mark of a new flow is ignored."""
     return others is not None and [_work(one) for one in tasks] == [_work(one) for one in others]
 
 
@@ -94,11 +94,11 @@ class WorkerConfigs:
         self._uncommitted: dict[str, dict[int, Properties]] = {}
 
     def target(self, connector: str) -> TargetState:
-        """Return the target state of *connector*; STARTED where none is stored."""
+        """Returns the target state of *connector*; STARTED where none is stored."""
         return self._targets.get(connector, TargetState.STARTED)
 
     def take(self, record: ConfigRecord) -> None:
-        """Apply the next record of the config topic."""
+        """Applies the next record of the config topic."""
         match record:
             case ConnectorConfig(connector=name, properties=None):
                 # As in Java, its task records stay in the topic but no longer count; a re-created connector
@@ -148,19 +148,19 @@ class LatestStatuses:
         self._tasks: dict[str, dict[int, WorkerStatus]] = {}
 
     def connector(self, name: str) -> WorkerStatus | None:
-        """Return the latest status of connector *name*; None if there is none."""
+        """Returns the latest status of connector *name*; None if there is none."""
         return self._connectors.get(name)
 
     def tasks(self, name: str) -> dict[int, WorkerStatus]:
-        """Return the latest status of each of its tasks, by task number."""
+        """Returns the latest status of each of its tasks, by task number."""
         return dict(sorted(self._tasks.get(name, {}).items()))
 
     def connectors(self) -> frozenset[str]:
-        """Return the names of connectors with a known status, their own or a task's."""
+        """Returns the names of connectors with a known status, their own or a task's."""
         return frozenset(self._connectors) | frozenset(name for name, tasks in self._tasks.items() if tasks)
 
     def take(self, status: WorkerStatus) -> None:
-        """Apply the next record of the status topic."""
+        """Applies the next record of the status topic."""
         if status.state is WorkerState.DESTROYED:
             self._forget(status)
             return
@@ -177,7 +177,7 @@ class LatestStatuses:
             self._tasks.setdefault(status.connector, {})[status.task] = status
 
     def may_write(self, status: WorkerStatus) -> bool:
-        """Return whether *status* may be written (Java's putSafe).
+        """Returns whether *status* may be written (Java's putSafe).
 
         It may not where another worker has written a status of a later generation.
         """
@@ -185,7 +185,7 @@ class LatestStatuses:
         return known is None or known.worker_id == status.worker_id or known.generation <= status.generation
 
     def last_word(self, status: WorkerStatus) -> WorkerStatus | None:
-        """Return the latest status of the same connector or task as *status*."""
+        """Returns the latest status of the same connector or task as *status*."""
         if status.task is None:
             return self._connectors.get(status.connector)
         return self._tasks.get(status.connector, {}).get(status.task)

@@ -53,7 +53,7 @@ class _Token:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the one login module of *text*. Raises InvalidSettingError where Java would not read it either."""
+    """Returns the one login module of *text*. Raises InvalidSettingError where Java would not read it either."""
     tokens = list(_tokens(text))
     if not tokens:
         raise InvalidSettingError(key=KEY, problem="no login module is named in it")
@@ -76,17 +76,17 @@ def parse_jaas(text: str) -> LoginModule:
 
 
 def format_jaas(class_name: str, options: Mapping[str, str]) -> str:
-    """Return the text of a required login module; each option is a reference, or from `escape_option`."""
+    """Returns the text of a required login module; each option is a reference, or from `escape_option`."""
     return f"{class_name} required " + " ".join(f'{name}="{value}"' for name, value in options.items()) + ";"
 
 
 def escape_option(text: str) -> str:
-    """Return *text* escaped for quotes of either kind."""
+    """Returns *text* escaped for quotes of either kind."""
     return "".join(_ESCAPED.get(character, character) for character in text)
 
 
 def resolve_jaas(text: str, lookup: Callable[[Reference], str]) -> str:
-    """Return *text* with each reference replaced by the result of *lookup*.
+    """Returns *text* with each reference replaced by the result of *lookup*.
 
     The result is quoted where the reference is an option's value or stands in quotes. A reference that is the
     whole text, or stands elsewhere, is replaced unquoted: it may name the module or hold everything.
@@ -158,7 +158,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _quoted(text: str, at: int, quote: str) -> tuple[str, int]:
-    """Return the string after the opening quote and the index after it; as in Java, a line end closes it."""
+    """Returns the string after the opening quote and the index after it; as in Java, a line end closes it."""
     value = []
     while at < len(text) and text[at] != quote and text[at] not in "\r\n":
         if text[at] != "\\" or at + 1 == len(text):

@@ -13,7 +13,7 @@ INT64_MAX = 2**63 - 1
 
 
 def parsed(data: bytes) -> Any:
-    """Return the JSON value in *data*. Raises ValueError."""
+    """Returns the JSON value in *data*. Raises ValueError."""
     try:
         return json.loads(data.decode())
     except RecursionError as error:
@@ -23,7 +23,7 @@ def parsed(data: bytes) -> Any:
 
 
 def parsed_object(value: bytes) -> dict[str, Any]:
-    """Return the fields of the JSON object in *value*. Raises ValueError."""
+    """Returns the fields of the JSON object in *value*. Raises ValueError."""
     fields = parsed(value)
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
@@ -31,12 +31,12 @@ def parsed_object(value: bytes) -> dict[str, Any]:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether *value* is an integer; in Python, unlike JSON, a boolean is one too."""
+    """Returns whether *value* is an integer; in Python, unlike JSON, a boolean is one too."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def integer_field(fields: dict[str, Any], name: str, most: int = INT64_MAX) -> int:
-    """Return the integer of field *name*, from -1 to *most*. Raises ValueError."""
+    """Returns the integer of field *name*, from -1 to *most*. Raises ValueError."""
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not UNKNOWN <= value <= most:
         raise ValueError(f"{name} is not a whole number")
@@ -44,7 +44,7 @@ def integer_field(fields: dict[str, Any], name: str, most: int = INT64_MAX) -> i
 
 
 def text_field(fields: dict[str, Any], name: str) -> str:
-    """Return the string of field *name*, "" where it is absent. Raises ValueError."""
+    """Returns the string of field *name*, "" where it is absent. Raises ValueError."""
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a string")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
@@ -56,7 +56,7 @@ _ESCAPES = re.compile(r"\\(?:u(?P<code>....)|.)|(?P<pair>[\ud800-\udfff\U0001000
 
 
 def dumped(value: Any) -> str:
-    """Return *value* as Jackson writes it: no spaces, raw UTF-8, fields in their given order."""
+    """Returns *value* as Jackson writes it: no spaces, raw UTF-8, fields in their given order."""
     return _ESCAPES.sub(_as_jackson, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

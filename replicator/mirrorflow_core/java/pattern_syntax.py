@@ -30,7 +30,7 @@ class SlowPatternError(Exception):
 
 
 def unquoted(pattern: str) -> str:
-    r"""Return *pattern* without `\Q` and `\E`."""
+    r"""Returns *pattern* without `\Q` and `\E`."""
     out: list[str] = []
     at, quoted, begins = 0, False, False
     while at < len(pattern):
@@ -165,7 +165,7 @@ CASED_RANGE_MAX = 5000  # characters of a range whose other cases are added; cov
 
 
 def escape_set(letter: str, flags: Collection[str]) -> str | None:
-    r"""Return the set of `\d`, `\D`, `\w` and the like; None for another letter."""
+    r"""Returns the set of `\d`, `\D`, `\w` and the like; None for another letter."""
     found = _ESCAPES.get(letter.lower())
     if found is None:
         return None
@@ -174,7 +174,7 @@ def escape_set(letter: str, flags: Collection[str]) -> str | None:
 
 
 def property_set(name: str, flags: Collection[str], *, negated: bool) -> str:
-    r"""Return the set of `\p{name}` or `\P{name}`. Raises PatternSyntaxError."""
+    r"""Returns the set of `\p{name}` or `\P{name}`. Raises PatternSyntaxError."""
     members = _property(name, flags)
     return f"[^{members}]" if negated else members
 
@@ -224,7 +224,7 @@ def _unknown(name: str) -> str:
 
 
 def character(point: int) -> str:
-    """Return a code point for use inside and outside of brackets, escaped unless it is plain ASCII."""
+    """Returns a code point for use inside and outside of brackets, escaped unless it is plain ASCII."""
     letter = chr(point)
     if letter == "_" or (letter.isascii() and letter.isalnum()):
         return letter
@@ -234,7 +234,7 @@ def character(point: int) -> str:
 
 
 def range_set(first: int, last: int, flags: Collection[str]) -> str:
-    """Return the set of *first* to *last*, with their other cases where *flags* require them."""
+    """Returns the set of *first* to *last*, with their other cases where *flags* require them."""
     members = character(first) if first == last else f"{character(first)}-{character(last)}"
     return f"[{members}{''.join(character(point) for point in _other_cases(first, last, flags))}]"
 
@@ -286,7 +286,7 @@ _END = {
 
 
 def translated(pattern: str) -> str:
-    """Return *pattern* for `regex.compile(..., regex.VERSION1)`. Raises PatternSyntaxError."""
+    """Returns *pattern* for `regex.compile(..., regex.VERSION1)`. Raises PatternSyntaxError."""
     return _Parser(unquoted(pattern)).whole()
 
 
@@ -310,7 +310,7 @@ class _Parser:
 
     @contextmanager
     def _nested(self) -> Iterator[None]:
-        """Enter a group or a class: flags that are set inside it end with it."""
+        """Enters a group or a class: flags that are set inside it end with it."""
         flags, self._depth = self._flags, self._depth + 1
         if self._depth > NESTING_MAX:
             raise PatternSyntaxError(f"more than {NESTING_MAX} groups are inside each other")
@@ -333,7 +333,7 @@ class _Parser:
         return "".join(out)
 
     def _item(self, letter: str) -> str | None:
-        """Translate what one quantifier applies to; None for flags alone."""
+        """Translates what one quantifier applies to; None for flags alone."""
         lines = ("m" in self._flags, "d" in self._flags)
         match letter:
             case "(":
@@ -441,7 +441,7 @@ class _Parser:
         return name
 
     def _read_flags(self) -> tuple[frozenset[str], bool]:
-        """Return the flags from here on, and whether they open a group: `(?i)` or `(?i:`."""
+        """Returns the flags from here on, and whether they open a group: `(?i)` or `(?i:`."""
         flags, adds = set(self._flags), True
         while (letter := self._take()) != ")":
             if letter == ":":
@@ -488,7 +488,7 @@ class _Parser:
         return range_set(first, last, self._flags)
 
     def _class_character(self) -> int | str:
-        """Return a code point, or a set."""
+        """Returns a code point, or a set."""
         self._peek()
         if not self._skip("\\"):
             return ord(self._take())
@@ -542,7 +542,7 @@ class _Parser:
         return self._back(self._names[name])
 
     def _reference(self, digits: str) -> str:
-        r"""Translate a back reference. `\12` is group 12 only if that many groups came before, else group 1 and a 2."""
+        r"""Translates a back reference. `\12` is group 12 only if that many groups came before, else group 1 and a 2."""
         while (more := self._text[self._at : self._at + 1]) in set("0123456789"):
             if int(digits + more) > self._groups:
                 break
@@ -558,7 +558,7 @@ class _Parser:
         return f"(?i:\\g<{number}>)" if "i" in self._flags else f"(?:\\g<{number}>)"
 
     def _peek(self) -> str:
-        """Return the next character, "" at the end; with the flag x, skip blanks and comments before it."""
+        """Returns the next character, "" at the end; with the flag x, skip blanks and comments before it."""
         while "x" in self._flags and self._at < len(self._text):
             letter = self._text[self._at]
             if letter == "#":
@@ -571,7 +571,7 @@ class _Parser:
         return self._text[self._at : self._at + 1]
 
     def _take(self) -> str:
-        """Return the next character, whatever it is, and advance. Raises PatternSyntaxError at the end."""
+        """Returns the next character, whatever it is, and advance. Raises PatternSyntaxError at the end."""
         if self._at >= len(self._text):
             raise PatternSyntaxError("it ends too early")
         self._at += 1
@@ -593,7 +593,7 @@ class _Parser:
         return int(digits)
 
     def _point(self, letter: str) -> int:
-        """Return the code point of an escape. Raises PatternSyntaxError."""
+        """Returns the code point of an escape. Raises PatternSyntaxError."""
         match letter:
             case "0":
                 return self._octal()

@@ -57,11 +57,11 @@ class JavaPattern:
         self._given_up: tuple[str, str] | None = None  # the name, and the reason
 
     def matches(self, name: str) -> bool:
-        """Return whether the whole of *name* matches. Raises SlowPatternError."""
+        """Returns whether the whole of *name* matches. Raises SlowPatternError."""
         return self._bounded(self._compiled.fullmatch, name) is not None
 
     def find(self, name: str) -> Found | None:
-        """Return the first match in *name*; None if there is none. Raises SlowPatternError."""
+        """Returns the first match in *name*; None if there is none. Raises SlowPatternError."""
         found = self._bounded(self._compiled.search, name)
         if found is None:
             return None
@@ -93,7 +93,7 @@ class JavaPattern:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether no name can match slowly: few repetitions, none inside another."""
+    """Returns whether no name can match slowly: few repetitions, none inside another."""
     return _PLAIN.fullmatch(text) is not None and all(
         alternative.count("*") + alternative.count("+") <= PLAIN_REPETITIONS_MAX
         for alternative in text.split("|")
@@ -127,11 +127,11 @@ class SettingPattern:
         self._blamed: SlowPatternError | None = None  # for the last name that took too long
 
     def matches(self, name: str) -> bool:
-        """Return whether all of *name* matches."""
+        """Returns whether all of *name* matches."""
         return bool(self._patterns) and self._tried(self.pattern.matches, name)
 
     def find(self, name: str) -> Found | None:
-        """Return the first match in *name*, or None."""
+        """Returns the first match in *name*, or None."""
         return self._tried(self.pattern.find, name)
 
     def _tried(self, match: Callable[[str], _Result], name: str) -> _Result:
@@ -155,7 +155,7 @@ class SettingPattern:
 
 
 def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern:
-    """Return one expression for the list in setting *key*. Raises InvalidSettingError with the invalid item."""
+    """Returns one expression for the list in setting *key*. Raises InvalidSettingError with the invalid item."""
     try:
         return SettingPattern(key, patterns)
     except PatternSyntaxError as error:
@@ -176,7 +176,7 @@ def _invalid(patterns: tuple[str, ...]) -> Iterator[tuple[str, PatternSyntaxErro
 
 
 def compile_pattern(key: str, pattern: str) -> SettingPattern:
-    """Return the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
+    """Returns the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
     try:
         return SettingPattern(key, (pattern,))
     except PatternSyntaxError as error:
@@ -190,7 +190,7 @@ _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 def literal_name(pattern: str) -> str | None:
-    """Return the name of a topic or group that *pattern* is, not an expression; None otherwise.
+    """Returns the name of a topic or group that *pattern* is, not an expression; None otherwise.
 
     An unescaped dot counts as a dot, as users write it in names.
     """
@@ -207,7 +207,7 @@ class Replacement:
         self._parts = tuple(_parts(text, pattern))
 
     def first(self, found: Found) -> str:
-        """Return the searched text with *found* replaced. A group that did not take part is empty."""
+        """Returns the searched text with *found* replaced. A group that did not take part is empty."""
         new = "".join(part if isinstance(part, str) else found.groups[part] or "" for part in self._parts)
         return found.text[: found.start] + new + found.text[found.end :]
 

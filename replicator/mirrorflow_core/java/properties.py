@@ -36,23 +36,23 @@ class Reference:
 
 
 def references(value: str) -> tuple[Reference, ...]:
-    """Return all references in *value*, in order."""
+    """Returns all references in *value*, in order."""
     return tuple(_reference(match) for match in _REFERENCE.finditer(value))
 
 
 def has_reference(value: str) -> bool:
-    """Return whether *value* holds a reference."""
+    """Returns whether *value* holds a reference."""
     return _REFERENCE.search(value) is not None
 
 
 def reference_at(value: str, at: int) -> Reference | None:
-    """Return the reference that begins at index *at* of *value*; None if none does."""
+    """Returns the reference that begins at index *at* of *value*; None if none does."""
     match = _REFERENCE.match(value, at)
     return None if match is None else _reference(match)
 
 
 def substitute(value: str, lookup: Callable[[Reference], str | None]) -> str:
-    """Return *value* with each reference replaced by the result of *lookup*; None leaves it as written."""
+    """Returns *value* with each reference replaced by the result of *lookup*; None leaves it as written."""
 
     def replacement(match: re.Match[str]) -> str:
         found = lookup(_reference(match))
@@ -80,7 +80,7 @@ _COMMENT_BEHIND = re.compile(r"(?:^|[ \t\f]+)(?:#|//).*\Z", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the pairs of *text*; the last one counts where a key is repeated.
+    r"""Returns the pairs of *text*; the last one counts where a key is repeated.
 
     Raises InvalidSettingError for a malformed \u escape, the only mistake that Java refuses.
     """
@@ -88,25 +88,25 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def property_pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each pair of *text*, including duplicate keys. Raises as `parse_properties`."""
+    """Yields each pair of *text*, including duplicate keys. Raises as `parse_properties`."""
     for line in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(line)
         yield _unescape(key, key), _unescape(value, key)
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Return the text that Java reads as *properties*: one line each, in their order, ASCII only."""
+    """Returns the text that Java reads as *properties*: one line each, in their order, ASCII only."""
     return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in properties.items())
 
 
 def trailing_comment(value: str) -> str | None:
-    """Return *value* without the `# ...` or `// ...` after it; None where there is none."""
+    """Returns *value* without the `# ...` or `// ...` after it; None where there is none."""
     found = _COMMENT_BEHIND.search(value)
     return None if found is None else value[: found.start()]
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield logical lines, without comments and blank lines.
+    """Yields logical lines, without comments and blank lines.
 
     A line that ends in an odd number of backslashes is joined with the next one.
     """
@@ -183,7 +183,7 @@ def _escape_key(key: str) -> str:
 
 
 def _escape_value(value: str) -> str:
-    """Return the escaped value; only a leading blank would be read as part of the separator."""
+    """Returns the escaped value; only a leading blank would be read as part of the separator."""
     if _PLAIN_VALUE.fullmatch(value):
         return value
     text = "".join(map(_escape_character, value))
@@ -207,7 +207,7 @@ _SECONDS = (86_400, 3_600, 60, 1)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of `PnDTnHnMn.nS`. Raises ValueError for anything else."""
+    """Returns the milliseconds of `PnDTnHnMn.nS`. Raises ValueError for anything else."""
     found = _DURATION.fullmatch(text.strip())
     if found is None or all(found.group(index) is None for index in range(2, 6)):
         raise ValueError(f"{text!r} is not a duration such as PT1H30M or P2D")
@@ -220,7 +220,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_instant_ms(text: str) -> int:
-    """Return the epoch milliseconds of an ISO-8601 instant (UTC where no zone is given) or of a plain number.
+    """Returns the epoch milliseconds of an ISO-8601 instant (UTC where no zone is given) or of a plain number.
 
     Raises ValueError for anything else.
     """
@@ -238,13 +238,13 @@ _SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**
 
 
 def read_size_bytes(text: str) -> int | None:
-    """Return the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
+    """Returns the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
     found = _SIZE.fullmatch(text)
     return None if found is None else int(found.group(1)) * _SIZE_UNITS[found.group(2)] or None
 
 
 def read_list(text: str) -> list[str]:
-    """Return the items of *text*, separated by commas, trimmed, without empty ones."""
+    """Returns the items of *text*, separated by commas, trimmed, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -255,7 +255,7 @@ class ReferenceResolver(Protocol):
     """Replaces references such as `${env:NAME}`."""
 
     def resolve_value(self, value: str) -> str:
-        """Return *value* with its references replaced."""
+        """Returns *value* with its references replaced."""
 
 
 class PropertyReader:
@@ -278,31 +278,31 @@ class PropertyReader:
         return key in self._given
 
     def text(self, key: str, default: str = "") -> str:
-        """Return the trimmed, resolved value."""
+        """Returns the trimmed, resolved value."""
         value = self._properties.get(key)
         if value is None:
             return default
         return (value if self._resolver is None else self._resolver.resolve_value(value)).strip()
 
     def required(self, key: str, *, action: str) -> str:
-        """Return the value as `text` does; an absent or empty one is an error that asks for *action*."""
+        """Returns the value as `text` does; an absent or empty one is an error that asks for *action*."""
         value = self.text(key)
         if not value:
             raise InvalidSettingError(key=key, problem="it is missing", action=action)
         return value
 
     def names(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return a list, split at commas. An empty value is an empty list, which matches nothing."""
+        """Returns a list, split at commas. An empty value is an empty list, which matches nothing."""
         if key not in self._properties:
             return default
         return tuple(read_list(self.text(key)))
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """Return the boolean of `true` or `false`, in any case."""
+        """Returns the boolean of `true` or `false`, in any case."""
         return self.choice(key, ("true", "false"), str(default).lower()) == "true"
 
     def choice(self, key: str, choices: tuple[str, ...], default: str = "") -> str:
-        """Return one of *choices*, as written there; the value may be in any case."""
+        """Returns one of *choices*, as written there; the value may be in any case."""
         if key not in self._properties:
             return default
         known = {choice.lower(): choice for choice in choices}
@@ -314,7 +314,7 @@ class PropertyReader:
         return known[written.lower()]
 
     def whole(self, key: str, default: int = 0, *, minimum: int, maximum: int = 2**63 - 1) -> int:
-        """Return a whole number within the given bounds."""
+        """Returns a whole number within the given bounds."""
         if key not in self._properties:
             return default
         written = self.text(key)
@@ -331,7 +331,7 @@ class PropertyReader:
         return value
 
     def size_bytes(self, key: str) -> int | None:
-        """Return a number of bytes, with k, M, G, Ki, Mi or Gi; None if absent or empty."""
+        """Returns a number of bytes, with k, M, G, Ki, Mi or Gi; None if absent or empty."""
         written = self.text(key)
         if not written:
             return None

@@ -36,7 +36,7 @@ _Images = tuple[int, ...]  # images of the 32 single bits under a linear map
 
 
 def carried(change: int, bytes_behind: int) -> int:
-    """Return what to XOR to a message's checksum after a part of it was changed.
+    """Returns what to XOR to a message's checksum after a part of it was changed.
 
     *change* is the XOR of that part's checksums before and after; *bytes_behind* unchanged bytes follow the
     part.
@@ -59,7 +59,7 @@ def carried(change: int, bytes_behind: int) -> int:
 
 @cache
 def _table(place: int, digit: int) -> Sequence[int]:
-    """Return the map "digit * 64^place zero bytes follow", for each value of each byte of a checksum."""
+    """Returns the map "digit * 64^place zero bytes follow", for each value of each byte of a checksum."""
     images = _images(place, digit)
     table = array("I", bytes(4 * 1024))
     for byte in range(4):
@@ -206,7 +206,7 @@ class BatchRefusal(Enum):
 
 
 def split(data: memoryview | bytearray) -> list[Batch]:
-    """Return the complete batches of a fetched `records` field; a truncated last batch is left out.
+    """Returns the complete batches of a fetched `records` field; a truncated last batch is left out.
 
     An empty result for data that is not empty means that the first batch is truncated: fetch at least
     `first_size_bytes`. Raises CorruptRecordsError if the first entry cannot be a batch. A later invalid entry
@@ -235,7 +235,7 @@ def split(data: memoryview | bytearray) -> list[Batch]:
 
 
 def first_size_bytes(data: memoryview | bytearray) -> int:
-    """Return the size of the first batch of *data*, complete or truncated; 0 if its length is truncated."""
+    """Returns the size of the first batch of *data*, complete or truncated; 0 if its length is truncated."""
     if len(data) < OVERHEAD_BYTES:
         return 0
     length: int = _SIZE.unpack_from(data, 8)[0]
@@ -243,7 +243,7 @@ def first_size_bytes(data: memoryview | bytearray) -> int:
 
 
 def checksum_holds(batch: Batch) -> bool:
-    """Return whether the bytes match the batch's checksum. Call before `rewrite`, which changes the bytes."""
+    """Returns whether the bytes match the batch's checksum. Call before `rewrite`, which changes the bytes."""
     if batch.magic == 2:
         return bool(crc32c(batch.data[CRC_FROM:]) == batch.crc)
     return zlib.crc32(batch.data[LEGACY_CRC_FROM:]) == batch.crc
@@ -252,7 +252,7 @@ def checksum_holds(batch: Batch) -> bool:
 def raw_refusal(
     batch: Batch, *, from_offset: int, max_bytes: int, codecs_allowed: AbstractSet[int] | None
 ) -> BatchRefusal | None:
-    """Return why *batch* must not be produced as it is; None if it may.
+    """Returns why *batch* must not be produced as it is; None if it may.
 
     *from_offset* is the first requested offset; *max_bytes* the target's max.message.bytes; *codecs_allowed*
     the codecs that the target stores without recompression (None: all, compression.type=producer).
@@ -278,7 +278,7 @@ def raw_refusal(
 def rewrite(
     batch: Batch, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> memoryview:
-    """Set the producer's fields of *batch* in place and return its bytes.
+    """Sets the producer's fields of *batch* in place and returns its bytes.
 
     Only for batches that `raw_refusal` accepts. Sets base offset 0, no leader epoch, the producer id, epoch
     and base sequence, and the transactional bit as requested. The records stay as they are, compressed or
@@ -311,7 +311,7 @@ def new_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Return the dense, sealed batch of the *count* records in *body*, which is compressed as *attributes* say."""
+    """Returns the dense, sealed batch of the *count* records in *body*, which is compressed as *attributes* say."""
     data = bytearray(HEADER_BYTES)
     _HEADER.pack_into(
         data,
@@ -335,7 +335,7 @@ def new_batch(
 
 
 def seal(data: bytearray) -> bytearray:
-    """Write the length and the checksum of a batch, in place."""
+    """Writes the length and the checksum of a batch, in place."""
     _HEAD.pack_into(data, 0, 0, len(data) - OVERHEAD_BYTES, -1, 2, crc32c(memoryview(data)[CRC_FROM:]))
     return data
 
@@ -349,7 +349,7 @@ def seal_as_logged(data: bytearray, *, base_offset: int, next_offset: int) -> by
 
 
 def set_transactional(data: bytearray, *, transactional: bool) -> None:
-    """Set or clear the transactional bit of a sealed batch, in place, and update its checksum."""
+    """Sets or clears the transactional bit of a sealed batch, in place, and updates its checksum."""
     attributes: int = _ATTRIBUTES.unpack_from(data, CRC_FROM)[0]
     changed = attributes | TRANSACTIONAL_BIT if transactional else attributes & ~TRANSACTIONAL_BIT
     if changed != attributes:
@@ -358,7 +358,7 @@ def set_transactional(data: bytearray, *, transactional: bool) -> None:
 
 
 def _legacy_entry(view: memoryview, at: int, *, is_first: bool) -> Batch | None:
-    """Return the magic 0 or 1 entry at *at*; None at the end, at a truncated entry or at an invalid one.
+    """Returns the magic 0 or 1 entry at *at*; None at the end, at a truncated entry or at an invalid one.
 
     Raises CorruptRecordsError if the first entry is invalid.
     """

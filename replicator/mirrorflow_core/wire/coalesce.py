@@ -62,7 +62,7 @@ class Coalesced:
 
 
 def is_mergeable(batch: Batch, *, across_gaps: bool = False) -> bool:
-    """Return whether the records can be moved unchanged: magic 2, CreateTime, not empty, no control batch.
+    """Returns whether the records can be moved unchanged: magic 2, CreateTime, not empty, no control batch.
 
     Batches with records removed by compaction are mergeable only with *across_gaps*.
     """
@@ -81,7 +81,7 @@ def worth_coalescing(
     small_bytes: int = SMALL_BYTES,
     small_records: int = SMALL_RECORDS,
 ) -> int:
-    """Return how many batches from the front to pass to `coalesce`: 0, or at least 2.
+    """Returns how many batches from the front to pass to `coalesce`: 0, or at least 2.
 
     A lone batch is never held back or changed. The counted batches are mergeable, share one codec, have
     consecutive offsets unless *across_gaps*, hold at most *small_bytes* and *small_records* each and at most
@@ -122,7 +122,7 @@ def coalesce(
     max_plain_bytes: int | None = None,
     across_gaps: bool = False,
 ) -> Coalesced:
-    """Merge as many batches from the front as fit into one batch of at most *max_bytes*.
+    """Merges as many batches from the front as fit into one batch of at most *max_bytes*.
 
     Merged batches are mergeable, share one codec and have consecutive offsets. With *across_gaps*, source
     offsets may be missing within and between them.
@@ -169,7 +169,7 @@ def coalesce(
 
 
 def _fitting(batches: Sequence[Batch], *, codec: int, max_bytes: int, across_gaps: bool) -> int:
-    """Return how many batches from the front may be merged, by their headers.
+    """Returns how many batches from the front may be merged, by their headers.
 
     Assumes the largest growth of the integers in front of each record.
     """
@@ -195,7 +195,7 @@ def _fitting(batches: Sequence[Batch], *, codec: int, max_bytes: int, across_gap
 def _moved(
     batches: Sequence[Batch], *, codec: int, room_bytes: int | None
 ) -> tuple[_Parts, Sequence[int], int]:
-    """Return the records with rewritten deltas, their source offsets, and the number of batches taken.
+    """Returns the records with rewritten deltas, their source offsets, and the number of batches taken.
 
     With *room_bytes*, several batches are taken only as far as they fit at the largest integer growth.
     """
@@ -250,7 +250,7 @@ def _moved(
 
 
 def _move(body: bytes, parts: _Parts, *, count: int, shift: int, index: int) -> list[int]:
-    """Append the records of *body* to *parts*, *shift* ms later and numbered from *index*.
+    """Appends the records of *body* to *parts*, *shift* ms later and numbered from *index*.
 
     Returns the offset delta that each record had. Raises CorruptRecordsError.
     """

@@ -41,7 +41,7 @@ _ZSTD_GUESS_BYTES_MIN = 2 << 10  # clearing a larger buffer costs more than deco
 
 
 def compress(codec: int, data: bytes | bytearray) -> bytes | bytearray:
-    """Return *data* compressed in the framing of *codec* that Java reads. Raises ValueError for an unknown codec."""
+    """Returns *data* compressed in the framing of *codec* that Java reads. Raises ValueError for an unknown codec."""
     if codec == NONE:
         return data
     if codec == GZIP:
@@ -57,7 +57,7 @@ def compress(codec: int, data: bytes | bytearray) -> bytes | bytearray:
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
-    """Return *data* decompressed.
+    """Returns *data* decompressed.
 
     Raises CorruptRecordsError if it is corrupt, its codec is unknown, or it expands to more than
     DECOMPRESSED_BYTES_MAX.
@@ -141,7 +141,7 @@ def _lz4_frame(data: bytes | bytearray) -> bytes:
 
 
 def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
-    """Decompress LZ4 frame format 1.6.
+    """Decompresses LZ4 frame format 1.6.
 
     The descriptor's checksum is not verified: brokers before 0.10 computed it wrongly (KAFKA-3160).
     """
@@ -171,7 +171,7 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def _from_zstd(data: bytes | bytearray | memoryview) -> bytes:
-    """Decompress zstd into a buffer of guessed size, four times as large on each retry. Java writes no content size."""
+    """Decompresses zstd into a buffer of guessed size, four times as large on each retry. Java writes no content size."""
     room_bytes = max(_ZSTD_GUESS_BYTES_MIN, _ZSTD_RATIO_GUESS * len(data))
     while True:
         room = bytearray(min(room_bytes, DECOMPRESSED_BYTES_MAX))

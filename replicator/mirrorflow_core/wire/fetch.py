@@ -38,14 +38,14 @@ class AbortedFilter:
         self.feed(aborted)
 
     def feed(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Start the next fetch response; *aborted* is its list of (producer id, first offset)."""
+        """Starts the next fetch response; *aborted* is its list of (producer id, first offset)."""
         self._ahead = sorted(
             ((first_offset, producer_id) for producer_id, first_offset in aborted), reverse=True
         )
         self._aborted = set()
 
     def delivers(self, batch: Batch) -> bool:
-        """Return whether the records of *batch* are delivered. Raises CorruptRecordsError if a marker cannot be read."""
+        """Returns whether the records of *batch* are delivered. Raises CorruptRecordsError if a marker cannot be read."""
         attributes = batch.attributes
         producer_id = batch.producer_id
         if producer_id < 0:
@@ -63,7 +63,7 @@ class AbortedFilter:
 
 
 def is_abort_marker(batch: Batch) -> bool:
-    """Return whether a control batch aborts its transaction; False where compaction removed its marker.
+    """Returns whether a control batch aborts its transaction; False where compaction removed its marker.
 
     Raises CorruptRecordsError if its control record has no type.
     """
@@ -163,7 +163,7 @@ def fetch_request(
     max_bytes: int,
     rack: str = "",
 ) -> bytes:
-    """Return the body of a fetch request."""
+    """Returns the body of a fetch request."""
     flexible = version >= 12
     session = (request.session_id, request.session_epoch)
     out = [_HEAD.pack(-1, max_wait_ms, _MIN_BYTES, max_bytes, read_committed, *session)]
@@ -201,7 +201,7 @@ def _topics(out: list[bytes], version: int, grouped: dict[bytes, list[bytes]]) -
 
 
 def read_fetched(version: int, body: memoryview) -> Fetched:
-    """Parse a response body; the result holds views of *body*.
+    """Parses a response body; the result holds views of *body*.
 
     Raises struct.error or IndexError where the body is too short.
     """
@@ -266,13 +266,13 @@ class FetchSession:
         return key in self._wanted
 
     def put(self, key: FetchKey, at: FetchFrom) -> None:
-        """Fetch *key* from *at*, starting with the next request."""
+        """Fetches *key* from *at*, starting with the next request."""
         self._wanted[key] = at
         self._changed.add(key)
         self._forgotten.discard(key)
 
     def remove(self, key: FetchKey) -> None:
-        """Stop fetching *key*."""
+        """Stops fetching *key*."""
         if self._wanted.pop(key, None) is None:
             return
         self._changed.discard(key)
@@ -280,7 +280,7 @@ class FetchSession:
             self._forgotten.add(key)
 
     def next_request(self) -> SessionRequest:
-        """Return the next request and record its content as sent; after an error, call `failed`."""
+        """Returns the next request and records its content as sent; after an error, call `failed`."""
         if self._epoch == FULL:
             partitions = tuple(self._wanted.items())
             forgotten: tuple[FetchKey, ...] = ()
@@ -295,7 +295,7 @@ class FetchSession:
         return SessionRequest(self._session_id, self._epoch, partitions, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Record a successful response. *session_id* 0 means that the broker keeps no session (its cache is full)."""
+        """Records a successful response. *session_id* 0 means that the broker keeps no session (its cache is full)."""
         self._session_id = session_id
         if session_id == 0:
             self._epoch = FULL
@@ -303,7 +303,7 @@ class FetchSession:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def failed(self) -> None:
-        """Record a refused or lost request: the next one is a full request."""
+        """Records a refused or lost request: the next one is a full request."""
         self._session_id = 0
         self._epoch = FULL
         self._known.clear()

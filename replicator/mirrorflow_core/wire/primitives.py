@@ -18,7 +18,7 @@ _HALF = 1 << 63
 
 
 def wrapped(number: int) -> int:
-    """Return *number* as a signed 64-bit integer, wrapped on overflow as in Java."""
+    """Returns *number* as a signed 64-bit integer, wrapped on overflow as in Java."""
     if -_HALF <= number < _HALF:
         return number
     return (number + _HALF) % _WRAP - _HALF
@@ -40,14 +40,14 @@ SMALL_VARINTS: tuple[bytes, ...] = tuple(
 
 
 def encode_varint(number: int) -> bytes:
-    """Return the encoding of a signed integer of at most 64 bits."""
+    """Returns the encoding of a signed integer of at most 64 bits."""
     if 0 <= number < SMALL_VARINTS_MAX:
         return SMALL_VARINTS[number]
     return _encoded(wrapped(number))
 
 
 def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at *at* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
+    """Returns the integer at *at* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
     try:
         first = data[at]
         if first < 128:
@@ -72,7 +72,7 @@ _INT64 = struct.Struct(">q")
 
 
 def uvarint(value: int) -> bytes:
-    """Return *value* as an unsigned varint, the length encoding of the flexible form."""
+    """Returns *value* as an unsigned varint, the length encoding of the flexible form."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -127,7 +127,7 @@ class Cursor:
         return value
 
     def count(self) -> int:
-        """Read the length of an array; not positive for a null array."""
+        """Reads the length of an array; not positive for a null array."""
         return self.uvarint() - 1 if self.flexible else self.int32()
 
     def raw(self, size: int) -> memoryview:
@@ -140,16 +140,16 @@ class Cursor:
         return self.data[begin:end]
 
     def records(self) -> memoryview:
-        """Read nullable bytes without copying them; null becomes empty."""
+        """Reads nullable bytes without copying them; null becomes empty."""
         return self.raw(max(self.count(), 0))
 
     def string(self) -> str:
-        """Read a nullable string; null becomes empty."""
+        """Reads a nullable string; null becomes empty."""
         size = self.uvarint() - 1 if self.flexible else self.int16()
         return str(self.raw(max(size, 0)), "utf-8", "replace")
 
     def tags(self) -> dict[int, memoryview]:
-        """Read the tagged fields by tag number; empty in the non-flexible form."""
+        """Reads the tagged fields by tag number; empty in the non-flexible form."""
         if not self.flexible:
             return {}
         count = self.uvarint()

@@ -58,12 +58,12 @@ class BatchLimit:
         return bool(self.compression_type)
 
     def after_refusal(self) -> "BatchLimit":
-        """Return the next guess after the target refused a batch within this limit. It is half of this limit, uncompressed."""
+        """Returns the next guess after the target refused a batch within this limit. It is half of this limit, uncompressed."""
         now = self.max_plain_bytes if not self.is_known else self.max_batch_bytes
         return BatchLimit(max_plain_bytes=max(1, min(now // 2, DEFAULT_BYTES)), kept_codecs=frozenset())
 
     def remedy(self, topic: str) -> str:
-        """Return what to change on the target for one record that alone exceeds this limit."""
+        """Returns what to change on the target for one record that alone exceeds this limit."""
         raised = f"raise {self.setting} of {topic}"
         by_broker = f"{raised} (or {_BROKER_SETTINGS[self.setting]} of its brokers)"
         if not self.is_known:
@@ -83,7 +83,7 @@ UNLIMITED: Final = BatchLimit()  # used until the target refuses a batch for its
 
 
 def limit_of(settings: Mapping[str, str]) -> BatchLimit | None:
-    """Return the limit that a topic's *settings* imply. None if they lack the size or a known compression.type."""
+    """Returns the limit that a topic's *settings* imply. None if they lack the size or a known compression.type."""
     sizes = [(int(settings[name]), name) for name in (MAX_MESSAGE_BYTES, SEGMENT_BYTES) if settings.get(name)]
     kept = _KEPT.get(settings.get(COMPRESSION_TYPE, ""))
     if not sizes or kept is None:
@@ -100,7 +100,7 @@ def limit_of(settings: Mapping[str, str]) -> BatchLimit | None:
 
 
 def plain_bytes(batch: Batch) -> int:
-    """Return the uncompressed size of *batch*, including its header. Raises CorruptRecordsError."""
+    """Returns the uncompressed size of *batch*, including its header. Raises CorruptRecordsError."""
     if batch.codec == NONE:
         return batch.size_bytes
     return HEADER_BYTES + len(decompress(batch.codec, batch.data[HEADER_BYTES:]))
@@ -142,7 +142,7 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> list[Buffer]:
-    """Return the consecutive parts of a request body.
+    """Returns the consecutive parts of a request body.
 
     *batches* maps a topic to its (partition, batch) pairs and is not empty.
     """
@@ -166,7 +166,7 @@ def produce_request(
 
 
 def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], int]:
-    """Return the responses by topic and partition, and the broker's throttle time in milliseconds."""
+    """Returns the responses by topic and partition, and the broker's throttle time in milliseconds."""
     answers: dict[tuple[str, int], Produced] = {}
     topics, at = _COUNT.unpack_from(body)[0], 4
     for _ in range(topics):

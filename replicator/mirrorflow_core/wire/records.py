@@ -35,7 +35,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash as an unsigned 32-bit integer (the same bits as Java's signed one)."""
+    """Returns the hash as an unsigned 32-bit integer (the same bits as Java's signed one)."""
     length = len(data)
     whole = length & ~3
     h = _SEED ^ length
@@ -50,7 +50,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes, count: int) -> int:
-    """Return the partition that Java's default partitioner chooses for *key* among *count* partitions.
+    """Returns the partition that Java's default partitioner chooses for *key* among *count* partitions.
 
     Compacted topics that Java reads require the same one: compaction keeps one record per key and partition. Source:
     Utils.murmur2, BuiltInPartitioner.
@@ -67,7 +67,7 @@ _FIELDS_AT = LEGACY_CRC_FROM + 2  # after magic and attributes
 
 
 def legacy_messages(entry: bytes) -> list[Message]:
-    """Return the messages of one entry, a wrapper or a single message. Raises CorruptRecordsError."""
+    """Returns the messages of one entry, a wrapper or a single message. Raises CorruptRecordsError."""
     try:
         return _entry_messages(entry)
     except (struct.error, IndexError) as error:
@@ -102,7 +102,7 @@ def _entry_messages(entry: bytes) -> list[Message]:
 
 
 def _message_set(data: bytes, *, stamped: int | None) -> list[Message]:
-    """Return the messages of a decompressed set; *stamped*, the broker's append time, replaces their own."""
+    """Returns the messages of a decompressed set; *stamped*, the broker's append time, replaces their own."""
     found: list[Message] = []
     at = 0
     while at + OVERHEAD_BYTES <= len(data):
@@ -166,7 +166,7 @@ class RecordOverLimitError(ValueError):
 
 
 def decode(batch: Batch) -> list[Record]:
-    """Return the records of *batch*, for any magic and codec. Raises CorruptRecordsError.
+    """Returns the records of *batch*, for any magic and codec. Raises CorruptRecordsError.
 
     Timestamps are those that consumers see: the batch's for every record with LogAppendTime, otherwise base
     plus delta, also where the base is a delete horizon (DefaultRecordBatch, MemoryRecordsBuilder).
@@ -213,7 +213,7 @@ def encode(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytearray:
-    """Return one batch to produce: base offset 0, consecutive offset deltas, CreateTime, checksum.
+    """Returns one batch to produce: base offset 0, consecutive offset deltas, CreateTime, checksum.
 
     The records' own offsets are ignored. Raises ValueError where *records* is empty. The caller takes
     *base_sequence* modulo 2^31.
@@ -225,7 +225,7 @@ def encode(
 
 
 def _body(records: Sequence[Record]) -> bytes:
-    """Return the encoded records of a batch, uncompressed."""
+    """Returns the encoded records of a batch, uncompressed."""
     base_timestamp = records[0].timestamp
     return b"".join([_encoded(i, base_timestamp, record) for i, record in enumerate(records)])
 
@@ -238,7 +238,7 @@ def _batch(
     *,
     transactional: bool = False,
 ) -> bytearray:
-    """Return the batch of *records*, whose uncompressed bytes are *plain*; *producer*: id, epoch, base sequence."""
+    """Returns the batch of *records*, whose uncompressed bytes are *plain*; *producer*: id, epoch, base sequence."""
     producer_id, producer_epoch, base_sequence = producer
     return new_batch(
         compress(codec, plain),
@@ -253,7 +253,7 @@ def _batch(
 
 
 def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int) -> bytearray:
-    """Return one batch as a log stores it, with the records' own offsets and gaps, up to *next_offset*.
+    """Returns one batch as a log stores it, with the records' own offsets and gaps, up to *next_offset*.
 
     It has no producer and no leader epoch. *records* is not empty; their offsets increase and are below
     *next_offset*.
@@ -274,7 +274,7 @@ def encode_split(
     transactional: bool = False,
     max_plain_bytes: int | None = None,
 ) -> list[tuple[bytearray, int]]:
-    """Return batches of at most *max_bytes* each with their record counts; sequence numbers are consecutive.
+    """Returns batches of at most *max_bytes* each with their record counts; sequence numbers are consecutive.
 
     A batch of several records has at most *max_plain_bytes* uncompressed, including its header; a single
     record may have more. A part that is too large is halved, as Java's producer does. Raises

@@ -191,13 +191,13 @@ Steps = Generator[tuple[Request, ...], tuple[Any, ...], T]
 
 
 def send(request: Request) -> Steps[Any]:
-    """Send one request and return its answer."""
+    """Sends one request and returns its answer."""
     (answer,) = yield (request,)
     return answer
 
 
 def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
-    """Run several generators; the requests that they yield in one round are sent together."""
+    """Runs several generators; the requests that they yield in one round are sent together."""
     results: dict[K, T] = {}
     answers: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
     while answers:

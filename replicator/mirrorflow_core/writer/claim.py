@@ -20,7 +20,7 @@ ABANDONED_MS = 15_000  # a claim that was not renewed for so long no longer prot
 
 
 def claims_topic(source_alias: str) -> str:
-    """Return the name of the claims topic; always with ".", like the worker's internal topics of MM2."""
+    """Returns the name of the claims topic; always with ".", like the worker's internal topics of MM2."""
     return f"mm2-claims.{source_alias}.internal"
 
 
@@ -51,19 +51,19 @@ class Claim:
         return tuple(name for task in tasks for name in (*task, task.spare))
 
     def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":
-        """Return the claim as the owner writes it at *now_ms*."""
+        """Returns the claim as the owner writes it at *now_ms*."""
         return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left)
 
 
 def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
-    """Return key and value of the claim's record, as compact JSON."""
+    """Returns key and value of the claim's record, as compact JSON."""
     body = asdict(claim)
     key = {"flow": body.pop("flow")}
     return tuple(json.dumps(part, separators=(",", ":")).encode() for part in (key, body))  # type: ignore[return-value]
 
 
 def decode_claim(key: bytes, value: bytes) -> Claim:
-    """Return the claim in a record. Raises ValueError if it is not one."""
+    """Returns the claim in a record. Raises ValueError if it is not one."""
     found = parsed_object(key) | parsed_object(value)
     left = found.get("left", False)
     if not isinstance(left, bool):
@@ -79,7 +79,7 @@ def decode_claim(key: bytes, value: bytes) -> Claim:
 def ids_to_take(
     claims: DecidedRecords[Claim], own: Claim, positions: Iterable[WriterPosition]
 ) -> tuple[str, ...]:
-    """Return every transactional id that a newcomer must initialize before it claims the flow.
+    """Returns every transactional id that a newcomer must initialize before it claims the flow.
 
     Those are its own, those of the last committed claim and of all claims behind it, and those that a position
     without `left` names: the smaller claim of an owner that has died since would hide them.
@@ -103,9 +103,9 @@ class ClaimWatch:
     since_ms: int  # on the newcomer's own monotonic clock
 
     def observe(self, claim: Claim | None, now_ms: int) -> "ClaimWatch":
-        """Return the watch after another look at the claims topic."""
+        """Returns the watch after another look at the claims topic."""
         return self if claim == self.claim else ClaimWatch(claim, now_ms)
 
     def may_take(self, now_ms: int) -> bool:
-        """Return whether the flow may be taken: it has no owner, or the owner has left or no longer renews its claim."""
+        """Returns whether the flow may be taken: it has no owner, or the owner has left or no longer renews its claim."""
         return self.claim is None or self.claim.left or now_ms - self.since_ms >= ABANDONED_MS

@@ -38,7 +38,7 @@ class EndLookup:
         return (self.last_sequence - self.position.sequence) % SEQUENCES
 
     def read(self, newest_first: Iterable[LogBatch]) -> "EndLookup":
-        """Return the lookup after the next batches, in descending order of their offsets."""
+        """Returns the lookup after the next batches, in descending order of their offsets."""
         found = self
         position = self.position
         for batch in newest_first:
@@ -58,7 +58,7 @@ class EndLookup:
 
 
 def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
-    """Read backwards until the last batch is found or the position is reached; return the log's end of then, too."""
+    """Reads backwards until the last batch is found or the position is reached; returns the log's end of then, too."""
     log_end: LogEnd = yield from send(ReadEnd(lookup.position.topic_partition))
     upper, stride, found = log_end.end, _FIRST_STRIDE, lookup
     floor = max(lookup.position.target_end, log_end.start)
@@ -73,7 +73,7 @@ def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
 
 
 def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[int, int]]:
-    """Return where transactions without a marker begin, by producer id.
+    """Returns where transactions without a marker begin, by producer id.
 
     Once an id was initialized, its transactions are decided. A marker that is missing then will never come: the
     partition had no leader when it was due (KAFKA-20734), or an unclean election has lost it.
@@ -93,7 +93,7 @@ def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[
 def aborted_from(
     partition: TopicPartition, target_end: int, writer: Producer, log_end: LogEnd
 ) -> Steps[int | None]:
-    """Return where the transaction begins that a committed position at *target_end* is in, if it was aborted here.
+    """Returns where the transaction begins that a committed position at *target_end* is in, if it was aborted here.
 
     Only a partition that had no leader can be without its marker (KAFKA-20734). If the transaction that was to write the
     marker is interrupted, the coordinator aborts that one, and its marker ends both.

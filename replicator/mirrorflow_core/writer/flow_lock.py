@@ -39,7 +39,7 @@ class Fenced:
 
 
 def holds_lock(lock: Producer) -> Steps[bool]:
-    """Return whether no other process has taken the lock since; no answer counts as no.
+    """Returns whether no other process has taken the lock since; no answer counts as no.
 
     What is read from the claims and offsets topics afterwards is not older than this check. The processes of a group
     check one lock: a transaction that another of them has ended meanwhile is repeated.
@@ -57,7 +57,7 @@ def holds_lock(lock: Producer) -> Steps[bool]:
 def take_ids(
     lock: Producer, names: Iterable[str], spares: Mapping[str, str] = MappingProxyType({})
 ) -> Steps[dict[str, Producer] | Refused]:
-    """Initialize ids as the flow's owner, with *spares* as in `initialize`.
+    """Initializes ids as the flow's owner, with *spares* as in `initialize`.
 
     The lock is checked afterwards: a process that slept before this would otherwise raise the ids of the flow's new
     owner and continue under them.
@@ -71,7 +71,7 @@ def take_ids(
 def initialize(
     names: Iterable[str], spares: Mapping[str, str] = MappingProxyType({})
 ) -> Steps[dict[str, Producer] | Refused]:
-    """Initialize all ids; waits while the markers of their last transactions are not written.
+    """Initializes all ids; waits while the markers of their last transactions are not written.
 
     Nothing of the flow may continue before: the owner of an id that is not initialized is not fenced, and can still
     write to any partition. Only an owner that has decided its own last transaction need not wait: an id in *spares*
@@ -104,5 +104,5 @@ def initialize(
 
 
 def read_claims(barrier: Producer | None = None) -> Steps[DecidedRecords[Claim]]:
-    """Read all claims."""
+    """Reads all claims."""
     return decided_records((yield from send(ReadClaims(barrier))), Claim)

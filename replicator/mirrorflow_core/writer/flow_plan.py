@@ -107,7 +107,7 @@ class TaskStart:
 
 
 def point_behind(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
-    """Return the point behind the last acknowledged record of *stream*, which began at *start*.
+    """Returns the point behind the last acknowledged record of *stream*, which began at *start*.
 
     Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.
     """
@@ -136,7 +136,7 @@ def position_at(
     topic_ids: TopicIds = TopicIds(),  # noqa: B008 it is immutable
     left: bool = False,
 ) -> WriterPosition:
-    """Return the position of a task's partition at *point*; *java_offset* is its last offset by default."""
+    """Returns the position of a task's partition at *point*; *java_offset* is its last offset by default."""
     return WriterPosition(
         topic=partition.topic,
         partition=partition.partition,

@@ -46,17 +46,17 @@ class ChangeForm(NamedTuple):
 
 
 def plain_age_limit_ms(producer_expiration_ms: int) -> int:
-    """Return the age of records from which nothing is plain; 0 if nothing is plain at all."""
+    """Returns the age of records from which nothing is plain; 0 if nothing is plain at all."""
     return producer_expiration_ms // 2 if producer_expiration_ms >= SHORTEST_EXPIRATION_MS else 0
 
 
 def commit_interval_ms(last_commit_ms: int) -> int:
-    """Return how long a transaction stays open if the last commit took *last_commit_ms*."""
+    """Returns how long a transaction stays open if the last commit took *last_commit_ms*."""
     return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(last_commit_ms)), _COMMIT_INTERVAL_MAX_MS)
 
 
 def commit_pause_ms(last_commit_ms: int) -> int:
-    """Return the time between two commits at least: they take at most a tenth of the time."""
+    """Returns the time between two commits at least: they take at most a tenth of the time."""
     return last_commit_ms * _COMMIT_SHARE
 
 
@@ -73,7 +73,7 @@ class PartitionForm:
     def decide(
         self, batch: SourceBatch, *, now_ms: int, wall_ms: int, age_limit_ms: int
     ) -> Write | ChangeForm:
-        """Return what to do before the next *batch* can be taken."""
+        """Returns what to do before the next *batch* can be taken."""
         is_old = not age_limit_ms or wall_ms - batch.max_timestamp >= age_limit_ms
         form = Form.TRANSACTION if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms) else Form.PLAIN
         if form is not self.form:
@@ -83,7 +83,7 @@ class PartitionForm:
         return Write()
 
     def taken(self, batch: SourceBatch, now_ms: int) -> "PartitionForm":
-        """Return the state after *batch* was taken."""
+        """Returns the state after *batch* was taken."""
         calm = self.last_gap_ms is None or now_ms - self.last_gap_ms >= CALM_MS
         after = replace(
             self,
@@ -94,7 +94,7 @@ class PartitionForm:
         return after.with_gap(now_ms) if batch.has_gaps or self._skips(batch) else after
 
     def changed(self, change: ChangeForm, now_ms: int) -> "PartitionForm":
-        """Return the state after the position of *change* is committed."""
+        """Returns the state after the position of *change* is committed."""
         is_gap = change.form is Form.TRANSACTION or change.next_source_offset != self.next_source_offset
         after = self.with_gap(now_ms) if is_gap else self
         return replace(
@@ -105,7 +105,7 @@ class PartitionForm:
         )
 
     def with_gap(self, now_ms: int) -> "PartitionForm":
-        """Return the state after a gap of the source at *now_ms*."""
+        """Returns the state after a gap of the source at *now_ms*."""
         is_frequent = self.last_gap_ms is not None and now_ms - self.last_gap_ms < FREQUENT_GAPS_MS
         return replace(
             self, last_gap_ms=now_ms, stays_in_transactions=self.stays_in_transactions or is_frequent

@@ -18,12 +18,12 @@ LAST_EPOCH: Final = 2**15 - 1
 
 
 def identity_topic(source_alias: str) -> str:
-    """Return the name of the identity topic; always with ".", like the worker's internal topics of MM2."""
+    """Returns the name of the identity topic; always with ".", like the worker's internal topics of MM2."""
     return f"mm2-identity.{source_alias}.internal"
 
 
 def transactional_id(source_alias: str) -> str:
-    """Return the flow's transactional id; with ACLs it needs Write and Describe."""
+    """Returns the flow's transactional id; with ACLs it needs Write and Describe."""
     return f"mirrorflow.{source_alias}"
 
 
@@ -59,7 +59,7 @@ class Anchor:
     why: str
 
     def as_pair(self) -> OffsetPair:
-        """Return the pair just before the anchor's first record."""
+        """Returns the pair just before the anchor's first record."""
         return OffsetPair(
             source_offset=self.source_offset - 1,
             ordinal=self.ordinal - 1,
@@ -84,7 +84,7 @@ _NAMES: dict[type, tuple[str, list[str]]] = {
 
 
 def encode(proposal: Proposal) -> tuple[bytes, bytes]:
-    """Return key and value of the proposal's record, as compact JSON."""
+    """Returns key and value of the proposal's record, as compact JSON."""
     body = asdict(proposal)
     kind, names = _NAMES[type(proposal)]
     key = {"type": kind} | {name: body.pop(name) for name in names}
@@ -92,7 +92,7 @@ def encode(proposal: Proposal) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes) -> Proposal | None:
-    """Return the proposal in a record; None if it cannot be read, as when a later version wrote it."""
+    """Returns the proposal in a record; None if it cannot be read, as when a later version wrote it."""
     try:
         head: dict[str, Any] = json.loads(key)
         kind: _Kind = _KINDS[head.pop("type")]
@@ -115,7 +115,7 @@ class Decisions:
         self.holds = Holds()
 
     def read(self, proposal: Proposal) -> None:
-        """Apply the next record of the topic."""
+        """Applies the next record of the topic."""
         if isinstance(proposal, Hold | RetentionLease):
             self.holds.take(proposal)
             return
@@ -137,19 +137,19 @@ class Decisions:
         return max((*self._identities, *anchors), default=0)
 
     def generation(self, number: int) -> Identity | None:
-        """Return the identity of generation *number*, or None."""
+        """Returns the identity of generation *number*, or None."""
         return self._identities.get(number)
 
     def anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
-        """Return the anchor of the newest step of *partition* in *generation*, or None."""
+        """Returns the anchor of the newest step of *partition* in *generation*, or None."""
         steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]
         return max(steps, key=lambda anchor: anchor.step, default=None)
 
     def newest_anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
-        """Return the anchor from the newest generation up to *generation* that has one, or None."""
+        """Returns the anchor from the newest generation up to *generation* that has one, or None."""
         found = (self.anchor(partition, number) for number in range(generation, 0, -1))
         return next((anchor for anchor in found if anchor is not None), None)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return every partition that has an anchor."""
+        """Returns every partition that has an anchor."""
         return tuple(self._anchors)

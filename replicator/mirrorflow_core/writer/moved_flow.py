@@ -30,7 +30,7 @@ class NumberedRecord:
 def last_known(
     positions: Mapping[TopicPartition, Position], foreign: Container[TopicPartition], decisions: Decisions
 ) -> dict[TopicPartition, NumberedRecord]:
-    """Return the last known record of each partition whose newest position an earlier release has stored, or none.
+    """Returns the last known record of each partition whose newest position an earlier release has stored, or none.
 
     *foreign* are partitions with a position of an owner or of Java, or whose position was altered: these are obeyed.
     """
@@ -65,7 +65,7 @@ def last_known(
 
 
 def records_behind(known: NumberedRecord, batches: Iterable[LogBatch], producer: tuple[int, int]) -> int:
-    """Return how many records *producer* has written in *batches*, behind the known one, without aborted ones."""
+    """Returns how many records *producer* has written in *batches*, behind the known one, without aborted ones."""
     last = committed = known.ordinal % SEQUENCES
     for batch in batches:
         if batch.marker is not None:

@@ -51,7 +51,7 @@ class FlowExists:
 
 
 def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
-    """Wait until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready."""
+    """Waits until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready."""
     watch = ClaimWatch(None, 0)
     while True:
         now_ms: int = yield from send(Pause(POLL_MS))
@@ -72,7 +72,7 @@ def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
 
 
 def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
-    """Take the flow from all earlier owners, dead, frozen or alive, and return where each partition starts."""
+    """Takes the flow from all earlier owners, dead, frozen or alive, and returns where each partition starts."""
     lock = yield from _take_lock(plan)
     if not (yield from holds_lock(lock)):
         return Fenced()
@@ -101,7 +101,7 @@ def recover_task(
     partitions: Iterable[TopicPartition],
     acknowledged: Iterable[WriterPosition] = (),
 ) -> Steps[TaskStart | Fenced]:
-    """Take a task's partitions over from ourselves, after a refusal or an unknown outcome.
+    """Takes a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
     *acknowledged* is what the start before had no time to store.
     """
@@ -120,17 +120,17 @@ def recover_task(
 
 
 def renew_claim(ownership: Ownership, *, left: bool = False) -> Steps[bool]:
-    """Store the claim again; with *left*, the flow may be taken at once. False: fenced."""
+    """Stores the claim again; with *left*, the flow may be taken at once. False: fenced."""
     return (yield from _commit_claim(ownership.plan, ownership.lock, left=left))
 
 
 def touch_interval_ms(id_expiration_ms: int) -> int:
-    """Return how often each id must be used so that the coordinator does not forget it."""
+    """Returns how often each id must be used so that the coordinator does not forget it."""
     return min(max(id_expiration_ms // _TOUCH_SHARE, _TOUCH_AT_MOST_MS), id_expiration_ms // 2)
 
 
 def touch(producers: Iterable[Producer]) -> Steps[bool]:
-    """Use ids in empty committed transactions over the claims topic; False if one of them is fenced."""
+    """Uses ids in empty committed transactions over the claims topic; False if one of them is fenced."""
     answers = yield tuple(Transaction(producer) for producer in producers)
     return not any(isinstance(answer, Refused) for answer in answers)
 

@@ -59,7 +59,7 @@ def start_of_partition(
     position: WriterPosition | None,
     remembered: int = UNKNOWN,
 ) -> Steps[PartitionStart]:
-    """Find where the last writer ended, and whether either log has changed since.
+    """Finds where the last writer ended, and whether either log has changed since.
 
     *remembered* is its last sequence number, where the log does not show it any more.
     """
@@ -116,7 +116,7 @@ def start_of_partition(
 def _problem_of_target(
     position: WriterPosition, found: EndLookup, log_end: LogEnd, kept: int | None
 ) -> PartitionProblem | None:
-    """Return why the target's log does not show where the writer of *position* ended."""
+    """Returns why the target's log does not show where the writer of *position* ended."""
     if kept is not None:
         return PartitionProblem.TARGET_LOST_RECORDS
     # The first offset behind the position may be the marker of the transaction that the position is in.
@@ -125,14 +125,14 @@ def _problem_of_target(
 
 
 def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
-    """Return how many offsets behind *position* are deleted that may have been plain batches of its writer."""
+    """Returns how many offsets behind *position* are deleted that may have been plain batches of its writer."""
     if position.open_writer is None or position.form is not Form.PLAIN or position.target_end == UNKNOWN:
         return 0
     return max(0, log_end.start - position.target_end)
 
 
 def _point_behind(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
-    """Return the point behind what was copied since *position*."""
+    """Returns the point behind what was copied since *position*."""
     point = _point(position.next_source_offset + found.copied, position.source_epoch, log_end)
     run = EpochRun(position.source_epoch, position.epoch_first_offset, position.previous_epoch)
     point = replace(point, epoch_run=run, was_cut_off=position.open_writer is not None)
@@ -149,7 +149,7 @@ def _point_behind(position: WriterPosition, found: EndLookup, log_end: LogEnd) -
 def _start_in_source(
     plan: FlowPlan, position: WriterPosition, point: WritePoint, log_end: LogEnd
 ) -> Steps[PartitionStart]:
-    """Start at *point*, or as the loss policy says if the source has changed since *position*."""
+    """Starts at *point*, or as the loss policy says if the source has changed since *position*."""
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
     if _is_another(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
         first: SourceStart = yield from send(ReadSourceStart(partition))
@@ -169,7 +169,7 @@ def _start_in_source(
 def _end_in_source(
     partition: TopicPartition, epoch: int, run: EpochRun
 ) -> Steps[tuple[LeaderEpochEnd, bool]]:
-    """Return up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
+    """Returns up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
 
     The epoch there is one that the source knows, so that fetches find it if the source loses records once more.
 
@@ -188,7 +188,7 @@ def _end_in_source(
 def _fenced_lookup(
     producers: Mapping[str, Producer], position: WriterPosition
 ) -> Steps[tuple[EndLookup, LogEnd, int | None] | None]:
-    """Look up the end of the position's writer once its fence stands: its marker is in the log. None: it is lost.
+    """Looks up the end of the position's writer once its fence stands: its marker is in the log. None: it is lost.
 
     Also returns where the log ends that the position knows, if the target has lost records since.
     """
@@ -218,7 +218,7 @@ def _fenced_lookup(
 
 
 def _is_replaced(position: WriterPosition, writer: Producer | None) -> bool:
-    """Return whether *writer* is the spare of the id that the position names, whose open transactions are unknown then."""
+    """Returns whether *writer* is the spare of the id that the position names, whose open transactions are unknown then."""
     if position.writer is None or writer is None:
         return False
     return writer.transactional_id != position.writer.transactional
@@ -231,7 +231,7 @@ def _is_another(known: str, present: str) -> bool:
 def _start_in_new_target(
     plan: FlowPlan, producers: Mapping[str, Producer], partition: TopicPartition, position: WriterPosition
 ) -> Steps[PartitionStart]:
-    """Start in a target topic that was created again: of what the last writer sent, it has what was in flight."""
+    """Starts in a target topic that was created again: of what the last writer sent, it has what was in flight."""
     problem = PartitionProblem.TARGET_CREATED_AGAIN
     if plan.loss_policy is LossPolicy.FAIL:
         return PartitionStart(None, problem)
@@ -253,7 +253,7 @@ def _apply_loss_policy(
     source_epoch: int,
     log_end: LogEnd,
 ) -> Steps[PartitionStart]:
-    """Return the start of a partition for which it cannot be shown that each record arrives once."""
+    """Returns the start of a partition for which it cannot be shown that each record arrives once."""
     match plan.loss_policy:
         case LossPolicy.FAIL:
             return PartitionStart(None, loss.problem, loss)
@@ -265,7 +265,7 @@ def _apply_loss_policy(
 
 
 def _first_point(first: SourceStart, log_end: LogEnd) -> WritePoint:
-    """Return the point of a partition of which nothing is copied.
+    """Returns the point of a partition of which nothing is copied.
 
     With the leader epoch of its first record, plain batches need no other position before them.
     """
@@ -274,7 +274,7 @@ def _first_point(first: SourceStart, log_end: LogEnd) -> WritePoint:
 
 
 def _point(next_source_offset: int, source_epoch: int, log_end: LogEnd) -> WritePoint:
-    """Return the point from which a new epoch writes."""
+    """Returns the point from which a new epoch writes."""
     return WritePoint(
         next_source_offset=next_source_offset,
         source_epoch=source_epoch,

@@ -101,7 +101,7 @@ class WriterPosition:
 
 
 def encode_position(position: WriterPosition) -> bytes:
-    """Return the value: Java's field, followed by our own."""
+    """Returns the value: Java's field, followed by our own."""
     fields: dict[str, int | str | bool] = {"offset": position.java_offset}
     if position.writer is None and position.source_epoch != UNKNOWN:
         fields |= {SOURCE_OFFSET: position.java_offset, SOURCE_EPOCHS: str(position.source_epoch)}
@@ -121,7 +121,7 @@ def encode_position(position: WriterPosition) -> bytes:
 def decode_position(
     key: bytes | None, value: bytes | None, *, connector: str, cluster: str
 ) -> WriterPosition | PositionRecord | None:
-    """Return the decoded record of the offsets topic; None for another *connector* or *cluster*.
+    """Returns the decoded record of the offsets topic; None for another *connector* or *cluster*.
 
     A record that is not of this format is returned as `position_records.decode` does.
     """
@@ -142,12 +142,12 @@ def decode_position(
 
 
 def reset_position(reset: Reset) -> WriterPosition:
-    """Return what stands for a deleted position: the partition starts as if it was never copied."""
+    """Returns what stands for a deleted position: the partition starts as if it was never copied."""
     return WriterPosition(topic=reset.key.topic, partition=reset.key.partition, next_source_offset=UNKNOWN)
 
 
 def obeyed_position(position: Position) -> WriterPosition:
-    """Return *position*, which Java wrote, or a user altered, or a task whose writers are not fenced."""
+    """Returns *position*, which Java wrote, or a user altered, or a task whose writers are not fenced."""
     return WriterPosition(
         topic=position.topic,
         partition=position.partition,
@@ -158,7 +158,7 @@ def obeyed_position(position: Position) -> WriterPosition:
 
 
 def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
-    """Return the position of *partition* that `encode_position` made *value* of. Raises ValueError."""
+    """Returns the position of *partition* that `encode_position` made *value* of. Raises ValueError."""
     fields = parsed_object(value)
     left = fields.get(PREFIX + "left", False)
     if not isinstance(left, bool):

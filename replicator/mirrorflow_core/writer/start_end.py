@@ -20,7 +20,7 @@ def why_start_ends(
     refused_next: int = NO_ORDINAL,
     has_diverged: bool = False,
 ) -> str:
-    """Return why the start ends, "" if it does not; *stream* is None before the partition begins to copy.
+    """Returns why the start ends, "" if it does not; *stream* is None before the partition begins to copy.
 
     *has_repeat*: an answer was about a batch that the leader had already. *refused_next*: the ordinal that the leader
     refused as out of order. *has_diverged*: the source has other records before the next one than were copied.

@@ -18,7 +18,7 @@ _new = tuple.__new__
 
 
 def sequence_of(ordinal: int) -> int:
-    """Return the sequence number on the wire for *ordinal* (KIP-98); never negative, because -1 means none."""
+    """Returns the sequence number on the wire for *ordinal* (KIP-98); never negative, because -1 means none."""
     return ordinal % SEQUENCES
 
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
         return self.first + self.count - 1
 
     def source_offset(self, ordinal: int) -> int:
-        """Return the source offset of the record with *ordinal*."""
+        """Returns the source offset of the record with *ordinal*."""
         index = ordinal - self.first
         if index == self.count - 1:
             return self.next_offset - 1
@@ -56,7 +56,7 @@ def span_of(
     size_bytes: int,
     source_epoch: int,
 ) -> Span:
-    """Return a span without gaps; twice as fast as calling the class."""
+    """Returns a span without gaps; twice as fast as calling the class."""
     return _new(Span, (first, count, base_offset, next_offset, max_timestamp, size_bytes, None, source_epoch))
 
 
@@ -71,7 +71,7 @@ class EpochRun(NamedTuple):
     previous_epoch: int = UNKNOWN
 
     def followed_by(self, epoch: int, first_offset: int) -> "EpochRun":
-        """Return the run after records of *epoch*, which begin at *first_offset* or later."""
+        """Returns the run after records of *epoch*, which begin at *first_offset* or later."""
         return self if epoch == self.epoch else EpochRun(epoch, first_offset, self.epoch)
 
 
@@ -103,7 +103,7 @@ class Stream:
         return self._next_offset
 
     def pass_over(self, next_offset: int, source_epoch: int) -> None:
-        """Skip the source offsets before *next_offset*, which hold no record of the stream.
+        """Skips the source offsets before *next_offset*, which hold no record of the stream.
 
         These are markers, aborted records and gaps.
 
@@ -122,14 +122,14 @@ class Stream:
             self.epoch_run = self.epoch_run.followed_by(source_epoch, first)
 
     def take(self, span: Span) -> None:
-        """Record that *span* was sent."""
+        """Records that *span* was sent."""
         assert span.first == self.next_ordinal, "ordinals are given in order"
         self.in_flight.append(span)
         self.next_ordinal += span.count
         self._next_offset = span.next_offset
 
     def acknowledge(self, base_offset: int) -> tuple[Span, bool]:
-        """Record that the oldest span in flight was written at *base_offset*.
+        """Records that the oldest span in flight was written at *base_offset*.
 
         Returns the span and whether it continues the previous one. After a refused span, the offset must leave room
         for it; a leader that has forgotten the producer accepts any sequence number. After a suspect span, nothing
@@ -151,12 +151,12 @@ class Stream:
         return span, continues
 
     def pass_markers(self, count: int) -> None:
-        """Record that *count* markers of ours took the next target offsets."""
+        """Records that *count* markers of ours took the next target offsets."""
         if self.expected_target >= 0:
             self.expected_target += count
 
     def refuse(self, *, is_absent: bool = False) -> Span:
-        """Remove and return the oldest span in flight, which was refused or whose answer was lost.
+        """Removes and returns the oldest span in flight, which was refused or whose answer was lost.
 
         The target must be queried for it, unless *is_absent*: the request was refused before the leader
         checked the batch.
@@ -168,12 +168,12 @@ class Stream:
         return span
 
     def suspect(self) -> Span:
-        """Remove and return the oldest span in flight, whose answer may be about another producer's batch."""
+        """Removes and returns the oldest span in flight, whose answer may be about another producer's batch."""
         self.is_suspect = True
         return self.refuse()
 
     def align(self, at: OffsetPair) -> None:
-        """Restart behind *at*, the target's last record; everything after it is sent (again)."""
+        """Restarts behind *at*, the target's last record; everything after it is sent (again)."""
         assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
         if at.source_epoch != self.epoch_run.epoch:
             self.epoch_run = UNKNOWN_RUN

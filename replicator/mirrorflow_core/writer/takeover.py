@@ -57,7 +57,7 @@ def take_partitions(
     wanted: Mapping[WriterIds, tuple[TopicPartition, ...]],
     acknowledged: Iterable[WriterPosition] = (),
 ) -> Steps[tuple[TaskStart, ...] | Refused]:
-    """Fence the last writers of the partitions, find where they ended, and store the new positions.
+    """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
     *acknowledged* is what those writers had no time to store.
     """
@@ -107,7 +107,7 @@ def take_partitions(
 def _decided_positions(
     lock: Producer, producers: dict[str, Producer], partitions: Iterable[TopicPartition]
 ) -> Steps[dict[TopicPartition, WriterPosition] | Refused]:
-    """Read all positions until none of *partitions* is in an open transaction; adds producers that they name.
+    """Reads all positions until none of *partitions* is in an open transaction; adds producers that they name.
 
     They are read up to the high watermark: the open transaction of another task must not hide a committed one.
     """
@@ -131,7 +131,7 @@ def _decided_positions(
 def _owners(
     plan: FlowPlan, partitions: Iterable[TopicPartition], stored: Mapping[TopicPartition, WriterPosition]
 ) -> dict[TopicPartition, str]:
-    """Return the topics that were copied into the copies of *partitions* that were never copied themselves."""
+    """Returns the topics that were copied into the copies of *partitions* that were never copied themselves."""
     owners = {(one.target_topic, one.partition): one.topic for one in stored.values() if one.target_topic}
     found: dict[TopicPartition, str] = {}
     for one in sorted(set(partitions) - stored.keys()):
@@ -144,7 +144,7 @@ def _owners(
 def _fence(
     plan: FlowPlan, producers: Mapping[str, Producer], positions: Iterable[WriterPosition]
 ) -> Steps[Refused | None]:
-    """End the plain epochs that the positions name: an empty aborted transaction under each id's new epoch."""
+    """Ends the plain epochs that the positions name: an empty aborted transaction under each id's new epoch."""
     fences: dict[Producer, list[TopicPartition]] = {}
     lost_at_ms = UNKNOWN
     for position in positions:
@@ -166,7 +166,7 @@ def _fence(
 
 
 def _wait_for_closed_connections(plan: FlowPlan, lost_at_ms: int) -> Steps[None]:
-    """Wait until what a writer sent whose id was forgotten meets a closed connection: it cannot be fenced."""
+    """Waits until what a writer sent whose id was forgotten meets a closed connection: it cannot be fenced."""
     idle_ms: int = yield from send(ReadIdleLimit())
     claims = yield from read_claims()
     renewed = [one.time_ms for one in claims.committed if one.process != plan.claim.process]
@@ -177,7 +177,7 @@ def _wait_for_closed_connections(plan: FlowPlan, lost_at_ms: int) -> Steps[None]
 
 
 def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[TopicPartition, int]]:
-    """Return the last sequences of plain writers whose batches the target may have deleted, as its leaders remember them.
+    """Returns the last sequences of plain writers whose batches the target may have deleted, as its leaders remember them.
 
     They forget them when the writers are fenced. What is written in the meantime is in the log.
     """
@@ -199,7 +199,7 @@ def _newer_positions(
 
 
 def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Steps[WriterPosition]:
-    """Return *acknowledged* if it is of the same writer, newer than *stored*, and the target still has it.
+    """Returns *acknowledged* if it is of the same writer, newer than *stored*, and the target still has it.
 
     The log may not show it any more, because retention has removed the records since.
     """
@@ -217,7 +217,7 @@ def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Ste
 
 
 def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -> Steps[Refused | None]:
-    """Write the markers that are missing (KAFKA-20734), and wait for them."""
+    """Writes the markers that are missing (KAFKA-20734), and waits for them."""
     missing: dict[tuple[Producer, bool], list[TopicPartition]] = {}
     for partition, start in starts.items():
         for producer, commit in start.open_transactions.items():
@@ -233,7 +233,7 @@ def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -
 
 
 def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Steps[bool]:
-    """Return whether the markers that were missing are in the log now; they can be lost again.
+    """Returns whether the markers that were missing are in the log now; they can be lost again.
 
     Before that no position of another writer may be stored: it would not show which of the transactions to commit.
     """
@@ -254,7 +254,7 @@ def _start_task(
     owners: Mapping[TopicPartition, str],
     now_ms: int,
 ) -> Steps[TaskStart | Refused]:
-    """Store the positions that name the new epochs, before the first plain batch of the task.
+    """Stores the positions that name the new epochs, before the first plain batch of the task.
 
     Losses are reported first: the next process starts at the stored position and does not see them.
     """
@@ -305,7 +305,7 @@ def _task_start(
 
 
 def _counted(point: WritePoint, own: TaskProducers) -> WritePoint:
-    """Return *point* with a new count if the number of its records is unknown."""
+    """Returns *point* with a new count if the number of its records is unknown."""
     if point.records != UNKNOWN:
         return point
     counting = (own.transactional.producer_id << 16) + own.transactional.epoch
@@ -319,7 +319,7 @@ def start_unfenced(
     positions: Mapping[TopicPartition, WriterPosition],
     why: str,
 ) -> Steps[TaskStart]:
-    """Return the start of a task beside writers that cannot be fenced: behind the positions that are stored.
+    """Returns the start of a task beside writers that cannot be fenced: behind the positions that are stored.
 
     What was written behind them is written again. *producer* has no transactional id.
     """

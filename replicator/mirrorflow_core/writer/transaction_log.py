@@ -53,7 +53,7 @@ class DecidedRecords(Generic[R]):
 
 
 def decided_records(batches: Iterable[LogBatch], kind: type[R]) -> DecidedRecords[R]:
-    """Return the records of *kind* in *batches*, which are one log from its beginning to its high watermark."""
+    """Returns the records of *kind* in *batches*, which are one log from its beginning to its high watermark."""
     open_records: dict[int, list[tuple[int, object]]] = {}
     committed: list[tuple[int, object]] = []
     for batch in batches:

@@ -40,11 +40,11 @@ class TransactionalIds:
         return self.prefix + "lock"
 
     def task(self, number: int) -> WriterIds:
-        """Return the ids of task *number*."""
+        """Returns the ids of task *number*."""
         name = f"{self.prefix}task-{number}"
         return WriterIds(name, name + "-plain")
 
     def seed(self, run: str, chain: int) -> WriterIds:
-        """Return the ids of one chain of tasks of a Spark seed."""
+        """Returns the ids of one chain of tasks of a Spark seed."""
         name = f"{self.prefix}seed-{run}-{chain}"
         return WriterIds(name, name + "-plain")

@@ -36,7 +36,7 @@ async def describe_acls(
     resource_name: str | None = None,
     node_id: int | None = None,
 ) -> tuple[AclBinding, ...]:
-    """Return the ACLs that match, as broker *node_id* or any broker knows them.
+    """Returns the ACLs that match, as broker *node_id* or any broker knows them.
 
     Raises NotAuthorizedError (needs Describe on the cluster), BrokerError (SECURITY_DISABLED).
     """
@@ -68,7 +68,7 @@ async def describe_acls(
 
 
 async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerRefusal | None]:
-    """Create *acls*; return None for each ACL that now exists, otherwise the broker's refusal.
+    """Creates *acls*; returns None for each ACL that now exists, otherwise the broker's refusal.
 
     Raises NotAuthorizedError (needs Alter on the cluster), BrokerError (SECURITY_DISABLED), ClusterError.
     """
@@ -81,7 +81,7 @@ async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 
 
 async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerRefusal | None]:
-    """Delete exactly *acls*; return None for each ACL that no longer exists. Raises as `create_acls`."""
+    """Deletes exactly *acls*; returns None for each ACL that no longer exists. Raises as `create_acls`."""
     answers: dict[AclBinding, BrokerRefusal | None] = {}
     for chunk in chunks(acls, ACLS_MAX):
         filters = [DeleteAclsRequest.DeleteAclsFilter(*astuple(acl)) for acl in chunk]
@@ -93,7 +93,7 @@ async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclB
 def _refusals(
     cluster: Cluster, request: str, acls: Collection[AclBinding], results: Sequence[Any]
 ) -> dict[AclBinding, BrokerRefusal | None]:
-    """Pair *acls* with *results*: the broker returns results in request order."""
+    """Pairs *acls* with *results*: the broker returns results in request order."""
     for one in results:
         if one.error_code in {error_codes.CLUSTER_AUTHORIZATION_FAILED, error_codes.SECURITY_DISABLED}:
             _raise_for_all(cluster, request, "Alter", one)
@@ -110,7 +110,7 @@ def _raise_for_all(cluster: Cluster, request: str, operation: str, answer: Any) 
 
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:
-    """Return the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
+    """Returns the AclOperation codes this client has on the cluster (KIP-430, KIP-700). Raises ClusterError."""
     answer = await cluster.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
     cluster.raise_for(answer.error_code, "DescribeCluster", message=answer.error_message)
     return frozenset(answer.authorized_operations or ())
@@ -129,7 +129,7 @@ APPLIED_POLL_S = 0.05
 
 
 async def may_be_open(cluster: Cluster) -> bool:
-    """Return whether topics without ACLs may be open to everyone. Raises ClusterError."""
+    """Returns whether topics without ACLs may be open to everyone. Raises ClusterError."""
     try:
         found = await describe_broker_configs(cluster, _node(cluster), [SETTING, _AUTHORIZER])
     except NotAuthorizedError:
@@ -139,13 +139,13 @@ async def may_be_open(cluster: Cluster) -> bool:
 
 
 async def may_write_topic(cluster: Cluster, topic: str) -> bool:
-    """Return whether this client may write to *topic*, which need not exist. Raises ClusterError."""
+    """Returns whether this client may write to *topic*, which need not exist. Raises ClusterError."""
     found = await topic_operations(cluster, [topic], node_id=_node(cluster))
     return int(Operation.WRITE) in found.get(topic, frozenset())
 
 
 async def loses_access(cluster: Cluster, topic: str) -> bool:
-    """Return whether this client loses Write on *topic* as soon as an ACL for someone else names it.
+    """Returns whether this client loses Write on *topic* as soon as an ACL for someone else names it.
 
     Creates such an ACL for a moment, so *topic* must be a name that no topic has. Raises ClusterError.
     """
@@ -177,7 +177,7 @@ async def _delete(cluster: Cluster, acl: AclBinding) -> None:
 
 
 async def _wait(cluster: Cluster, acl: AclBinding, *, present: bool) -> None:
-    """Wait until the broker that is asked for operations has applied a change of *acl*."""
+    """Waits until the broker that is asked for operations has applied a change of *acl*."""
     try:
         async with asyncio.timeout(APPLIED_TIMEOUT_S):
             while True:

@@ -35,7 +35,7 @@ ASK_TIMEOUT_S = 15.0
 
 
 async def list_groups(cluster: Cluster) -> dict[str, Group]:
-    """Return all groups this client may describe, by name.
+    """Returns all groups this client may describe, by name.
 
     Brokers before Kafka 2.6 return no state, those before 4.0 no type. Raises ClusterError if any broker does
     not respond, because its groups would be missing.
@@ -62,7 +62,7 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
 
 
 async def describe_group(cluster: Cluster, group: str) -> Group:
-    """Return a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
+    """Returns a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
     answer = whole.groups[0]
@@ -73,7 +73,7 @@ async def describe_group(cluster: Cluster, group: str) -> Group:
 
 
 async def may_describe(cluster: Cluster, group: str) -> bool:
-    """Return whether this client has DESCRIBE on *group*, which need not exist. Raises ClusterError.
+    """Returns whether this client has DESCRIBE on *group*, which need not exist. Raises ClusterError.
 
     The request goes to any broker: brokers check the ACL before they check whether they coordinate the group.
     FindCoordinator is avoided because it could create `__consumer_offsets`.
@@ -102,7 +102,7 @@ async def _ask_anyone(cluster: Cluster, request: Any) -> Any:
 
 
 async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """Return all committed offsets of *group* on topics this client may describe; empty for an unknown group.
+    """Returns all committed offsets of *group* on topics this client may describe; empty for an unknown group.
 
     While an offset is committed in an open transaction, the previous one is returned, as by Java's admin
     client. Raises NotAuthorizedError, BrokerError, UnreachableError.
@@ -134,7 +134,7 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
 async def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, int]:
-    """Commit *offsets* for *group*, which must have no members; return error codes, 0 for success.
+    """Commits *offsets* for *group*, which must have no members; returns error codes, 0 for success.
 
     A missing group is created. If the group has members, the coordinator refuses (MEMBERS_PRESENT). Raises
     NotAuthorizedError for the group, UnreachableError.

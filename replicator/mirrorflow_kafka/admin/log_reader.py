@@ -86,7 +86,7 @@ async def read_once(
     purpose: str = "scan",
     throttled_max_s: float = THROTTLED_MAX_S,
 ) -> FetchedPartition:
-    """Fetch once from *offset*, on the connection for *purpose*.
+    """Fetches once from *offset*, on the connection for *purpose*.
 
     Raises the error of the partition's code (`error_codes.raise_for`), ThrottledError, UnreachableError.
     """
@@ -170,7 +170,7 @@ async def batches_between(
     read_committed: bool = False,
     max_bytes: int = STRETCH_BYTES,
 ) -> AsyncIterator[tuple[Batch, FetchedPartition]]:
-    """Yield the batches that hold offsets from *start* up to (not including) *end*, in order."""
+    """Yields the batches that hold offsets from *start* up to (not including) *end*, in order."""
     while start < end:
         fetched = await read_once(
             cluster, partition, start, read_committed=read_committed, max_bytes=max_bytes
@@ -201,7 +201,7 @@ async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> 
 
 
 def _understood(connection: Connection, version: int, answer: memoryview) -> Fetched:
-    """Decode a fetch response. Raises ConnectionLostError if it cannot be decoded or is empty without a reason."""
+    """Decodes a fetch response. Raises ConnectionLostError if it cannot be decoded or is empty without a reason."""
     problem = "its answer to Fetch cannot be read"
     try:
         fetched = fetch.read_fetched(version, answer)
@@ -225,7 +225,7 @@ Decode = Callable[[Record], object | None]
 
 
 async def retrying(read: Callable[[], Awaitable[T]]) -> T:
-    """Repeat *read* after retriable errors; the last one is raised after RETRY_TIMEOUT_S."""
+    """Repeats *read* after retriable errors; the last one is raised after RETRY_TIMEOUT_S."""
     now = asyncio.get_running_loop().time
     given_up_s = now() + RETRY_TIMEOUT_S
     failures = 0
@@ -247,7 +247,7 @@ class ExpectedMarker(NamedTuple):
     offset: int
 
     def is_in(self, batches: Iterable[LogBatch]) -> bool:
-        """Return whether it is one of *batches*."""
+        """Returns whether it is one of *batches*."""
         return any(
             batch.marker is not None
             and batch.base_offset >= self.offset
@@ -259,7 +259,7 @@ class ExpectedMarker(NamedTuple):
 async def read_log(
     cluster: Cluster, partition: TopicPartition, decode: Decode, *, marker: ExpectedMarker | None = None
 ) -> tuple[LogBatch, ...]:
-    """Return all batches of *partition*; *decode* returns the content of a record, or None to leave it out.
+    """Returns all batches of *partition*; *decode* returns the content of a record, or None to leave it out.
 
     It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark.
     Raises ClusterError, CorruptRecordsError.
@@ -287,7 +287,7 @@ async def read_log(
 async def read_batches(
     cluster: Cluster, partition: TopicPartition, start: int, end: int
 ) -> tuple[LogBatch, ...]:
-    """Return the batches with offsets in [start, end) that the log still has, without their records.
+    """Returns the batches with offsets in [start, end) that the log still has, without their records.
 
     Raises ClusterError.
     """

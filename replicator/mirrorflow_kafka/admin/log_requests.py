@@ -51,7 +51,7 @@ async def _of_leaders(
     rounds_max: int = ROUNDS_MAX,
     purpose: str = "admin",
 ) -> dict[TopicPartition, Any]:
-    """Send requests with *ask* to the leaders of *partitions*; return each partition's part of a response.
+    """Sends requests with *ask* to the leaders of *partitions*; returns each partition's part of a response.
 
     Each part has an `error_code`. Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds.
     """
@@ -129,7 +129,7 @@ def _may_heal(code: int, number: int) -> bool:
 
 
 def _why_no_leader(cluster: Cluster, partition: TopicPartition) -> int:
-    """Return why there is no leader: the topic's error in the metadata, or LEADER_NOT_AVAILABLE."""
+    """Returns why there is no leader: the topic's error in the metadata, or LEADER_NOT_AVAILABLE."""
     topic = cluster.metadata.topics.get(partition.topic)
     if topic is None or (not topic.error and partition.partition not in topic.partitions):
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -137,7 +137,7 @@ def _why_no_leader(cluster: Cluster, partition: TopicPartition) -> int:
 
 
 def _believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
-    """Return the cached leader epoch; a broker that knows another epoch returns an error."""
+    """Returns the cached leader epoch; a broker that knows another epoch returns an error."""
     return cluster.metadata.topics[topic].partitions[partition].leader_epoch
 
 
@@ -172,7 +172,7 @@ async def list_offsets(
     timestamp: int,
     read_committed: bool = False,  # noqa: FBT001, FBT002 as the brokers' isolation level
 ) -> dict[TopicPartition, ListedOffset]:
-    """Return the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
+    """Returns the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
 
     The end is the high watermark, or the last stable offset with *read_committed*. Raises ClusterError.
     """
@@ -230,7 +230,7 @@ async def offsets_at(
 async def end_offset_for_leader_epoch(
     cluster: Cluster, epochs: Mapping[TopicPartition, int], *, rounds_max: int = ROUNDS_MAX
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return where each partition's leader epoch ended, in at most *rounds_max* attempts. Raises ClusterError."""
+    """Returns where each partition's leader epoch ended, in at most *rounds_max* attempts. Raises ClusterError."""
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
     def request(by_topic: dict[str, list[int]]) -> OffsetForLeaderEpochRequest:
@@ -260,7 +260,7 @@ async def end_offset_for_leader_epoch(
 
 
 async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the offset up to which each partition has lost nothing since that leader epoch began.
+    """Returns the offset up to which each partition has lost nothing since that leader epoch began.
 
     0 where the log knows neither that epoch nor an earlier one. Partitions that return an error are absent.
     Raises ClusterError.
@@ -294,7 +294,7 @@ class ProducersAnswer:
 async def describe_producers(
     cluster: Cluster, partitions: Iterable[Key]
 ) -> dict[TopicPartition, ProducersAnswer]:
-    """Return the producer state of each partition's leader (Kafka 2.8 or later). Needs READ on the topics.
+    """Returns the producer state of each partition's leader (Kafka 2.8 or later). Needs READ on the topics.
 
     A broker that was frozen and does not know yet that it lost leadership returns its old state without an
     error. Raises ClusterError.
@@ -325,7 +325,7 @@ def _producer(one: Any) -> ActiveProducer:
 
 
 async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
-    """Return the log size of every partition in bytes, at its largest replica.
+    """Returns the log size of every partition in bytes, at its largest replica.
 
     Partitions that no broker reports are absent. Raises NotAuthorizedError, ClusterError.
     """
@@ -352,7 +352,7 @@ Codes = dict[TopicPartition, int]
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> Codes:
-    """Delete the records below an offset of each partition; return error codes, 0 for success. Raises ClusterError."""
+    """Deletes the records below an offset of each partition; returns error codes, 0 for success. Raises ClusterError."""
     topic_class = DeleteRecordsRequest.DeleteRecordsTopic
 
     def request(by_topic: dict[str, list[int]]) -> DeleteRecordsRequest:
@@ -379,7 +379,7 @@ async def produce(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Codes:
-    """Append one batch to each partition with acks=all; return error codes, 0 for success.
+    """Appends one batch to each partition with acks=all; returns error codes, 0 for success.
 
     For offsets and decisions, not for copied records. Sent once only: after code 7 (REQUEST_TIMED_OUT) or 13
     (NETWORK_EXCEPTION) the batch may have been appended. Raises ClusterError.

@@ -50,7 +50,7 @@ class NewTopic:
 
 
 async def list_topics(cluster: Cluster) -> Mapping[str, TopicMetadata]:
-    """Refresh the metadata and return all topics this client may describe. Raises ClusterError."""
+    """Refreshes the metadata and returns all topics this client may describe. Raises ClusterError."""
     await cluster.refresh(None)
     return cluster.metadata.topics
 
@@ -60,7 +60,7 @@ async def create_topics(
     topics: Iterable[NewTopic],
     validate_only: bool = False,  # noqa: FBT001, FBT002 as the request has it
 ) -> dict[str, BrokerRefusal | None]:
-    """Create *topics*; return None for each topic that now exists, otherwise the refusal. Raises ClusterError."""
+    """Creates *topics*; returns None for each topic that now exists, otherwise the refusal. Raises ClusterError."""
     answers: dict[str, BrokerRefusal | None] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
         needs_default = any(topic.replication_factor == -1 for topic in chunk)
@@ -86,7 +86,7 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 async def create_topic_and_wait(
     cluster: Cluster, topic: NewTopic, *, timeout_s: float = CREATED_TIMEOUT_S
 ) -> None:
-    """Create *topic* if it is missing, and wait until all of its partitions have leaders.
+    """Creates *topic* if it is missing, and waits until all of its partitions have leaders.
 
     Raises NotAuthorizedError, BrokerError, UnreachableError (no leader in time).
     """
@@ -114,7 +114,7 @@ def _has_leaders(cluster: Cluster, name: str) -> bool:
 
 
 async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict[str, BrokerRefusal | None]:
-    """Increase topics to *totals* partitions; return None for each topic that was changed.
+    """Increases topics to *totals* partitions; returns None for each topic that was changed.
 
     Raises ClusterError.
 
@@ -135,7 +135,7 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
 async def topic_operations(
     cluster: Cluster, topics: Sequence[str], *, node_id: int | None = None
 ) -> dict[str, frozenset[int]]:
-    """Return the AclOperation codes this client has on each topic (KIP-430), whether or not the topic exists.
+    """Returns the AclOperation codes this client has on each topic (KIP-430), whether or not the topic exists.
 
     The set is empty without DESCRIBE. Topics without a result from the broker are absent. *node_id* is the
     broker to ask, None any. Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
@@ -167,7 +167,7 @@ _SOURCES: Final = frozenset(ConfigSource)
 async def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, tuple[ConfigEntry, ...]]:
-    """Return all configs of each topic with their sources; topics that do not exist are absent.
+    """Returns all configs of each topic with their sources; topics that do not exist are absent.
 
     Raises NotAuthorizedError (needs DESCRIBE_CONFIGS), ClusterError.
     """
@@ -182,7 +182,7 @@ async def describe_topic_configs(
 
 
 async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:
-    """Return one setting of each topic, None without DESCRIBE_CONFIGS.
+    """Returns one setting of each topic, None without DESCRIBE_CONFIGS.
 
     Topics that do not exist are absent. Raises ClusterError.
     """
@@ -200,7 +200,7 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
 async def describe_broker_configs(
     cluster: Cluster, node_id: int, names: Sequence[str] | None = None
 ) -> dict[str, ConfigEntry]:
-    """Return configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
+    """Returns configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
     answer = await cluster.call(_describe(_BROKER, [str(node_id)], names), node_id=node_id)
     return {entry.name: entry for one in answer.results for entry in _entries(cluster, one)}
 
@@ -234,7 +234,7 @@ def _entries(cluster: Cluster, result: Any) -> tuple[ConfigEntry, ...]:
 async def alter_topic_configs(
     cluster: Cluster, changes: Mapping[str, Sequence[ConfigChange]], *, validate_only: bool = False
 ) -> dict[str, BrokerRefusal | None]:
-    """Set or delete topic configs; return None for each changed topic, otherwise the broker's refusal.
+    """Sets or deletes topic configs; returns None for each changed topic, otherwise the broker's refusal.
 
     The changes of one topic are applied together or not at all. With *validate_only* nothing is changed, and
     None means that the changes would be accepted.
@@ -286,7 +286,7 @@ class Outcome:
 async def create_with_accepted_settings(
     cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> Outcome:
-    """Create *topics*, each with the settings that the cluster accepts. Raises ClusterError."""
+    """Creates *topics*, each with the settings that the cluster accepts. Raises ClusterError."""
     if not topics:
         return Outcome(refused={})
     refused = _refused(await create_topics(cluster, topics, validate_only=validate_only))
@@ -322,7 +322,7 @@ async def create_with_accepted_settings(
 async def alter_to_accepted_settings(
     cluster: Cluster, changes: Mapping[str, Changes], *, validate_only: bool = False
 ) -> tuple[dict[str, Changes], Outcome]:
-    """Apply those of *changes* that the cluster accepts; return them, and what was refused.
+    """Applies those of *changes* that the cluster accepts; returns them, and what was refused.
 
     Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
@@ -348,7 +348,7 @@ async def alter_to_accepted_settings(
 async def _sift(
     wanted: Mapping[str, Changes], validate: Validate
 ) -> tuple[dict[str, Changes], dict[str, list[str]]]:
-    """Return the changes of each topic that are accepted together, and a sentence for each other one.
+    """Returns the changes of each topic that are accepted together, and a sentence for each other one.
 
     One request tries one setting of all topics. What is refused is tried again when others have been
     accepted: `local.retention.ms` may need the `retention.ms` that comes with it.

@@ -37,7 +37,7 @@ async def init_producer_id(
     timeout_s: float = CALL_TIMEOUT_S,
     waits: bool = True,
 ) -> tuple[int, int]:
-    """Return a producer id and epoch from InitProducerId.
+    """Returns a producer id and epoch from InitProducerId.
 
     With a transactional id this is the same producer id with the next epoch, and an open transaction is
     aborted. *timeout_ms* is how long a transaction may stay open. Without *waits*, the error that the markers
@@ -64,7 +64,7 @@ async def init_producer_id(
 
 
 async def may_coordinate(cluster: Cluster) -> bool:
-    """Return False if the cluster certainly cannot coordinate transactions. Raises ClusterError.
+    """Returns False if the cluster certainly cannot coordinate transactions. Raises ClusterError.
 
     That is so if `__transaction_state` does not exist and cannot be created, because
     `transaction.state.log.replication.factor` exceeds the number of brokers. Brokers report this as
@@ -101,7 +101,7 @@ async def add_partitions_to_txn(
     *,
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> None:
-    """Begin the transaction, or add partitions to it. Raises ClusterError (code 47: fenced)."""
+    """Begins the transaction, or adds partitions to it. Raises ClusterError (code 47: fenced)."""
     codes = await try_add_partitions_to_txn(
         cluster, transactional_id, producer_id, producer_epoch, partitions, timeout_s=timeout_s
     )
@@ -158,7 +158,7 @@ async def end_txn(
     committed: bool,
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> None:
-    """Commit or abort the transaction. Raises ClusterError (code 47: fenced; 48: no such transaction)."""
+    """Commits or abort the transaction. Raises ClusterError (code 47: fenced; 48: no such transaction)."""
     request = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -172,7 +172,7 @@ async def end_txn(
 
 
 async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
-    """Return whether this client has WRITE on *transactional_id*, without using it. Raises ClusterError.
+    """Returns whether this client has WRITE on *transactional_id*, without using it. Raises ClusterError.
 
     The request goes to any broker: brokers check the ACL before they check whether they coordinate the id, or
     whether the producer id exists. FindCoordinator is avoided because it could create `__transaction_state`.
@@ -197,7 +197,7 @@ async def empty_transaction(
     producer_epoch: int,
     partitions: Iterable[tuple[str, int]],
 ) -> None:
-    """Commit a transaction without records, so that every partition's leader fences all older epochs.
+    """Commits a transaction without records, so that every partition's leader fences all older epochs.
 
     It commits, not aborts, because another task of the flow may already have records in the transaction. It
     returns when all markers are written and replicated. The marker takes one offset in each partition, which

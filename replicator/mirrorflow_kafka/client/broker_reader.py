@@ -54,13 +54,13 @@ class ReadPartition(Protocol):
     """The interface of a partition that a `BrokerReader` fetches."""
 
     def wanted(self) -> FetchFrom | None:
-        """Return where to fetch from next; None to fetch nothing now."""
+        """Returns where to fetch from next; None to fetch nothing now."""
 
     def is_coming(self) -> bool:
-        """Return whether `wanted` may change from None to an offset at any moment."""
+        """Returns whether `wanted` may change from None to an offset at any moment."""
 
     def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
-        """Receive a response. It must be cheap, because the next fetch waits for it."""
+        """Receives a response. It must be cheap, because the next fetch waits for it."""
 
 
 class BrokerReader:
@@ -100,11 +100,11 @@ class BrokerReader:
         self.partition_bytes = PARTITION_BYTES_MIN
 
     def __len__(self) -> int:
-        """Return the number of partitions read from this broker."""
+        """Returns the number of partitions read from this broker."""
         return len(self._partitions)
 
     def add(self, topic: str, partition: int, topic_id: bytes, reader: ReadPartition) -> None:
-        """Start reading a partition from this broker; *topic_id* may differ from before."""
+        """Starts reading a partition from this broker; *topic_id* may differ from before."""
         known = self._partitions.get((topic, partition))
         if known is not None and known[0] != topic_id:
             self._drop(self._key(topic, partition, known[0]))
@@ -114,19 +114,19 @@ class BrokerReader:
             self._task = asyncio.create_task(self._run(), name=f"read-{self._cluster.alias}-{self.node_id}")
 
     def remove(self, topic: str, partition: int) -> None:
-        """Stop reading a partition from this broker."""
+        """Stops reading a partition from this broker."""
         found = self._partitions.pop((topic, partition), None)
         if found is not None:
             self._coming.discard((topic, partition))
             self._drop(self._key(topic, partition, found[0]))
 
     def changed(self, topic: str, partition: int) -> None:
-        """Note that the result of `wanted` of that partition may have changed."""
+        """Notes that the result of `wanted` of that partition may have changed."""
         self._dirty.add((topic, partition))
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         if self._task is not None:
             await cancel_and_wait(self._task)
 
@@ -153,7 +153,7 @@ class BrokerReader:
             await asyncio.sleep(RETRY_S)
 
     async def _negotiate(self, connection: Connection) -> None:
-        """Choose the Fetch version, and response sizes that suit the round-trip time."""
+        """Chooses the Fetch version, and response sizes that suit the round-trip time."""
         newest = connection.versions.get(fetch.API_KEY, (0, fetch.VERSIONS[0]))[1]
         version = max((v for v in fetch.VERSIONS if v <= newest), default=fetch.VERSIONS[0])
         if any(not topic_id.strip(b"\0") for topic_id, _ in self._partitions.values()):
@@ -198,7 +198,7 @@ class BrokerReader:
                 await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
 
     def _hand_on(self, fetched: Fetched) -> None:
-        """Pass each partition its response.
+        """Passes each partition its response.
 
         Not inlined in `_read`, whose local variables would keep the last large response in memory while it
         waits.
@@ -227,7 +227,7 @@ class BrokerReader:
         self._session.failed()
 
     def _ask(self, connection: Connection) -> asyncio.Future[memoryview] | None:
-        """Send the next fetch; return None if no partition is to be fetched.
+        """Sends the next fetch; returns None if no partition is to be fetched.
 
         The broker would respond to an empty session at once, which would make a busy loop.
         """

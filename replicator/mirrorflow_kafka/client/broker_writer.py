@@ -53,7 +53,7 @@ class WrittenPartition(Protocol):
     transactional_id: str | None
 
     def next_batch(self) -> Buffer | None:
-        """Return the next batch, which then counts as sent; None if there is nothing to send now.
+        """Returns the next batch, which then counts as sent; None if there is nothing to send now.
 
         A partition that has more batches calls `Pipe.ready`.
         """
@@ -117,17 +117,17 @@ class Pipe:
             partition.connected()
 
     def remove(self, partition: ConnectedPartition, written: WrittenPartition | None) -> None:
-        """Forget *partition*; *written* sends its batches, if it has begun."""
+        """Forgets *partition*; *written* sends its batches, if it has begun."""
         self._partitions.discard(partition)
         if written is not None:
             self._ready.pop(written, None)
 
     def ready(self, partition: WrittenPartition) -> None:
-        """Note that *partition* has something to send; `pump` sends it."""
+        """Notes that *partition* has something to send; `pump` sends it."""
         self._ready[partition] = None
 
     async def close(self) -> None:
-        """Close the connection; in-flight batches are reported as lost."""
+        """Closes the connection; in-flight batches are reported as lost."""
         await cancel_and_wait(self._task)
         if self._connection is not None:
             self._connection.close()
@@ -157,7 +157,7 @@ class Pipe:
             await asyncio.sleep(RETRY_S)
 
     def pump(self) -> None:
-        """Send the batches that are ready, as far as the in-flight window allows."""
+        """Sends the batches that are ready, as far as the in-flight window allows."""
         self._awake()
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -208,14 +208,14 @@ class Pipe:
         connection.send_for(request, produce.API_KEY, produce.VERSION, parts, flexible=False)
 
     def lost(self, sent: list[WrittenPartition], size_bytes: int) -> None:
-        """Handle a request of *size_bytes* that will get no response."""
+        """Handles a request of *size_bytes* that will get no response."""
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
         for partition in sent:
             partition.lost()
 
     def answered(self, body: memoryview, sent: list[WrittenPartition], size_bytes: int) -> None:
-        """Handle the response to a request of *size_bytes*."""
+        """Handles the response to a request of *size_bytes*."""
         self._awake()
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
@@ -279,7 +279,7 @@ class BrokerWriter:
         return sum(pipe.throttle_ms for pipe in self.pipes)
 
     def pipe_for(self, target_topic: str, partition: int) -> Pipe:
-        """Return the pipe of a partition; neighbouring partitions of a topic use different pipes."""
+        """Returns the pipe of a partition; neighbouring partitions of a topic use different pipes."""
         return self.pipes[(hash(target_topic) + partition) % len(self.pipes)]
 
     async def close(self) -> None:

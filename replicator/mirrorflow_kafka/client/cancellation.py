@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancel *task* and return when it has ended. Raises what it raised, unless that is its cancellation.
+    """Cancels *task* and returns when it has ended. Raises what it raised, unless that is its cancellation.
 
     If the waiting task is cancelled meanwhile, this raises CancelledError after *task* has ended. `await
     task` cannot distinguish the two cancellations: suppressing both would let the waiting task continue, and

@@ -93,7 +93,7 @@ class Cluster:
     async def connect(
         cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = REACH_TIMEOUT_S
     ) -> "Cluster":
-        """Connect to the cluster at any of its bootstrap addresses and read its brokers.
+        """Connects to the cluster at any of its bootstrap addresses and reads its brokers.
 
         Raises SettingError, UnreachableError, AuthenticationFailedError, UnsupportedBrokerError.
         """
@@ -132,19 +132,19 @@ class Cluster:
         return self._rotation.warnings
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Return the leader's node id from the cached metadata; None if unknown or there is none."""
+        """Returns the leader's node id from the cached metadata; None if unknown or there is none."""
         return self.metadata.leader(topic, partition)
 
     def raise_for(self, code: int, request: str, subject: str = "", *, message: str | None = None) -> None:
-        """Raise the error of a response's *code*; do nothing for 0. *subject* is the topic, group, ... concerned."""
+        """Raises the error of a response's *code*; do nothing for 0. *subject* is the topic, group, ... concerned."""
         error_codes.raise_for(code, cluster=self.alias, request=request, subject=subject, message=message)
 
     def add_throttle_ms(self, throttle_ms: int) -> None:
-        """Add the throttle time of one fetch."""
+        """Adds the throttle time of one fetch."""
         self.throttle_ms += throttle_ms
 
     async def close(self) -> None:
-        """Close every connection; unanswered requests fail."""
+        """Closes every connection; unanswered requests fail."""
         refreshing = self._next_refresh.task if self._next_refresh else None
         tasks = [self._bootstrapping, refreshing, self._following]
         for task in tasks:
@@ -156,7 +156,7 @@ class Cluster:
     # Connections
 
     async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
-        """Return the connection to a broker for one purpose, opened or re-opened if needed.
+        """Returns the connection to a broker for one purpose, opened or re-opened if needed.
 
         Raises UnreachableError, AuthenticationFailedError, SettingError (a secret cannot be resolved).
         """
@@ -190,7 +190,7 @@ class Cluster:
         return connection
 
     async def _any_connection(self) -> Connection:
-        """Return a connection to any broker that responds; bootstrap again if no known broker does."""
+        """Returns a connection to any broker that responds; bootstrap again if no known broker does."""
         for is_last in (False, True):
             nodes = list(self.metadata.brokers)
             random.shuffle(nodes)
@@ -209,7 +209,7 @@ class Cluster:
         )
 
     async def _bootstrap(self) -> None:
-        """Read the brokers from the bootstrap addresses. Concurrent callers share one attempt."""
+        """Reads the brokers from the bootstrap addresses. Concurrent callers share one attempt."""
         if self._bootstrapping is None or self._bootstrapping.done():
             self._bootstrapping = asyncio.create_task(self._bootstrap_now(), name=f"bootstrap-{self.alias}")
             self._bootstrapping.add_done_callback(retrieve_error)
@@ -253,7 +253,7 @@ class Cluster:
     # Metadata
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Request brokers and *topics* (None: all topics) and merge the response into `metadata`.
+        """Requests brokers and *topics* (None: all topics) and merge the response into `metadata`.
 
         Callers share a request that is not sent yet. Raises ClusterError, ClusterChangedError.
         """
@@ -300,7 +300,7 @@ class Cluster:
         codes_of: Callable[[Any], Iterable[int]] | None = None,
         final_code: int = error_codes.NONE,
     ) -> Any:
-        """Send *request* to a node, the controller, a coordinator or any broker; return the response.
+        """Sends *request* to a node, the controller, a coordinator or any broker; returns the response.
 
         It is retried with backoff within *timeout_s* after a lost connection, after a retriable top-level
         error, and if the response says that the controller or coordinator has moved. The caller checks all
@@ -356,7 +356,7 @@ class Cluster:
             self._coordinators.pop(coordinator, None)
 
     async def _refresh_quietly(self) -> None:
-        """Refresh brokers and controller; a failure is ignored, because the next attempt raises it."""
+        """Refreshes brokers and controller; a failure is ignored, because the next attempt raises it."""
         try:
             connection = await self._any_connection()
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
@@ -376,7 +376,7 @@ class Cluster:
         return await self._any_connection()
 
     async def coordinator(self, coordinator: tuple[int, str], *, anew: bool = False) -> int:
-        """Return the node id of the coordinator of (key type, key); *anew* bypasses the cache. Raises ClusterError."""
+        """Returns the node id of the coordinator of (key type, key); *anew* bypasses the cache. Raises ClusterError."""
         known = None if anew else self._coordinators.get(coordinator)
         if known is not None:
             return known
@@ -410,7 +410,7 @@ def _shallow_codes(answer: Any) -> set[int]:
 
 
 def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordinator: bool) -> bool:
-    """Return whether a retry, at another broker or later, may change the response or one of its *parts*."""
+    """Returns whether a retry, at another broker or later, may change the response or one of its *parts*."""
     whole = getattr(answer, "error_code", 0) or 0
     moved: frozenset[int] = frozenset()
     if controller:
@@ -421,7 +421,7 @@ def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordin
 
 
 def chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    """Yield *items* in parts of at most *size*, for requests of bounded size."""
+    """Yields *items* in parts of at most *size*, for requests of bounded size."""
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
@@ -433,7 +433,7 @@ async def connect_both(
     timeout_s: float = REACH_TIMEOUT_S,
     note: Callable[[Cluster | BaseException], None] = lambda _: None,
 ) -> tuple[Cluster, Cluster]:
-    """Connect to *source* and *target* in parallel; return both clients.
+    """Connects to *source* and *target* in parallel; returns both clients.
 
     *note* is called with the client or the error of each side. Raises ClusterError, SettingError; if both
     sides fail, the source's error.

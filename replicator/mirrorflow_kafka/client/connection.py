@@ -42,14 +42,14 @@ def _versions_of(response: Any) -> dict[int, tuple[int, int]]:
 
 
 def _after_tags(frame: memoryview, at: int) -> int:
-    """Return the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
+    """Returns the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
     cursor = Cursor(frame, flexible=True, at=at)
     cursor.tags()
     return cursor.at
 
 
 def choose_version(request: Any, versions: Versions, *, cluster: str) -> int:
-    """Return the highest version that the request, kafka-python's schema and the broker allow.
+    """Returns the highest version that the request, kafka-python's schema and the broker allow.
 
     Raises UnsupportedBrokerError if there is none.
     """
@@ -108,13 +108,13 @@ class Answer(Protocol):
     """Receives a response synchronously on arrival: a future, or an object that bypasses the event loop."""
 
     def done(self) -> bool:
-        """Return whether the response is no longer needed."""
+        """Returns whether the response is no longer needed."""
 
     def set_result(self, result: memoryview, /) -> None:
-        """Receive the body after the response header."""
+        """Receives the body after the response header."""
 
     def set_exception(self, exception: ClusterError, /) -> None:
-        """Fail the request."""
+        """Fails the request."""
 
 
 class _Held(NamedTuple):
@@ -189,7 +189,7 @@ class Connection:
     def send(
         self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
     ) -> asyncio.Future[memoryview]:
-        """Send one request; return a future of the response body after the header.
+        """Sends one request; returns a future of the response body after the header.
 
         *parts* are written without a copy and must not change before the response arrives. The body is a
         writable view of the frame's own memory. The future fails with ConnectionLostError.
@@ -259,7 +259,7 @@ class Connection:
             self._timer = self._loop.call_at(expires_at, self._check_oldest)
 
     async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Send a kafka-python request in the highest version both sides support; return the decoded response.
+        """Sends a kafka-python request in the highest version both sides support; returns the decoded response.
 
         The caller checks the error codes in the response. Raises UnsupportedBrokerError, ConnectionLostError,
         and UnreachableError after *timeout_s*.
@@ -270,7 +270,7 @@ class Connection:
         return response
 
     def throttled(self, throttle_ms: int) -> None:
-        """Note a response's throttle time, during which the broker reads no further request (KIP-219)."""
+        """Notes a response's throttle time, during which the broker reads no further request (KIP-219)."""
         if throttle_ms:
             muted_until = self._loop.time() + min(throttle_ms / 1000, MUTED_MAX_S)
             self._muted_until = max(self._muted_until, muted_until)
@@ -283,7 +283,7 @@ class Connection:
         *,
         timeout_s: float,
     ) -> Any:
-        """Encode *request* at *version*, send it with *send*, and return the decoded response. Raises as `call`."""
+        """Encodes *request* at *version*, sends it with *send*, and returns the decoded response. Raises as `call`."""
         body = request.encode(version=version)
         request.with_header()
         response_class = request.header.get_response_class()
@@ -306,7 +306,7 @@ class Connection:
             raise self._lost_error(problem) from error
 
     async def drained(self) -> None:
-        """Wait until the write buffer has room and no re-authentication is in progress.
+        """Waits until the write buffer has room and no re-authentication is in progress.
 
         It also returns when the connection is lost; the next `send` then fails.
         """
@@ -315,7 +315,7 @@ class Connection:
         await self.frames.drained()
 
     async def negotiate(self) -> None:
-        """Find out the request versions that the broker supports (KIP-511). Raises UnsupportedBrokerError."""
+        """Finds out the request versions that the broker supports (KIP-511). Raises UnsupportedBrokerError."""
         version = ApiVersionsRequest.max_version
         while True:
             request = ApiVersionsRequest(client_software_name="mirrorflow", client_software_version=_VERSION)
@@ -334,7 +334,7 @@ class Connection:
             version = highest if highest < version else 0
 
     async def authenticate(self, security: ClientSecurity) -> float:
-        """Authenticate with SASL, if *security* uses it; return the session lifetime in seconds, 0 for unlimited.
+        """Authenticates with SASL, if *security* uses it; returns the session lifetime in seconds, 0 for unlimited.
 
         Raises AuthenticationFailedError with the broker's own message.
         """
@@ -364,13 +364,13 @@ class Connection:
         raise self.refused(client.mechanism, f"the conversation has not ended after {SASL_ROUNDS_MAX} rounds")
 
     def refused(self, mechanism: str, problem: str) -> AuthenticationFailedError:
-        """Return the error to raise where the broker does not accept TLS or SASL."""
+        """Returns the error to raise where the broker does not accept TLS or SASL."""
         return AuthenticationFailedError(
             cluster=self.cluster, address=self.address, mechanism=mechanism, problem=problem
         )
 
     async def _handshake(self, request: Any, version: int | None = None) -> Any:
-        """Send *request* ahead of those that wait for authentication."""
+        """Sends *request* ahead of those that wait for authentication."""
         if version is None:
             version = choose_version(request, self.versions, cluster=self.cluster)
         return await self._exchange(
@@ -388,7 +388,7 @@ class Connection:
         return answer
 
     def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], ClientSecurity | None]) -> None:
-        """Schedule re-authentication before *lifetime_s* ends (KIP-368), with credentials from *renew*."""
+        """Schedules re-authentication before *lifetime_s* ends (KIP-368), with credentials from *renew*."""
         delay_s = lifetime_s * random.uniform(*REAUTHENTICATE_AT)  # noqa: S311 it spreads, it does not protect
         self._reauthentication_timer = self._loop.call_later(delay_s, self._begin_reauthentication, renew)
 
@@ -426,7 +426,7 @@ class Connection:
             released.set_result(None)
 
     def retire(self) -> None:
-        """Mark the connection as replaced; close when all requests are answered, or after RETIRED_MAX_S."""
+        """Marks the connection as replaced; closes when all requests are answered, or after RETIRED_MAX_S."""
         self.is_retired = True
         self._end_when_idle(self._loop.time() + RETIRED_MAX_S)
 
@@ -439,7 +439,7 @@ class Connection:
             self._loop.call_later(RETIRED_LOOK_S, self._end_when_idle, deadline)
 
     def close(self) -> None:
-        """Close the connection now; unanswered requests fail. Safe to repeat."""
+        """Closes the connection now; unanswered requests fail. Safe to repeat."""
         self._end("we closed it")
 
     def _end(self, problem: str) -> None:
@@ -476,7 +476,7 @@ class Connection:
         self.frames.abort()
 
     def _fail(self, answer: Answer, error: ClusterError) -> None:
-        """Fail one request with its own error, chained to *error*.
+        """Fails one request with its own error, chained to *error*.
 
         The exception counts as retrieved, so that an abandoned future does not log a warning.
         """

@@ -82,7 +82,7 @@ _ADVICE: Final = {NOT_ENOUGH_REPLICAS: f"start the brokers that hold its replica
 
 
 def name_of(code: int) -> str:
-    """Return the protocol's name of *code*, such as TOPIC_ALREADY_EXISTS."""
+    """Returns the protocol's name of *code*, such as TOPIC_ALREADY_EXISTS."""
     if code == NONE:
         return "NONE"
     name = _NAMES.get(code) or str(known.for_code(code).message)
@@ -90,12 +90,12 @@ def name_of(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Return whether the same request may succeed later."""
+    """Returns whether the same request may succeed later."""
     return code != NONE and bool(known.for_code(code).retriable)
 
 
 def is_metadata_stale(code: int) -> bool:
-    """Return whether the code means that the cached leaders and topics are outdated."""
+    """Returns whether the code means that the cached leaders and topics are outdated."""
     return code != NONE and bool(known.for_code(code).invalid_metadata)
 
 
@@ -107,19 +107,19 @@ class BrokerRefusal:
     message: str  # the broker's own words, or the code's name
 
     def __str__(self) -> str:
-        """Return the broker's words in one line, without a dot at the end."""
+        """Returns the broker's words in one line, without a dot at the end."""
         return " ".join(self.message.split()).rstrip(".")
 
     @classmethod
     def of(cls, code: int, message: str | None = None) -> "BrokerRefusal | None":
-        """Return the refusal for *code*, None for 0."""
+        """Returns the refusal for *code*, None for 0."""
         return None if code == NONE else cls(code=code, message=message or name_of(code))
 
 
 def error_for(
     code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
 ) -> ClusterError:
-    """Return the exception for *code*, which is not 0. *subject* is the topic, group, ... concerned.
+    """Returns the exception for *code*, which is not 0. *subject* is the topic, group, ... concerned.
 
     It is NotAuthorizedError, AuthenticationFailedError, UnsupportedBrokerError, or a BrokerError that is
     retriable if the protocol defines its code so.
@@ -151,6 +151,6 @@ def error_for(
 def raise_for(
     code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
 ) -> None:
-    """Raise `error_for` *code*; do nothing for 0."""
+    """Raises `error_for` *code*; do nothing for 0."""
     if code != NONE:
         raise error_for(code, cluster=cluster, request=request, subject=subject, message=message)

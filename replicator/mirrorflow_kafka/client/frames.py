@@ -32,7 +32,7 @@ class Buffers:
         self._unused = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return a writable view of *size_bytes*; its content is undefined."""
+        """Returns a writable view of *size_bytes*; its content is undefined."""
         self._unused = 0
         free = [buffer for buffer in self._kept if _is_free(buffer)]
         for buffer in free:
@@ -46,7 +46,7 @@ class Buffers:
         return memoryview(buffer)[:size_bytes]
 
     def unused(self) -> None:
-        """Note a response that needed no buffer; after UNUSED_MAX in a row all buffers are released."""
+        """Notes a response that needed no buffer; after UNUSED_MAX in a row all buffers are released."""
         self._unused += 1
         if self._unused == UNUSED_MAX:
             self._kept.clear()
@@ -114,7 +114,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._is_connected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Configure the socket; called for the plain socket, also if TLS follows."""
+        """Configures the socket; called for the plain socket, also if TLS follows."""
         assert isinstance(transport, asyncio.Transport)
         peer: socket.socket | None = transport.get_extra_info("socket")
         if peer is not None:
@@ -125,18 +125,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._plain_fd = -1 if peer is None else peer.fileno()
 
     def use(self, transport: asyncio.Transport) -> None:
-        """Write to *transport* from now on: first the plain transport, then the TLS one."""
+        """Writes to *transport* from now on: first the plain transport, then the TLS one."""
         self._plain, self._plain_fd = None, -1
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         self._transport, self._is_connected = transport, True
 
     def abort(self) -> None:
-        """Close the transport, if there is one, without sending what is buffered."""
+        """Closes the transport, if there is one, without sending what is buffered."""
         if self._is_connected:
             self._transport.abort()
 
     def write(self, parts: Sequence[bytes | bytearray | memoryview], size_bytes: int) -> None:
-        """Write *parts* in order; *size_bytes* is their total size."""
+        """Writes *parts* in order; *size_bytes* is their total size."""
         transport = self._transport
         gathers = size_bytes >= GATHERED_BYTES_MIN and len(parts) <= GATHERED_PARTS_MAX
         if not gathers or self._plain_fd < 0 or transport.get_write_buffer_size():
@@ -154,11 +154,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 written = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the unfilled rest of a large body, or of the scratch buffer."""
+        """Returns the unfilled rest of a large body, or of the scratch buffer."""
         return self._view[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count the received bytes and pass on every complete frame."""
+        """Counts the received bytes and pass on every complete frame."""
         self._received += nbytes
         body = self._body
         if body is None:
@@ -171,7 +171,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._wake_at(len(body) - self._received)
 
     def _cut(self, end: int) -> None:
-        """Pass on the frames in the scratch buffer, which is filled up to *end*."""
+        """Passes on the frames in the scratch buffer, which is filled up to *end*."""
         scratch = self._scratch_view
         at = 0
         while end - at >= _SIZE.size:
@@ -192,7 +192,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._received = end - at
 
     def _wake_at(self, wake_bytes: int) -> None:
-        """Let the kernel report the socket as readable only with *wake_bytes* available (Linux only)."""
+        """Lets the kernel report the socket as readable only with *wake_bytes* available (Linux only)."""
         if self._plain is not None and wake_bytes != self._wake_bytes and sys.platform == "linux":
             self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
             self._wake_bytes = wake_bytes
@@ -205,11 +205,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.abort()
 
     def eof_received(self) -> bool:
-        """Close this side too: a half-open connection returns no responses."""
+        """Closes this side too: a half-open connection returns no responses."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Call `on_lost` once, and release writers that wait in `drained`."""
+        """Calls `on_lost` once, and release writers that wait in `drained`."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -228,6 +228,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
             waiting.set_result(None)
 
     async def drained(self) -> None:
-        """Wait until the write buffer has room; return also when the connection is lost."""
+        """Waits until the write buffer has room; returns also when the connection is lost."""
         while self._writable is not None:
             await asyncio.shield(self._writable)

@@ -53,18 +53,18 @@ class Metadata:
     topics: Mapping[str, TopicMetadata]
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic id as text; "" if the brokers have no topic ids or the topic is unknown."""
+        """Returns the topic id as text; "" if the brokers have no topic ids or the topic is unknown."""
         known = self.topics.get(topic)
         return "" if known is None or known.topic_id == NO_TOPIC_ID else str(known.topic_id)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Return the leader's node id; None if unknown or there is none."""
+        """Returns the leader's node id; None if unknown or there is none."""
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known else None
         return found.leader if found and found.leader != NO_LEADER else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """Return the leader epoch; -1 if unknown or the brokers have none."""
+        """Returns the leader epoch; -1 if unknown or the brokers have none."""
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known else None
         return found.leader_epoch if found else -1
@@ -74,7 +74,7 @@ EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
 
 
 def topic_from(answer: Any) -> TopicMetadata:
-    """Return the metadata of one topic from a decoded MetadataResponse."""
+    """Returns the metadata of one topic from a decoded MetadataResponse."""
     operations = getattr(answer, "authorized_operations", None)
     return TopicMetadata(
         name=answer.name or "",
@@ -97,7 +97,7 @@ def topic_from(answer: Any) -> TopicMetadata:
 
 
 def merged(old: Metadata, answer: Any, *, asked: Iterable[str] | None) -> Metadata:
-    """Return *old* updated with a decoded MetadataResponse; *asked* None means that it lists all topics.
+    """Returns *old* updated with a decoded MetadataResponse; *asked* None means that it lists all topics.
 
     A broker with outdated metadata returns an older leader epoch; that part of the response is ignored (as in
     Java's MetadataCache), or the client would return to a leader that has already refused it.

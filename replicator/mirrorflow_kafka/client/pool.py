@@ -40,17 +40,17 @@ class Reachability:
         self._since_s = clock()
 
     def opened(self, *, is_bootstrap: bool) -> None:
-        """Note that a connection was opened, to a broker or to a bootstrap address."""
+        """Notes that a connection was opened, to a broker or to a bootstrap address."""
         if self._reason is None or (self._reason and not is_bootstrap):
             self._reason, self._since_s = "", self._clock()
 
     def failed(self, error: ClusterError) -> None:
-        """Note that a connection attempt failed."""
+        """Notes that a connection attempt failed."""
         if not self._reason and not self._is_open():
             self._reason, self._since_s = error.reason, self._clock()
 
     def report(self, cluster_id: str) -> SideReport:
-        """Return the current state, and since when it holds."""
+        """Returns the current state, and since when it holds."""
         return SideReport(reason=self._reason, since_s=self._since_s, cluster_id=cluster_id)
 
 
@@ -70,7 +70,7 @@ async def open_connection(
     timeout_s: float = CONNECT_TIMEOUT_S,
     renew: Callable[[], ClientSecurity | None] | None = None,
 ) -> Connection:
-    """Connect, set up TLS, negotiate versions and authenticate, all within *timeout_s*.
+    """Connects, set up TLS, negotiate versions and authenticate, all within *timeout_s*.
 
     *security* None means PLAINTEXT. *renew* returns the credentials for re-authentication; without it,
     *security* is used. Raises UnreachableError (refused, no response, unknown host),
@@ -160,7 +160,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def open_nodes(self, purpose: str) -> set[int]:
-        """Return the node ids with an open connection for *purpose*."""
+        """Returns the node ids with an open connection for *purpose*."""
         return {
             key.node_id
             for key, slot in self._slots.items()
@@ -173,7 +173,7 @@ class ConnectionPool:
         return any(slot.connection is not None and slot.connection.is_open for slot in self._slots.values())
 
     async def get(self, key: PoolKey) -> Connection:
-        """Return the open connection, or open one. Raises what the opener raises; ConnectionLostError after `close`."""
+        """Returns the open connection, or opens one. Raises what the opener raises; ConnectionLostError after `close`."""
         slot = self._slots.setdefault(key, _Slot())
         if slot.connection is not None and slot.connection.is_open:
             return slot.connection
@@ -208,7 +208,7 @@ class ConnectionPool:
         return connection
 
     async def replace_all_but(self, security: object) -> int:
-        """Replace, one by one, each connection not opened with *security*; return how many.
+        """Replaces, one by one, each connection not opened with *security*; returns how many.
 
         Raises what the opener raises, except UnreachableError; connections not yet replaced stay open.
         """
@@ -231,12 +231,12 @@ class ConnectionPool:
         return count
 
     def forgive(self) -> None:
-        """Shorten all backoffs to the first step, because the cluster has responded."""
+        """Shortens all backoffs to the first step, because the cluster has responded."""
         for slot in self._slots.values():
             slot.failures = min(slot.failures, 1)
 
     async def close(self) -> None:
-        """Close every connection and cancel every attempt."""
+        """Closes every connection and cancel every attempt."""
         self._is_closed = True
         openings = [slot.opening for slot in self._slots.values() if slot.opening is not None]
         for opening in openings:
@@ -248,6 +248,6 @@ class ConnectionPool:
 
 
 def retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception of an abandoned attempt, so that asyncio does not report it."""
+    """Retrieves the exception of an abandoned attempt, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

@@ -45,7 +45,7 @@ class PasswordSecurity:
     login: Login = field(repr=False)
 
     def client(self, place: BrokerAddress) -> SaslClient:
-        """Return a new exchange with the broker at *place*."""
+        """Returns a new exchange with the broker at *place*."""
         return PlainClient(self.login, place) if self.mechanism == "PLAIN" else ScramClient(self.login, place)
 
 
@@ -58,7 +58,7 @@ class TokenSecurity:
     extensions: Mapping[str, str] = field(repr=False)
 
     def client(self, place: BrokerAddress) -> SaslClient:
-        """Return a new exchange with the broker at *place*."""
+        """Returns a new exchange with the broker at *place*."""
         return OAuthBearerClient(self.tokens, self.extensions, place)
 
 
@@ -72,7 +72,7 @@ class ClientSecurity:
     warnings: tuple[str, ...] = ()
 
     def sasl_client(self, address: str) -> SaslClient | None:
-        """Return a new SASL exchange with the broker at *address*, which errors show; None without SASL."""
+        """Returns a new SASL exchange with the broker at *address*, which errors show; None without SASL."""
         if self.sasl is None:
             return None
         return self.sasl.client(
@@ -81,7 +81,7 @@ class ClientSecurity:
 
 
 def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecurity:
-    """Return the security of a client of *cluster* from resolved *properties* with unprefixed names.
+    """Returns the security of a client of *cluster* from resolved *properties* with unprefixed names.
 
     Raises InvalidSettingError and RefusedSettingError, which name the key.
     """
@@ -110,7 +110,7 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
 
 
 def check_protocol(properties: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return `security.protocol`, and a warning for each ignored key that this protocol reads.
+    """Returns `security.protocol`, and a warning for each ignored key that this protocol reads.
 
     Raises InvalidSettingError for an unknown protocol and RefusedSettingError for a refused key.
     """
@@ -138,7 +138,7 @@ PORT_MAX = 65535
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Return (host, port) of each address. Raises InvalidSettingError that names the invalid one."""
+    """Returns (host, port) of each address. Raises InvalidSettingError that names the invalid one."""
     addresses = []
     for entry in read_list(text):
         found = _ADDRESS.match(entry)
@@ -168,7 +168,7 @@ class ClientSettingError(SettingError):
 
 
 def clients_of(settings: object) -> Iterator[ClientSettings]:
-    """Yield every client in *settings*: a dataclass of `mirrorflow_core.settings`, or a tuple of them."""
+    """Yields every client in *settings*: a dataclass of `mirrorflow_core.settings`, or a tuple of them."""
     if isinstance(settings, ClientSettings):
         yield settings
     elif isinstance(settings, tuple):
@@ -180,7 +180,7 @@ def clients_of(settings: object) -> Iterator[ClientSettings]:
 
 
 def check_client(client: ClientSettings) -> None:
-    """Check addresses, protocol, mechanism and login of *client*; values with secret references pass.
+    """Checks addresses, protocol, mechanism and login of *client*; values with secret references pass.
 
     Raises ClientSettingError.
     """

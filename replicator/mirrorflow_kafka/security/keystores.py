@@ -67,7 +67,7 @@ class _KeyStoreReader:
 
 
 def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
-    """Return the entries of the store *data*. Raises StoreError. Without *password* its integrity is not checked, as in Java."""
+    """Returns the entries of the store *data*. Raises StoreError. Without *password* its integrity is not checked, as in Java."""
     if len(data) < 12 + _DIGEST_BYTES or data[:4] != JKS_MAGIC:
         raise StoreError("it is not a JKS store")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -85,7 +85,7 @@ def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
 
 
 def open_key(protected: bytes, password: str) -> bytes:
-    """Return the PKCS #8 DER of an entry's *protected* key. Raises StoreError if *password* is wrong."""
+    """Returns the PKCS #8 DER of an entry's *protected* key. Raises StoreError if *password* is wrong."""
     sealed = _sealed(protected)
     if len(sealed) < 2 * _DIGEST_BYTES:
         raise StoreError("a private key is cut short")
@@ -124,7 +124,7 @@ def _certificate(reader: _KeyStoreReader, version: int) -> bytes:
 
 
 def _sealed(protected: bytes) -> bytes:
-    """Return the OCTET STRING of an EncryptedPrivateKeyInfo {SEQUENCE {OID, NULL}, OCTET STRING}."""
+    """Returns the OCTET STRING of an EncryptedPrivateKeyInfo {SEQUENCE {OID, NULL}, OCTET STRING}."""
     algorithm, rest = _value(_value(protected, 0x30)[0], 0x30)
     octets, _ = _value(rest, 0x04)
     if not algorithm.startswith(_PROTECTOR_OID):
@@ -133,7 +133,7 @@ def _sealed(protected: bytes) -> bytes:
 
 
 def _value(data: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Return the content of the DER value at the start of *data*, and the bytes after it."""
+    """Returns the content of the DER value at the start of *data*, and the bytes after it."""
     if len(data) < 2 or data[0] != tag:
         raise StoreError("a private key is damaged")
     size, at = data[1], 2
@@ -163,7 +163,7 @@ class ClientKey:
 
 
 def blocks_of(data: bytes, key: str) -> tuple[tuple[str, bytes], ...]:
-    """Return each PEM block's label and DER; line breaks may be blanks, as in single-line values.
+    """Returns each PEM block's label and DER; line breaks may be blanks, as in single-line values.
 
     Raises InvalidSettingError that names the setting *key*.
     """
@@ -181,19 +181,19 @@ def blocks_of(data: bytes, key: str) -> tuple[tuple[str, bytes], ...]:
 
 
 def certificates_in(blocks: tuple[tuple[str, bytes], ...]) -> tuple[bytes, ...]:
-    """Return the DER of each certificate block."""
+    """Returns the DER of each certificate block."""
     return tuple(der for label, der in blocks if label in {"CERTIFICATE", "X509 CERTIFICATE"})
 
 
 def keys_in(blocks: tuple[tuple[str, bytes], ...]) -> tuple[bytes, ...]:
-    """Return each private key block, re-encoded as PEM."""
+    """Returns each private key block, re-encoded as PEM."""
     return tuple(armoured(label, der) for label, der in blocks if label.endswith("PRIVATE KEY"))
 
 
 def client_key_of(
     keys: tuple[bytes, ...], certificates: tuple[bytes, ...], password: str | None, key: str
 ) -> ClientKey:
-    """Return the first of *keys* (PEM) with the chain *certificates* (DER).
+    """Returns the first of *keys* (PEM) with the chain *certificates* (DER).
 
     Raises InvalidSettingError that names the setting *key*.
     """
@@ -210,7 +210,7 @@ def client_key_of(
 
 
 def armoured(label: str, der: bytes) -> bytes:
-    """Return one PEM block."""
+    """Returns one PEM block."""
     # encodebytes breaks lines at 76 characters, the most that OpenSSL reads.
     return f"-----BEGIN {label}-----\n{base64.encodebytes(der).decode()}-----END {label}-----\n".encode()
 
@@ -230,7 +230,7 @@ ADVICE = {
 
 
 def read_store(location: str, key: str) -> bytes:
-    """Return the content of the file at *location*. Raises InvalidSettingError that names the setting *key*."""
+    """Returns the content of the file at *location*. Raises InvalidSettingError that names the setting *key*."""
     shown = location if len(location) <= _PATH_CHARS_MAX and location.isprintable() else "the path"
     try:
         with Path(location).open("rb") as file:
@@ -246,7 +246,7 @@ def read_store(location: str, key: str) -> bytes:
 
 
 def store_format(data: bytes, key: str) -> str:
-    """Return "JKS", "PKCS12" or "PEM". Raises SettingError for any other content."""
+    """Returns "JKS", "PKCS12" or "PEM". Raises SettingError for any other content."""
     if data.startswith(JKS_MAGIC):
         return "JKS"
     if data.startswith(JCEKS_MAGIC):
@@ -259,7 +259,7 @@ def store_format(data: bytes, key: str) -> str:
 
 
 def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return the first key as PKCS #8 DER (empty if there is none) and the certificates, the key's own first.
+    """Returns the first key as PKCS #8 DER (empty if there is none) and the certificates, the key's own first.
 
     Raises StoreError.
     """
@@ -285,7 +285,7 @@ def read_pkcs12(data: bytes, password: str | None) -> tuple[bytes, tuple[bytes, 
 
 
 def trusted_certificates(properties: Mapping[str, str]) -> tuple[bytes, ...] | None:
-    """Return the DER of every configured trust anchor; None if none is configured. Raises SettingError."""
+    """Returns the DER of every configured trust anchor; None if none is configured. Raises SettingError."""
     inline = properties.get("ssl.truststore.certificates", "")
     store = StoreFile.of(properties, "ssl.truststore")
     if inline and store is not None:
@@ -306,7 +306,7 @@ def trusted_certificates(properties: Mapping[str, str]) -> tuple[bytes, ...] | N
 
 
 def client_key(properties: Mapping[str, str]) -> ClientKey | None:
-    """Return the client's configured key and chain; None if none is configured. Raises SettingError."""
+    """Returns the client's configured key and chain; None if none is configured. Raises SettingError."""
     key, chain = properties.get("ssl.keystore.key", ""), properties.get("ssl.keystore.certificate.chain", "")
     store = StoreFile.of(properties, "ssl.keystore")
     if (key or chain) and store is not None:
@@ -347,7 +347,7 @@ class StoreFile:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], side: str) -> "StoreFile | None":
-        """Read the store configured for *side*; return None if none is configured. Raises SettingError."""
+        """Reads the store configured for *side*; returns None if none is configured. Raises SettingError."""
         location = properties.get(f"{side}.location", "")
         declared = properties.get(f"{side}.type", "").upper()
         if declared and declared not in _TYPES:
@@ -373,7 +373,7 @@ class StoreFile:
         return cls(side=side, format=found, data=data, password=password)
 
     def trusted(self) -> tuple[bytes, ...]:
-        """Return the DER of the trust anchors. Raises InvalidSettingError."""
+        """Returns the DER of the trust anchors. Raises InvalidSettingError."""
         if self.format == "PEM":
             return certificates_in(blocks_of(self.data, f"{self.side}.location"))
         if self.format == "JKS":
@@ -382,7 +382,7 @@ class StoreFile:
         return self._read(read_pkcs12)[1]
 
     def key(self, key_password: str | None) -> ClientKey:
-        """Return the private key and chain. Raises InvalidSettingError, which names the password that is wrong."""
+        """Returns the private key and chain. Raises InvalidSettingError, which names the password that is wrong."""
         location = f"{self.side}.location"
         if self.format == "PEM":
             blocks = blocks_of(self.data, location)

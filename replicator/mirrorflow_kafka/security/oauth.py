@@ -52,7 +52,7 @@ class Token:
 
 
 def read_token(text: str, *, origin: str, expires_in_s: float | None = None) -> Token:
-    """Return the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*. Raises TokenError."""
+    """Returns the token in *text*; its lifetime is from its JWT claims, or else from *expires_in_s*. Raises TokenError."""
     if not _TOKEN.fullmatch(text):
         raise TokenError(f"{origin} returned an invalid bearer token")
     claims = _claims(text)
@@ -84,7 +84,7 @@ async def _exchange(
     request: Request,
     place: str,
 ) -> tuple[int, bytes]:
-    """Send one POST and read the whole response."""
+    """Sends one POST and reads the whole response."""
     import h11  # noqa: PLC0415 - only for this kind of token
 
     target, headers, body = request
@@ -146,7 +146,7 @@ class ClientCredentials:
         return f"{url.scheme}://{url.hostname}{port}{url.path}"
 
     async def fetch(self) -> Token:
-        """Return a new token; retries for at most `retry_total_s` unless the error is final. Raises TokenError."""
+        """Returns a new token; retries for at most `retry_total_s` unless the error is final. Raises TokenError."""
         ends_at = time.monotonic() + self.retry_total_s
         attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
         async for _ in attempts:
@@ -179,7 +179,7 @@ class ClientCredentials:
         )
 
     async def _post(self) -> tuple[int, bytes]:
-        """Send one request; return status and body. Errors show `place` instead of the URL."""
+        """Sends one request; returns status and body. Errors show `place` instead of the URL."""
         url, place = urlsplit(self.url), self.place
         is_https = url.scheme == "https"
         try:
@@ -237,7 +237,7 @@ class TokenFile:
     path: str
 
     async def fetch(self) -> Token:
-        """Return the current token in the file. Raises TokenError."""
+        """Returns the current token in the file. Raises TokenError."""
         return self._read()
 
     def _read(self) -> Token:
@@ -257,7 +257,7 @@ class UnsecuredToken:
     lifetime_s: float = 3600.0
 
     async def fetch(self) -> Token:
-        """Return a token that is valid from now."""
+        """Returns a token that is valid from now."""
         now = time.time()
         claims = {"iat": now, "exp": now + self.lifetime_s, **self.claims}
         parts = [_to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
@@ -285,7 +285,7 @@ class RefreshWindow:
     buffer_s: float = 300.0
 
     def due_at(self, token: Token, chance: float) -> float:
-        """Return when to refresh *token* (seconds since 1970), as ExpiringCredentialRefreshingLogin.
+        """Returns when to refresh *token* (seconds since 1970), as ExpiringCredentialRefreshingLogin.
 
         As its refreshMs method; *chance* is a random number from 0 to 1 for the jitter.
         """
@@ -322,7 +322,7 @@ class TokenCache:
         return f"TokenCache(cluster={self._cluster!r})"
 
     async def token(self, *, address: str) -> str:
-        """Return the text of a valid token. Raises AuthenticationFailedError, which names *address*, if there is none."""
+        """Returns the text of a valid token. Raises AuthenticationFailedError, which names *address*, if there is none."""
         async with self._lock:  # a hundred connections that open at once need one token
             held = self._token
             if held is not None and self._now() < self._due_at:
@@ -348,7 +348,7 @@ class TokenCache:
         )
 
     def forget(self) -> None:
-        """Drop the token, so that the next call fetches a new one."""
+        """Drops the token, so that the next call fetches a new one."""
         self._token = None
 
 
@@ -358,7 +358,7 @@ _CLAIM_KINDS = ("String", "Number", "List")
 
 
 def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
-    """Return the token source for the options of Java's OAuthBearerUnsecuredLoginCallbackHandler.
+    """Returns the token source for the options of Java's OAuthBearerUnsecuredLoginCallbackHandler.
 
     The option name gives the kind of a claim; the first character of a List is its separator. Raises
     InvalidSettingError.
@@ -388,7 +388,7 @@ def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
 
 
 def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, str]:
-    """Return the SASL extensions to send with a token of *source*, by name.
+    """Returns the SASL extensions to send with a token of *source*, by name.
 
     Raises InvalidSettingError for names or values that could break out of the message.
     """
@@ -402,7 +402,7 @@ def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, 
 
 
 def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
-    """Return the refresh window from `sasl.login.refresh.*`, within Java's limits. Raises InvalidSettingError."""
+    """Returns the refresh window from `sasl.login.refresh.*`, within Java's limits. Raises InvalidSettingError."""
     prefix = "sasl.login.refresh."
     return RefreshWindow(
         factor=number(properties, f"{prefix}window.factor", 0.8, least=0.5, most=1.0),
@@ -415,7 +415,7 @@ def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
 def number(
     properties: Mapping[str, str], key: str, default: float, *, least: float, most: float = 2**31
 ) -> float:
-    """Return the number set for *key*, or *default*. Raises InvalidSettingError outside *least* to *most*."""
+    """Returns the number set for *key*, or *default*. Raises InvalidSettingError outside *least* to *most*."""
     text = properties.get(key, "").strip()
     try:
         value = float(text) if text else default
@@ -447,7 +447,7 @@ _RETRIEVERS = frozenset(
 def token_source(
     properties: Mapping[str, str], options: Mapping[str, str]
 ) -> tuple[ClientCredentials | TokenFile | UnsecuredToken, tuple[str, ...]]:
-    """Return the token source and warnings. Raises SettingError."""
+    """Returns the token source and warnings. Raises SettingError."""
     handler, retriever = properties.get(HANDLER, ""), properties.get(_RETRIEVER, "")
     for key, value, known in (
         (HANDLER, handler, _OAUTH_HANDLERS | {_UNSECURED_HANDLER}),

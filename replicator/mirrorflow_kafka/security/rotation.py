@@ -35,11 +35,11 @@ class Credentials:
         self._security_key: object = None
 
     def resolved(self) -> Properties:
-        """Return the client's properties with references resolved."""
+        """Returns the client's properties with references resolved."""
         return self._resolve(self._settings.properties)
 
     def security(self) -> ClientSecurity | None:
-        """Return the security for the current properties and files; None for PLAINTEXT.
+        """Returns the security for the current properties and files; None for PLAINTEXT.
 
         It is cached while nothing changes, because a TLS context is expensive.
         """
@@ -55,7 +55,7 @@ class Credentials:
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
-    """Return inode, modification time (ns) and size of a file; None if it cannot be read.
+    """Returns inode, modification time (ns) and size of a file; None if it cannot be read.
 
     Links are followed, because the kubelet updates a volume by switching one symlink.
     """
@@ -95,13 +95,13 @@ class Rotation:
         return () if self.problem is None else (self._sentence(self.problem),)
 
     async def run(self) -> None:
-        """Poll the secrets every LOOK_S seconds until cancelled."""
+        """Polls the secrets every LOOK_S seconds until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Replace connections that do not use the current secrets, if brokers accept these."""
+        """Replaces connections that do not use the current secrets, if brokers accept these."""
         now = asyncio.get_running_loop().time
         security = None
         try:

@@ -28,10 +28,10 @@ class SaslClient(Protocol):
     mechanism: str
 
     async def first(self) -> bytes:
-        """Return the client's first message. Raises AuthenticationFailedError if no token is available."""
+        """Returns the client's first message. Raises AuthenticationFailedError if no token is available."""
 
     def receive(self, data: bytes) -> bytes | None:
-        """Return the response to the broker's *data*, or None when the exchange is complete.
+        """Returns the response to the broker's *data*, or None when the exchange is complete.
 
         Raises AuthenticationFailedError.
         """
@@ -55,7 +55,7 @@ class BrokerAddress:
     mechanism: str
 
     def failed(self, problem: str) -> AuthenticationFailedError:
-        """Return the error to raise."""
+        """Returns the error to raise."""
         return AuthenticationFailedError(
             cluster=self.cluster, address=self.address, mechanism=self.mechanism, problem=problem
         )
@@ -70,11 +70,11 @@ class PlainClient:
         self._place = place
 
     async def first(self) -> bytes:
-        """Return the only message."""
+        """Returns the only message."""
         return b"\0" + self._login.username.encode() + b"\0" + self._login.password.encode()
 
     def receive(self, data: bytes) -> None:
-        """Complete the exchange. Raises AuthenticationFailedError if the broker sends *data*."""
+        """Completes the exchange. Raises AuthenticationFailedError if the broker sends *data*."""
         if data:
             raise self._place.failed("the broker wants more than PLAIN has")
 
@@ -94,7 +94,7 @@ class ScramClient:
         self._answers = 0
 
     async def first(self) -> bytes:
-        """Return the client-first-message."""
+        """Returns the client-first-message."""
         message: bytes = self._arithmetic.first_message()
         if self._token_auth:
             self._arithmetic.auth_message += b",tokenauth=true"
@@ -102,7 +102,7 @@ class ScramClient:
         return message
 
     def receive(self, data: bytes) -> bytes | None:
-        """Return the client-final-message after server-first, None after a verified server-final."""
+        """Returns the client-final-message after server-first, None after a verified server-final."""
         self._answers += 1
         attributes = self._attributes(data)
         if "e" in attributes:
@@ -152,13 +152,13 @@ class OAuthBearerClient:
         self._place = place
 
     async def first(self) -> bytes:
-        """Return the only message, with a token that has not expired."""
+        """Returns the only message, with a token that has not expired."""
         token = await self._tokens.token(address=self._place.address)
         pairs = "".join(f"\x01{name}={value}" for name, value in self._extensions.items())
         return f"n,,\x01auth=Bearer {token}{pairs}\x01\x01".encode()
 
     def receive(self, data: bytes) -> bytes | None:
-        """Return None if *data* is empty, otherwise RFC 7628's byte that ends a failed exchange."""
+        """Returns None if *data* is empty, otherwise RFC 7628's byte that ends a failed exchange."""
         if not data:
             return None
         # The broker may have refused a token that looked valid (revoked, keys rotated): do not send it again.
@@ -172,7 +172,7 @@ _OAUTH_MODULE = f"{PACKAGE}oauthbearer.OAuthBearerLoginModule"
 
 
 def chosen_mechanism(properties: Mapping[str, str]) -> str:
-    """Return `sasl.mechanism`. Raises RefusedSettingError if it is unsupported or not set."""
+    """Returns `sasl.mechanism`. Raises RefusedSettingError if it is unsupported or not set."""
     mechanism = properties.get("sasl.mechanism", "").strip()
     offered = ", ".join(sorted(MECHANISMS))
     if not mechanism:
@@ -186,7 +186,7 @@ def chosen_mechanism(properties: Mapping[str, str]) -> str:
 
 
 def login_module(properties: Mapping[str, str], mechanism: str) -> LoginModule:
-    """Return the login module of `sasl.jaas.config`, which must fit *mechanism*. Raises SettingError."""
+    """Returns the login module of `sasl.jaas.config`, which must fit *mechanism*. Raises SettingError."""
     text = properties.get(JAAS, "")
     if not text.strip():
         raise InvalidSettingError(key=JAAS, problem=f"it is missing; {mechanism} needs it")
@@ -209,7 +209,7 @@ def login_module(properties: Mapping[str, str], mechanism: str) -> LoginModule:
 
 
 def password_login(module: LoginModule, mechanism: str) -> Login:
-    """Return the user and password for PLAIN or SCRAM. Raises InvalidSettingError."""
+    """Returns the user and password for PLAIN or SCRAM. Raises InvalidSettingError."""
     for option in ("username", "password"):
         if option not in module.options:
             raise InvalidSettingError(key=JAAS, problem=f"{mechanism} needs the option {option}")

@@ -32,7 +32,7 @@ _VERIFY_PROBLEMS = {
 
 
 def tls_problem(error: Exception) -> str:
-    """Return what went wrong in the TLS handshake, and what to do."""
+    """Returns what went wrong in the TLS handshake, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         known = _VERIFY_PROBLEMS.get(error.verify_code)
         return known or f"the broker's certificate is not accepted ({error.verify_message})"
@@ -72,7 +72,7 @@ _SIGNALS = frozenset({"TLS_EMPTY_RENEGOTIATION_INFO_SCSV"})
 
 
 def choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> list[str]:
-    """Apply `ssl.enabled.protocols`; return warnings. Raises SettingError."""
+    """Applies `ssl.enabled.protocols`; returns warnings. Raises SettingError."""
     key = "ssl.enabled.protocols"
     offered = {"TLSv1.2", "TLSv1.3"}
     names = set(read_list(properties.get(key, ""))) or offered
@@ -92,7 +92,7 @@ def choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> l
 
 
 def choose_ciphers(context: ssl.SSLContext, properties: Mapping[str, str]) -> list[str]:
-    """Apply `ssl.cipher.suites`, after `choose_versions`; return warnings. Raises SettingError."""
+    """Applies `ssl.cipher.suites`, after `choose_versions`; returns warnings. Raises SettingError."""
     key = "ssl.cipher.suites"
     names = read_list(properties.get(key, ""))
     names = [name for name in names if name not in _SIGNALS]
@@ -126,7 +126,7 @@ def choose_ciphers(context: ssl.SSLContext, properties: Mapping[str, str]) -> li
 
 
 def openssl_name(iana: str) -> str:
-    """Return OpenSSL's name of the TLS 1.2 suite that Java calls *iana*; "" if the rule does not cover it."""
+    """Returns OpenSSL's name of the TLS 1.2 suite that Java calls *iana*; "" if the rule does not cover it."""
     match = re.fullmatch(r"(?:TLS|SSL)_([A-Z_]+?)_WITH_([A-Z0-9_]+)", iana)
     prefix = _KEY_EXCHANGE.get(match.group(1)) if match else None
     if match is None or prefix is None:
@@ -151,7 +151,7 @@ def _offered(openssl: str) -> bool:
 
 
 def build_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[str, ...]]:
-    """Return a client's SSL context and warnings. Raises SettingError."""
+    """Returns a client's SSL context and warnings. Raises SettingError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = wants_host_check(properties)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -168,7 +168,7 @@ def build_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[
 
 
 def certificate_name(host: str | None) -> str | None:
-    """Return the name that the certificate of *host* must have, and that is sent as SNI.
+    """Returns the name that the certificate of *host* must have, and that is sent as SNI.
 
     The last dot of a fully qualified name is part of neither (RFC 6066, as in Java and librdkafka).
     """
@@ -176,7 +176,7 @@ def certificate_name(host: str | None) -> str | None:
 
 
 def wants_host_check(properties: Mapping[str, str]) -> bool:
-    """Return whether the peer's host name is checked (`ssl.endpoint.identification.algorithm`).
+    """Returns whether the peer's host name is checked (`ssl.endpoint.identification.algorithm`).
 
     Raises RefusedSettingError for algorithms other than https or empty.
     """
@@ -189,7 +189,7 @@ def wants_host_check(properties: Mapping[str, str]) -> bool:
 
 
 def trust(context: ssl.SSLContext, anchors: tuple[bytes, ...] | None) -> None:
-    """Trust *anchors* (DER); None means the system's CAs. Raises InvalidSettingError."""
+    """Trusts *anchors* (DER); None means the system's CAs. Raises InvalidSettingError."""
     if anchors is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
@@ -203,7 +203,7 @@ def trust(context: ssl.SSLContext, anchors: tuple[bytes, ...] | None) -> None:
 
 
 def load_key(context: ssl.SSLContext, own: ClientKey) -> None:
-    """Load the client's key and chain into *context*. Raises InvalidSettingError.
+    """Loads the client's key and chain into *context*. Raises InvalidSettingError.
 
     OpenSSL reads them only from a file. It is an anonymous one where possible, so that a crash leaves no key
     on disk.

@@ -59,7 +59,7 @@ class CompactedTopic:
         self._read_to: dict[int, int] = {}
 
     async def open(self) -> str:
-        """Create the topic if it is missing; return a warning if its policy cannot be read, otherwise "".
+        """Creates the topic if it is missing; returns a warning if its policy cannot be read, otherwise "".
 
         A topic with MM2's own name prefix is set to compact. Raises InvalidSettingError if the topic is not
         compacted and cannot be, because it would lose its records; ClusterError.
@@ -84,7 +84,7 @@ class CompactedTopic:
         return await self._check_compacted()
 
     async def read_new(self, take: Callable[[Record], None]) -> None:
-        """Pass to *take* the records appended since the last call, up to the topic's current end."""
+        """Passes to *take* the records appended since the last call, up to the topic's current end."""
         wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
         ends = await self._offsets(wanted, LATEST)
         # A partition that was never read, or whose topic was re-created since, is read from its beginning.
@@ -95,7 +95,7 @@ class CompactedTopic:
         await asyncio.gather(*(self._read(partition, ends[partition], take) for partition in behind))
 
     async def append(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
-        """Write keys with values (None is a tombstone), in order within each partition, one batch at a time.
+        """Writes keys with values (None is a tombstone), in order within each partition, one batch at a time.
 
         Raises ClusterError if the cluster does not accept them; some may have been written then.
         """
@@ -152,7 +152,7 @@ class CompactedTopic:
 async def records_between(
     cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool = True
 ) -> AsyncIterator[tuple[list[Record], int]]:
-    """Yield the records of each batch between two offsets, and the offset after the batch. Raises ClusterError.
+    """Yields the records of each batch between two offsets, and the offset after the batch. Raises ClusterError.
 
     Control batches have no records, nor have those of aborted transactions with *read_committed*.
     """
@@ -168,7 +168,7 @@ async def records_between(
 
 
 async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, bytearray]) -> None:
-    """Append one batch to each partition; retriable errors are retried, so a batch may be there twice.
+    """Appends one batch to each partition; retriable errors are retried, so a batch may be there twice.
 
     Raises ClusterError if the cluster does not accept them; some may have been written then.
     """
@@ -189,7 +189,7 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
 
 
 def batches_of(records: Iterable[Record]) -> list[bytearray]:
-    """Return *records* in batches that every topic accepts; they carry no producer id."""
+    """Returns *records* in batches that every topic accepts; they carry no producer id."""
     return [batch for batch, _ in encode_split(list(records), max_bytes=BATCH_BYTES_MAX, codec=0)]
 
 
@@ -197,7 +197,7 @@ MIRROR_TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.creat
 
 
 async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_factor: int, key: str) -> None:
-    """Create *topic* if it is missing; the setting *key* holds its replication factor.
+    """Creates *topic* if it is missing; the setting *key* holds its replication factor.
 
     Raises ClusterError, and InvalidSettingError if the cluster has too few brokers.
     """
@@ -230,7 +230,7 @@ class MirrorLog:
         self._read_to = -1
 
     async def read_new(self) -> AsyncIterator[Record]:
-        """Yield the records appended since the last call, up to the topic's current end. Raises ClusterError.
+        """Yields the records appended since the last call, up to the topic's current end. Raises ClusterError.
 
         If iteration stops early, the next call continues there.
         """
@@ -254,7 +254,7 @@ class MirrorLog:
 
 
 async def append(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
-    """Write *records* to the only partition of *topic*; return when all are replicated.
+    """Writes *records* to the only partition of *topic*; returns when all are replicated.
 
     Raises ClusterError if the cluster does not accept them; some may have been written then.
     """

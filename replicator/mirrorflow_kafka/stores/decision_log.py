@@ -30,7 +30,7 @@ class AclMarks:
         self._ours: set[AclBinding] = set()
 
     async def read(self) -> frozenset[AclBinding]:
-        """Read new marks; return all ACLs that are marked as created by the flow. Raises ClusterError."""
+        """Reads new marks; returns all ACLs that are marked as created by the flow. Raises ClusterError."""
         async for record in self._log.read_new():
             mark = decode_mark(record.key or b"", record.value or b"", naming=self._naming)
             if mark is not None:
@@ -41,7 +41,7 @@ class AclMarks:
     async def write(
         self, *, ours: Collection[AclBinding], others: Collection[AclBinding], now_ms: int
     ) -> None:
-        """Mark *ours* as created by the flow, and *others* as not. Raises ClusterError."""
+        """Marks *ours* as created by the flow, and *others* as not. Raises ClusterError."""
         marks = [(acl, True) for acl in ours if acl not in self._ours]
         marks += [(acl, False) for acl in others if acl in self._ours]
         records = [
@@ -53,7 +53,7 @@ class AclMarks:
 
 
 def moved_name(flow: str) -> str:
-    """Return the flow's name in its last identity once it has one owner.
+    """Returns the flow's name in its last identity once it has one owner.
 
     Copiers that do not know of owners take it for another flow, and refuse.
     """
@@ -70,7 +70,7 @@ class DecisionLog:
         self._replication_factor = replication_factor
 
     async def ensure(self) -> None:
-        """Create the topic if it is missing."""
+        """Creates the topic if it is missing."""
         topic = self._log.topic
         await self._cluster.refresh([topic])
         if self._cluster.leader(topic, 0) is None:
@@ -83,13 +83,13 @@ class DecisionLog:
             await admin.create_topic_and_wait(self._cluster, new)
 
     async def exists(self) -> bool:
-        """Return whether the topic exists, so that there can be decisions."""
+        """Returns whether the topic exists, so that there can be decisions."""
         if self._cluster.leader(self._log.topic, 0) is None:
             await self._cluster.refresh([self._log.topic])
         return self._cluster.leader(self._log.topic, 0) is not None
 
     async def read(self) -> Decisions:
-        """Read the decisions since the last call; return all."""
+        """Reads the decisions since the last call; returns all."""
         async for record in self._log.read_new():
             proposal = decode(record.key or b"", record.value or b"")
             if proposal is not None:
@@ -97,7 +97,7 @@ class DecisionLog:
         return self.decisions
 
     async def decide(self, proposals: Sequence[Proposal], *, now_ms: int) -> Decisions:
-        """Write *proposals*, then read: the first proposal for a key binds, whichever copier wrote it."""
+        """Writes *proposals*, then reads: the first proposal for a key binds, whichever copier wrote it."""
         records = [Record(0, now_ms, *encode(proposal)) for proposal in proposals]
         await append(self._cluster, self._log.topic, records)
         return await self.read()
@@ -106,7 +106,7 @@ class DecisionLog:
 def check_owner(
     decided: Identity, settings: SourceSettings, *, source_cluster_id: str, target_cluster_id: str
 ) -> None:
-    """Check that *decided* is of the same clusters as a flow with *settings*, and of it or one that it takes over.
+    """Checks that *decided* is of the same clusters as a flow with *settings*, and of it or one that it takes over.
 
     Raises ClusterChangedError, FlowExistsError.
     """

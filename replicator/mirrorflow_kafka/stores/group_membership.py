@@ -86,7 +86,7 @@ class Membership:
         self._generation = -1
 
     async def join(self, metadata: Mapping[str, bytes]) -> Joined:
-        """Join the group; return when all members have joined.
+        """Joins the group; returns when all members have joined.
 
         *metadata* is by protocol name, preferred first.
 
@@ -123,7 +123,7 @@ class Membership:
         )
 
     async def sync(self, assignments: Mapping[str, bytes]) -> bytes:
-        """Return this member's assignment; only the group leader passes *assignments*, by member id. Raises as `join`."""
+        """Returns this member's assignment; only the group leader passes *assignments*, by member id. Raises as `join`."""
         assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
         answer = await self._call(
             SyncGroupRequest(
@@ -142,7 +142,7 @@ class Membership:
         return bytes(answer.assignment)
 
     async def heartbeat(self) -> MemberStanding:
-        """Send a heartbeat; return the member's state.
+        """Sends a heartbeat; returns the member's state.
 
         Raises ClusterError if the coordinator cannot be reached; the state is unknown then.
         """
@@ -164,7 +164,7 @@ class Membership:
         return MemberStanding.MEMBER
 
     async def leave(self) -> None:
-        """Leave the group, so that the others need not wait for the session timeout. Raises ClusterError."""
+        """Leaves the group, so that the others need not wait for the session timeout. Raises ClusterError."""
         member_id, self._member_id = self._member_id, ""
         if not member_id:
             return
@@ -179,7 +179,7 @@ class Membership:
         )
 
     async def _call(self, request: Any, *, timeout_s: float) -> Any:
-        """Send *request* to the coordinator; after a failure the next call finds the coordinator again."""
+        """Sends *request* to the coordinator; after a failure the next call finds the coordinator again."""
         connection = self._connection
         if connection is None or not connection.is_open or connection.is_retired:
             node_id = await self._cluster.coordinator((GROUP_COORDINATOR, self._settings.group_id), anew=True)

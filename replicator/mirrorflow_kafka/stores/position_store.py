@@ -62,14 +62,14 @@ class PositionStore(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Create the store if it is missing, and read it whole. Raises InvalidSettingError if it cannot keep positions."""
+        """Creates the store if it is missing, and reads it whole. Raises InvalidSettingError if it cannot keep positions."""
 
     @abstractmethod
     async def read_new(self) -> frozenset[TopicPartition]:
-        """Read new records; return the partitions whose position was written or reset."""
+        """Reads new records; returns the partitions whose position was written or reset."""
 
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Store *positions*; return when all are stored safely.
+        """Stores *positions*; returns when all are stored safely.
 
         Raises ClusterError if the target does not accept them, InvalidSettingError if the file cannot be written; some may
         have been written then.
@@ -85,7 +85,7 @@ class PositionStore(ABC):
         return encode_key(PositionKey(self._connector, self._source_alias, *partition))
 
     def _take(self, key: bytes | None, value: bytes | None) -> TopicPartition | None:
-        """Apply the next record; return its partition, None if unreadable or of another connector."""
+        """Applies the next record; returns its partition, None if unreadable or of another connector."""
         found = decode(key, value, connector=self._connector, cluster=self._source_alias)
         if found is None:
             return None
@@ -110,7 +110,7 @@ TOPIC_KEY = "offset.storage.topic"
 
 
 async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> None:
-    """Create the topic before the first connector needs it, as Java's worker does. Raises as `OffsetsLog.open`."""
+    """Creates the topic before the first connector needs it, as Java's worker does. Raises as `OffsetsLog.open`."""
     cluster = await Cluster.connect(settings.client, resolve=resolve)
     try:
         await CompactedTopic(cluster, settings, key=TOPIC_KEY).open()
@@ -196,7 +196,7 @@ class OffsetsFile(PositionStore):
         return stored
 
     def _merge(self, changes: Mapping[str, Any]) -> None:
-        """Merge *changes* into the file's current content."""
+        """Merges *changes* into the file's current content."""
         try:
             with self._locked():
                 merged = {**self._load(), **changes}
@@ -213,7 +213,7 @@ class OffsetsFile(PositionStore):
             yield
 
     def _replace(self, data: bytes) -> None:
-        """Replace the file with *data* atomically, also in case of a power loss."""
+        """Replaces the file with *data* atomically, also in case of a power loss."""
         folder = self._path.parent
         descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=folder)
         try:
@@ -240,7 +240,7 @@ class OffsetsFile(PositionStore):
 
 
 def position_store(settings: SourceSettings, target: Cluster) -> PositionStore:
-    """Return the configured store, not yet opened."""
+    """Returns the configured store, not yet opened."""
     if settings.offsets.store is OffsetStore.FILE:
         return OffsetsFile(
             Path(settings.offsets.file), connector=settings.name, source_alias=settings.source_alias

@@ -62,7 +62,7 @@ class _WorkerTopic(Generic[T]):
         return tuple(self._warnings)
 
     async def open(self) -> None:
-        """Create the topic if it is missing, and read it to its end.
+        """Creates the topic if it is missing, and reads it to its end.
 
         Raises InvalidSettingError if the topic does not meet Connect's requirements; ClusterError.
         """
@@ -73,7 +73,7 @@ class _WorkerTopic(Generic[T]):
             self._unseen.clear()
 
     async def read_new(self) -> Sequence[T]:
-        """Read to the end; return the records since the last call, or since `open`. Raises ClusterError."""
+        """Reads to the end; returns the records since the last call, or since `open`. Raises ClusterError."""
         async with self._lock:
             await self._log.read_new(self._take)
             new = tuple(self._unseen)
@@ -81,7 +81,7 @@ class _WorkerTopic(Generic[T]):
             return new
 
     async def put(self, *values: T, now_ms: int) -> None:
-        """Write *values* in order. Raises ClusterError; some may have been written then."""
+        """Writes *values* in order. Raises ClusterError; some may have been written then."""
         async with self._lock:
             await self._log.append(map(self._encode, values), now_ms=now_ms)
             await self._log.read_new(self._take)

@@ -17,7 +17,7 @@ _APIS: Final = {22: "InitProducerId", 24: "AddPartitionsToTxn", 26: "EndTxn"}
 
 
 async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -> str:
-    """Return why no writer of the flow from *source_alias* can be fenced; "" if they can be. Raises ClusterError."""
+    """Returns why no writer of the flow from *source_alias* can be fenced; "" if they can be. Raises ClusterError."""
     if store is OffsetStore.FILE:
         return "positions in a file (offset.storage.store=file) cannot be part of a transaction"
     for node_id in sorted(target.metadata.brokers):
@@ -36,7 +36,7 @@ async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -
 async def writable_partitions(
     target: Cluster, partitions: Iterable[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return those of *partitions* that have a leader, and enough replicas in sync to accept a write, by known metadata.
+    """Returns those of *partitions* that have a leader, and enough replicas in sync to accept a write, by known metadata.
 
     No transaction can end in the others, so that one of them would hold up all partitions of its task. Raises ClusterError.
     """

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 async def open_claims_topic(cluster: Cluster, storage: OffsetStorageSettings, source_alias: str) -> str:
-    """Create the claims topic if it is missing, replicated as the offsets topic; return a warning or "".
+    """Creates the claims topic if it is missing, replicated as the offsets topic; returns a warning or "".
 
     Raises InvalidSettingError if it is not compacted and cannot be, or has several partitions; ClusterError.
     """
@@ -54,21 +54,21 @@ class FlowTopics:
         return TopicPartition(claims_topic(self.source_alias), 0)
 
     def on_target(self, partition: TopicPartition) -> TopicPartition:
-        """Return the partition of the target to which a partition of the source is copied."""
+        """Returns the partition of the target to which a partition of the source is copied."""
         return TopicPartition(self.target_topic(partition.topic), partition.partition)
 
     def claim_record(self, claim: Claim) -> Record:
-        """Return the record of a claim."""
+        """Returns the record of a claim."""
         return Record(0, time.time_ns() // 1_000_000, *encode_claim(claim))
 
     def position_record(self, position: WriterPosition, *, partitions: int) -> tuple[TopicPartition, Record]:
-        """Return the record of a position, and its partition of the offsets topic, which has so many *partitions*."""
+        """Returns the record of a position, and its partition of the offsets topic, which has so many *partitions*."""
         key = encode_key(PositionKey(self.connector, self.source_alias, position.topic, position.partition))
         home = TopicPartition(self.offsets, partition_for(key, partitions))
         return home, Record(0, time.time_ns() // 1_000_000, key, encode_position(position))
 
     def claim_in(self, record: Record) -> Claim | None:
-        """Return the claim in a record, None if there is none."""
+        """Returns the claim in a record, None if there is none."""
         if record.key is None or record.value is None:
             return None
         try:
@@ -78,7 +78,7 @@ class FlowTopics:
             return None
 
     def position_in(self, record: Record) -> WriterPosition | None:
-        """Return the position in a record; None if it is of another connector, or unusable."""
+        """Returns the position in a record; None if it is of another connector, or unusable."""
         match decode_position(record.key, record.value, connector=self.connector, cluster=self.source_alias):
             case WriterPosition() as position:
                 return position

@@ -68,16 +68,16 @@ class ProducerTransactions:
         self._sequences: Counter[SequenceKey] = Counter(sequences)
 
     def sequences(self, producer: Producer) -> dict[SequenceKey, int]:
-        """Return the next sequence numbers of *producer*, for the process that uses it from now on."""
+        """Returns the next sequence numbers of *producer*, for the process that uses it from now on."""
         used = producer[1:]
         return {key: number for key, number in self._sequences.items() if key[:2] == used}
 
     def turn(self, producer: Producer) -> asyncio.Lock:
-        """Return the lock to hold from the first `add_partitions` of a transaction to its `end`."""
+        """Returns the lock to hold from the first `add_partitions` of a transaction to its `end`."""
         return self._turns.setdefault(producer.transactional_id, asyncio.Lock())
 
     async def initialize(self, transactional_id: str) -> Producer | Busy | Refused:
-        """Take a transactional id. Raises NotAuthorizedError and others that a user must resolve."""
+        """Takes a transactional id. Raises NotAuthorizedError and others that a user must resolve."""
         try:
             producer_id, epoch = await admin.init_producer_id(
                 self._cluster,
@@ -96,7 +96,7 @@ class ProducerTransactions:
         return Producer(transactional_id, producer_id, epoch)
 
     async def run(self, request: Transaction) -> Done | Refused:
-        """Run one whole transaction. Raises NotAuthorizedError and others that a user must resolve."""
+        """Runs one whole transaction. Raises NotAuthorizedError and others that a user must resolve."""
         producer = request.producer
         async with self.turn(producer):
             try:
@@ -116,33 +116,33 @@ class ProducerTransactions:
         return Done()
 
     def barrier(self, producer: Producer | None, partition: TopicPartition) -> ExpectedMarker | None:
-        """Return the marker of the producer's last barrier in a partition; None if there was no barrier."""
+        """Returns the marker of the producer's last barrier in a partition; None if there was no barrier."""
         if producer is None or partition not in self._barriers.get(producer, {}):
             return None
         return ExpectedMarker(producer.producer_id, producer.epoch, self._barriers[producer][partition])
 
     async def begin_transaction(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
-        """Begin a transaction that will store *positions*, once the markers of the last one are written.
+        """Begins a transaction that will store *positions*, once the markers of the last one are written.
 
         Raises ClusterError.
         """
         await self.add_partitions(producer, await self._position_records(positions))
 
     async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the leaders of *partitions* for their epochs. Raises ClusterError."""
+        """Asks the leaders of *partitions* for their epochs. Raises ClusterError."""
         listed = await admin.list_offsets(self._cluster, partitions, LATEST)
         for partition, found in listed.items():
             raise_for(found.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(partition))
         return {partition: found.leader_epoch for partition, found in listed.items()}
 
     async def store_positions(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
-        """Write positions in the open transaction. Raises ClusterError."""
+        """Writes positions in the open transaction. Raises ClusterError."""
         records = await self._position_records(positions)
         await self.add_partitions(producer, records)
         await self._append_all(producer, records)
 
     async def _records(self, request: Transaction) -> dict[TopicPartition, list[Record]]:
-        """Return the records of claim and positions by the partition that they are written to."""
+        """Returns the records of claim and positions by the partition that they are written to."""
         found = await self._position_records(request.positions)
         if request.claim is not None:
             found[self._topics.claims] = [self._topics.claim_record(request.claim)]
@@ -165,7 +165,7 @@ class ProducerTransactions:
         return [self._topics.claims, *(TopicPartition(offsets, number) for number in numbers)]
 
     async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
-        """Begin the transaction with partitions of the target, or add them to it. Raises ClusterError."""
+        """Begins the transaction with partitions of the target, or adds them to it. Raises ClusterError."""
         if producer in self._unanswered:
             raise self._no_answer(producer)
         await admin.add_partitions_to_txn(
@@ -181,7 +181,7 @@ class ProducerTransactions:
                 raise outcome
 
     async def append(self, producer: Producer, home: TopicPartition, records: Sequence[Record]) -> None:
-        """Append *records* to a partition of the open transaction. Raises ClusterError."""
+        """Appends *records* to a partition of the open transaction. Raises ClusterError."""
         key = producer.producer_id, producer.epoch, home
         for data, count in encode_split(
             records,
@@ -196,7 +196,7 @@ class ProducerTransactions:
             await self._append_batch(producer, home, data)
 
     async def _append_batch(self, producer: Producer, home: TopicPartition, data: bytearray) -> None:
-        """Append one batch; a repetition has the same sequence numbers, so the leader keeps it once."""
+        """Appends one batch; a repetition has the same sequence numbers, so the leader keeps it once."""
         attempt = 0
         while True:
             attempt += 1
@@ -220,13 +220,13 @@ class ProducerTransactions:
             await asyncio.sleep(backoff_s(attempt, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
 
     async def end(self, producer: Producer, *, commit: bool) -> None:
-        """Commit or abort; the markers may still be on their way then. Raises ClusterError."""
+        """Commits or abort; the markers may still be on their way then. Raises ClusterError."""
         if producer in self._unanswered:
             raise self._no_answer(producer)
         await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
 
     def _no_answer(self, producer: Producer) -> UnreachableError:
-        """Return the error of a producer that needs a new epoch: a late request could join its next transaction."""
+        """Returns the error of a producer that needs a new epoch: a late request could join its next transaction."""
         return UnreachableError(
             cluster=self._cluster.alias,
             addresses=producer.transactional_id,
@@ -235,12 +235,12 @@ class ProducerTransactions:
 
 
 def refusal(error: BrokerError | UnreachableError) -> Refused:
-    """Return the protocol's answer for an error."""
+    """Returns the protocol's answer for an error."""
     return Refused(error.code if isinstance(error, BrokerError) else NO_ANSWER)
 
 
 async def partition_numbers(cluster: Cluster, topic: str) -> Sequence[int]:
-    """Return the partitions of *topic*. Raises ClusterError if it does not exist."""
+    """Returns the partitions of *topic*. Raises ClusterError if it does not exist."""
     known = cluster.metadata.topics.get(topic)
     if known is None or known.error or not known.partitions:
         await cluster.refresh([topic])

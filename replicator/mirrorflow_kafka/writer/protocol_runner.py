@@ -86,7 +86,7 @@ class ProtocolRunner:
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run *steps* to their end and return their result. Raises MirrorFlowError."""
+        """Runs *steps* to their end and returns their result. Raises MirrorFlowError."""
         try:
             asked = next(steps)
             while True:
@@ -98,7 +98,7 @@ class ProtocolRunner:
             steps.close()
 
     async def store_positions(self, producer: Producer, positions: Sequence[WriterPosition]) -> bool:
-        """Store *positions* in transactions of *producer*, not too many in each; return False if one is refused."""
+        """Stores *positions* in transactions of *producer*, not too many in each; returns False if one is refused."""
         for first in range(0, len(positions), POSITIONS_MAX):
             part = tuple(positions[first : first + POSITIONS_MAX])
             if isinstance(await self.transactions.run(Transaction(producer, positions=part)), Refused):
@@ -106,7 +106,7 @@ class ProtocolRunner:
         return True
 
     async def answer(self, asked: Sequence[Request]) -> tuple[Any, ...]:
-        """Return the answers to requests that do not depend on each other. Raises MirrorFlowError."""
+        """Returns the answers to requests that do not depend on each other. Raises MirrorFlowError."""
         groups: dict[Hashable, list[int]] = {}
         for number, request in enumerate(asked):
             groups.setdefault(_combined(request) or number, []).append(number)
@@ -200,7 +200,7 @@ class ProtocolRunner:
         )
 
     async def _idle_limit_ms(self) -> int:
-        """Return the longest limit of the brokers; Kafka's default where it must not be read."""
+        """Returns the longest limit of the brokers; Kafka's default where it must not be read."""
         ids = list(self._target.metadata.brokers)
         try:
             found = await asyncio.gather(
@@ -266,13 +266,13 @@ class ProtocolRunner:
 
 
 def _source_start(found: ListedOffset, end: ListedOffset) -> SourceStart:
-    """Return the start at *found*, or at the *end* of the log if no record is as new."""
+    """Returns the start at *found*, or at the *end* of the log if no record is as new."""
     offset = found.offset if found.offset >= 0 else end.offset
     return SourceStart(offset, found.leader_epoch if offset < end.offset else UNKNOWN)
 
 
 def _combined(request: Request) -> Hashable | None:
-    """Return what the requests have in common that one request to a broker can answer; None if it stays alone."""
+    """Returns what the requests have in common that one request to a broker can answer; None if it stays alone."""
     match request:
         case ReadEnd():
             return ReadEnd

@@ -137,7 +137,7 @@ class SeedSurvey:
     async def begins(
         self, logs: Mapping[TopicPartition, SeedLog], *, initial: bool
     ) -> dict[TopicPartition, int]:
-        """Start offsets for partitions never copied, by the flow's settings; empty for the log start."""
+        """Starts offsets for partitions never copied, by the flow's settings; empty for the log start."""
         start = self.settings.start if initial else StartPosition.EARLIEST
         if start is StartPosition.EARLIEST:
             return {}
