@@ -18,8 +18,8 @@ from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.report import SeedReport
 from mirrorflow_seed.seed.plan import SeedShare, tasks_of
 from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
-from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.spark_session import spark_context
 from tests.harness.kafka.processes import cpu_s
 
 SLOTS: Final = 2

@@ -37,7 +37,7 @@ TOPIC = "archive"
 
 
 def archiving(arena: Arena, extent: Extent) -> Result:
-    from mirrorflow_seed.session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
+    from mirrorflow_seed.spark_session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
 
     records = extent.of(2_000_000, 200_000)
     result = Result(

@@ -25,7 +25,7 @@ AGE_MS = 10 * 86_400_000  # older than leaders remember a producer by: such reco
 # A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
 EMPTY = f"""
 import time
-from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.spark_session import spark_context
 from mirrorflow_seed.settings import job_of
 began = time.perf_counter()
 with spark_context(job_of({{"master": "local[{CORES}]"}}), "empty") as spark:

@@ -71,7 +71,7 @@ def _name(cores: int, what: str = "compared") -> str:
 
 
 def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat: int) -> None:
-    from mirrorflow_seed.session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
+    from mirrorflow_seed.spark_session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
 
     master = {"master": f"local[{cores}]"}
     with spark_context(job_of(master), "benchmark") as spark:

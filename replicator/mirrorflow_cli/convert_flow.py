@@ -36,11 +36,11 @@ from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCL
 from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
-from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config import clients, setting_table
 from mirrorflow_replicator.config.connector import why_not
-from mirrorflow_replicator.config.keys import Scope, Verdict
 from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 _POLICIES = {
     # Strimzi's class is older than Kafka's and names topics in the same way.
@@ -245,7 +245,9 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
             if kind == CHECKPOINT:
                 out[kind] = {"config": {"enabled": "false"}}
             continue
-        if kind == CHECKPOINT and (problem := why_not(PropertyReader(own, Resolver({}), keys.DEFAULTS))):
+        if kind == CHECKPOINT and (
+            problem := why_not(PropertyReader(own, Resolver({}), setting_table.DEFAULTS))
+        ):
             # Java does not run this connector either, and a MirrorFlow's connector would not start.
             findings.lose(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
             out[kind] = {"config": {"enabled": "false"}}
@@ -279,7 +281,7 @@ class _Config:
     values: dict[str, str] = field(default_factory=dict)
 
     def add_client_key(self, kind: str, key: str, value: str) -> None:
-        row = keys.find(key, keys.CONNECTOR_SCOPES)
+        row = setting_table.find(key, setting_table.CONNECTOR_SCOPES)
         by_field = field_of(key)
         if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
             self.findings.lose(self.flow, key, row.note, refused=True)
@@ -291,7 +293,7 @@ class _Config:
 
     def add_other(self, key: str, value: str, scopes: tuple[Scope, ...]) -> None:
         """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
-        row = keys.find(key, scopes)
+        row = setting_table.find(key, scopes)
         if row is None:
             self.findings.lose(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
         elif row.accepts(value):
@@ -320,7 +322,7 @@ def _config(
             if kind == SOURCE or not key.startswith(OVERRIDES):
                 config.add_client_key(kind, key, value)
         elif readers(key):
-            row = keys.find(key, keys.CONNECTOR_SCOPES)
+            row = setting_table.find(key, setting_table.CONNECTOR_SCOPES)
             # Kafka's default classes need no setting.
             is_default = key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
             if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
@@ -328,7 +330,7 @@ def _config(
             elif kind in readers(key) and not is_default:
                 config.values[key] = value
         elif kind == SOURCE:
-            config.add_other(key, value, keys.CONNECTOR_SCOPES)
+            config.add_other(key, value, setting_table.CONNECTOR_SCOPES)
     return config.values
 
 
@@ -382,5 +384,5 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
         elif key == "group.id" or key in _WORKER_IN_SOURCE:
             config[key] = value
         elif not clients.is_shared(key) and not key.startswith("replication.policy."):
-            _Config(flow=flow.name, findings=findings).add_other(key, value, keys.WORKER_SCOPES)
+            _Config(flow=flow.name, findings=findings).add_other(key, value, setting_table.WORKER_SCOPES)
     return config

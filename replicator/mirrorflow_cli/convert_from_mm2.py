@@ -29,15 +29,15 @@ from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_core.java.properties import PropertyReader, has_reference, read_list, references
 from mirrorflow_core.java.security_keys import verdict
-from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config import clients, setting_table
 from mirrorflow_replicator.config.dedicated_mode import (
     connector_properties,
     load_mm2,
     read_mm2,
     worker_properties,
 )
-from mirrorflow_replicator.config.keys import Scope, Verdict
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 _WORD = re.compile(r"mirrorflowReference(\d+)x")
 
@@ -103,7 +103,7 @@ def _note_warnings(text: str, findings: ConversionFindings) -> None:
 
 def _is_dropped(key: str) -> bool:
     """Returns whether MM2 honours *key* for a flow only; at the top level the reader ignores it silently."""
-    row = keys.find(key, (Scope.CONNECTOR,))
+    row = setting_table.find(key, (Scope.CONNECTOR,))
     return row is not None and row.verdict is Verdict.MAPPED and not row.top_level
 
 

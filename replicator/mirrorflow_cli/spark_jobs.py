@@ -200,7 +200,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
         files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
         files.write(source.worker_properties, {source.name: source.connector_properties})
         try:
-            from mirrorflow_seed.session import require_spark  # noqa: PLC0415
+            from mirrorflow_seed.spark_session import require_spark  # noqa: PLC0415
 
             require_spark()
             command = importlib.import_module(f"mirrorflow_seed.{job}")

@@ -1,7 +1,7 @@
 """The client of one Kafka cluster: bootstrap, metadata, and requests routed to the right broker.
 
-Secrets are resolved for every new connection (`security.rotation`), and connections are replaced when
-secrets change (`security.rotation`). Only `call` retries a request: within its timeout, after a lost
+Secrets are resolved for every new connection (`security.secret_rotation`), and connections are replaced when
+secrets change (`security.secret_rotation`). Only `call` retries a request: within its timeout, after a lost
 connection, a retriable error, or a response that it went to the wrong broker. Every request sent through
 `call` is safe to repeat.
 """
@@ -33,7 +33,7 @@ from mirrorflow_kafka.client.pool import (
     retrieve_error,
 )
 from mirrorflow_kafka.security.client_security import parse_addresses
-from mirrorflow_kafka.security.rotation import Credentials, Resolve, Rotation
+from mirrorflow_kafka.security.secret_rotation import Credentials, Resolve, SecretRotation
 
 # To connect to a cluster; the error is reported then, and callers that live on try again.
 REACH_TIMEOUT_S = 20.0
@@ -86,7 +86,7 @@ class Cluster:
         self._refresh_lock = asyncio.Lock()
         self._refreshes_used_s = float("-inf")  # loop time up to which the intervals are used
         self._bootstrapping: asyncio.Task[None] | None = None
-        self._rotation = Rotation(self.alias, self._pool, self._credentials.security)
+        self._rotation = SecretRotation(self.alias, self._pool, self._credentials.security)
         self._following: asyncio.Task[None] | None = None
 
     @classmethod

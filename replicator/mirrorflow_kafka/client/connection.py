@@ -140,7 +140,7 @@ class Connection:
     """An open connection, created by `open_connection`.
 
     `generation` is unique per connection in the process; `lost` resolves (never raises) with the error when
-    the connection ends. `is_retired` means that a replacement exists (`security.rotation`): a long-term
+    the connection ends. `is_retired` means that a replacement exists (`security.secret_rotation`): a long-term
     holder sends nothing more on this connection and requests the replacement from the cluster.
     """
 

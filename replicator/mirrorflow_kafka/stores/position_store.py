@@ -29,7 +29,7 @@ from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
 from mirrorflow_core.settings import OffsetStorageSettings, OffsetStore, SourceSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 
 WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records must not fill memory

@@ -2,7 +2,7 @@
 
 Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig and the configs of the three connectors, of 4.3); own keys
 begin with `mirrorflow.`. Client properties keep their references; everything else is resolved here, once. Errors name the
-key and what to write. `config.keys` has the known keys and their defaults.
+key and what to write. `config.setting_table` has the known keys and their defaults.
 """
 
 import dataclasses
@@ -31,7 +31,6 @@ from mirrorflow_core.settings import (
 )
 from mirrorflow_core.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_replicator.config import clients
-from mirrorflow_replicator.config.keys import DEFAULTS
 from mirrorflow_replicator.config.plugins import (
     MIRROR_PACKAGE,
     config_exceptions,
@@ -41,6 +40,7 @@ from mirrorflow_replicator.config.plugins import (
     policy_settings,
 )
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.setting_table import DEFAULTS
 from mirrorflow_replicator.config.storage import offset_storage, replication_factor
 
 SOURCE_CONNECTOR = "MirrorSourceConnector"

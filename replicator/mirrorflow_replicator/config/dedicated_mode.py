@@ -20,14 +20,16 @@ from mirrorflow_core.java.patterns import SettingPattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split, worker_topic
 from mirrorflow_core.settings import WorkerSettings
-from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config import clients, setting_table
 from mirrorflow_replicator.config.connector import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,
     why_not,
 )
-from mirrorflow_replicator.config.keys import (
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
+from mirrorflow_replicator.config.setting_table import (
     DEFAULTS,
     SERVER_NAME_KEY,
     SEVERAL_KEY,
@@ -35,8 +37,6 @@ from mirrorflow_replicator.config.keys import (
     Verdict,
     read_properties,
 )
-from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
-from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
 from mirrorflow_replicator.config.worker import (
     checked_listeners,
     distributed_settings,
@@ -261,7 +261,7 @@ def read_mm2(text: str, warnings: list[str]) -> tuple[dict[str, str], tuple[str,
         raise InvalidSettingError(
             key="clusters", problem="it is missing", action="list the aliases: clusters = A, B"
         )
-    return keys.canonical(raw, warnings, prefixes=_prefixes(aliases)), aliases
+    return setting_table.canonical(raw, warnings, prefixes=_prefixes(aliases)), aliases
 
 
 def cluster_properties(raw: Mapping[str, str], alias: str) -> dict[str, str]:
@@ -304,7 +304,7 @@ def connector_properties(raw: Mapping[str, str], source: str, target: str, conne
     properties = {
         key: value
         for key, value in raw.items()
-        if keys.is_connector_key(key) or key.startswith((PROVIDERS_KEY, "replication.policy"))
+        if setting_table.is_connector_key(key) or key.startswith((PROVIDERS_KEY, "replication.policy"))
     }
     for side, alias in (("source", source), ("target", target)):
         for key, value in cluster_properties(raw, alias).items():
@@ -395,9 +395,13 @@ def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list
         by_prefix.setdefault(prefix, {})[key.removeprefix(prefix)] = value
     for prefix, properties in by_prefix.items():
         scopes = (
-            keys.CONNECTOR_SCOPES if "->" in prefix else keys.CLUSTER_SCOPES if prefix else keys.DRIVER_SCOPES
+            setting_table.CONNECTOR_SCOPES
+            if "->" in prefix
+            else setting_table.CLUSTER_SCOPES
+            if prefix
+            else setting_table.DRIVER_SCOPES
         )
-        keys.check(properties, scopes, warnings, prefix=prefix)
+        setting_table.check(properties, scopes, warnings, prefix=prefix)
     warnings.extend(
         f"{key}: it has no effect at the top level, as in MM2; write it for a flow (A->B.{key}) or a cluster (A.{key})."
         for key in by_prefix.get("", {})
@@ -407,13 +411,13 @@ def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list
 
 def _reaches(key: str) -> bool:
     """Whether a top-level key that we honour reaches a worker or a connector."""
-    row = keys.find(key, keys.DRIVER_SCOPES)
+    row = setting_table.find(key, setting_table.DRIVER_SCOPES)
     if row is None or row.verdict is not Verdict.HONOURED or row.scope in {Scope.DRIVER, Scope.REST}:
         return True
     prefixes = (*_WORKER_PREFIXES, PROVIDERS_KEY)
     return (
         key in _PROCESS_KEYS
         or key.startswith(prefixes)
-        or keys.is_connector_key(key)
+        or setting_table.is_connector_key(key)
         or clients.is_shared(key)
     )

@@ -28,10 +28,10 @@ from mirrorflow_core.settings import (
     SessionKeySettings,
     WorkerSettings,
 )
-from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config import clients, setting_table
 from mirrorflow_replicator.config.connector import parse_connector
-from mirrorflow_replicator.config.keys import DEFAULTS, SERVER_NAME_KEY, SEVERAL_KEY, read_properties
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.setting_table import DEFAULTS, SERVER_NAME_KEY, SEVERAL_KEY, read_properties
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
 
 LISTENERS_KEY = "listeners"
@@ -119,17 +119,17 @@ def _files(
     worker_text: str, connector_texts: Sequence[str], warnings: list[str]
 ) -> tuple[dict[str, str], list[dict[str, str]]]:
     worker = _read(worker_text, warnings)
-    keys.check(worker, keys.WORKER_SCOPES, warnings)
+    setting_table.check(worker, setting_table.WORKER_SCOPES, warnings)
     connectors = []
     for text in connector_texts:
         properties = _read(text, warnings)
-        keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+        setting_table.check(properties, setting_table.CONNECTOR_SCOPES, warnings)
         connectors.append(properties)
     return worker, connectors
 
 
 def _read(text: str, warnings: list[str]) -> dict[str, str]:
-    return keys.canonical(read_properties(text, warnings), warnings)
+    return setting_table.canonical(read_properties(text, warnings), warnings)
 
 
 def worker_settings(

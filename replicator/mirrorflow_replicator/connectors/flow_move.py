@@ -18,8 +18,14 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import decode
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.identity import LAST_EPOCH, Decisions, Identity
-from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
+from mirrorflow_core.writer.identity import (
+    LAST_EPOCH,
+    Decisions,
+    Identity,
+    NumberedRecord,
+    last_known,
+    records_behind,
+)
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between, read_batches

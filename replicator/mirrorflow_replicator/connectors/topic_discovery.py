@@ -22,7 +22,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync

@@ -32,8 +32,8 @@ from mirrorflow_core.writer.flow_plan import (
     WritePoint,
 )
 from mirrorflow_core.writer.position import Form
-from mirrorflow_core.writer.start_end import why_start_ends
 from mirrorflow_core.writer.stream import Stream
+from mirrorflow_core.writer.task_restart_rules import why_start_ends
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.cluster import Cluster

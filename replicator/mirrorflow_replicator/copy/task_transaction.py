@@ -25,7 +25,7 @@ from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, 
 from mirrorflow_core.writer.form import ChangeForm, commit_interval_ms, commit_pause_ms
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.start_end import why_start_ends
+from mirrorflow_core.writer.task_restart_rules import why_start_ends
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (

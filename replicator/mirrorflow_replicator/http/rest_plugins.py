@@ -18,16 +18,16 @@ from typing import Any
 
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_replicator.config import keys
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,
     parse_connector,
 )
-from mirrorflow_replicator.config.keys import Key, Scope, Verdict
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
+from mirrorflow_replicator.config.setting_table import Key, Scope, Verdict
 from mirrorflow_replicator.http.commands import NULL_VALUE, simple_name
 from mirrorflow_replicator.http.worker_view import WorkerView
 from mirrorflow_replicator.version import connect_version
@@ -130,7 +130,10 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
     return {
         plugin: {
             **{
-                name: {**java[name], "documentation": _documentation(keys.find(name, keys.CONNECTOR_SCOPES))}
+                name: {
+                    **java[name],
+                    "documentation": _documentation(setting_table.find(name, setting_table.CONNECTOR_SCOPES)),
+                }
                 for name in found["plugins"][plugin]
             },
             **{one["name"]: one for one in _of_ours(plugin, java)},
@@ -143,7 +146,7 @@ def _of_ours(plugin: str, java: Mapping[str, Definition]) -> Iterator[Definition
     others = tuple(start for owner, starts in _OWN.items() if owner != plugin for start in starts)
     mine = [
         key
-        for key in keys.KEYS
+        for key in setting_table.KEYS
         if key.scope is Scope.CONNECTOR
         and key.verdict is Verdict.HONOURED
         and key.name not in java
@@ -195,7 +198,7 @@ def problems(plugin: str, properties: Mapping[str, str], worker: Mapping[str, st
     """
     found: dict[str, str] = {}
     for name, value in properties.items():
-        key = keys.find(name, keys.CONNECTOR_SCOPES)
+        key = setting_table.find(name, setting_table.CONNECTOR_SCOPES)
         if key is not None and key.verdict is Verdict.REFUSED and not key.accepts(value):
             found[name] = str(RefusedSettingError(key=name, why=key.note))
     checked = _without_references({"connector.class": plugin, **properties})

@@ -24,7 +24,7 @@ import h11
 from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
-from mirrorflow_kafka.security.rotation import LOOK_S, stamp
+from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S, stamp
 from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
 from mirrorflow_replicator.config.worker import LISTENERS_KEY, parse_listener
 from mirrorflow_replicator.http import metrics, progress, rest
@@ -454,7 +454,7 @@ class ServerTls:
     async def follow(self) -> None:
         """Checks for renewed certificates until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SECRETS_POLL_S)
             self.reload()
 
     def reload(self) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config import keys
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import (
     NOT_FOUND,
@@ -127,7 +127,7 @@ class CommandExecutor:
         if not isinstance(command, ListOffsets):
             await self._node.wait_until_idle(name)
         properties = {**self._configs.configs.connectors[name], "name": name}
-        changes = OffsetChanges(keys.canonical(properties, []), self._context.distributed.worker)
+        changes = OffsetChanges(setting_table.canonical(properties, []), self._context.distributed.worker)
         try:
             await changes.open()
             if isinstance(command, ListOffsets):

@@ -23,10 +23,10 @@ from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
-from mirrorflow_kafka.security.rotation import LOOK_S
-from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.keys import read_properties
+from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.setting_table import read_properties
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
 from mirrorflow_replicator.http.commands import Command
 from mirrorflow_replicator.http.progress import has_started
@@ -61,7 +61,7 @@ class StateFiles:
     async def follow(self, apply: Callable[[States], None]) -> None:
         """Polls the files until cancelled; passes the states to *apply* whenever a file has changed."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SECRETS_POLL_S)
             self.poll(apply)
 
     def poll(self, apply: Callable[[States], None]) -> None:
@@ -81,7 +81,7 @@ class StateFiles:
 
     def _state(self, text: str) -> tuple[str, str]:
         """Returns name and state of the connector in *text*. Raises SettingError."""
-        properties = keys.canonical(read_properties(text, []), [])
+        properties = setting_table.canonical(read_properties(text, []), [])
         read = PropertyReader(properties, Resolver({**self._providers, **properties}))
         return read.text("name"), read.choice(KEY, (RUNNING, PAUSED), RUNNING)
 

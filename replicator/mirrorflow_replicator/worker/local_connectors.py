@@ -27,7 +27,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config import keys
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
 from mirrorflow_replicator.http import commands
@@ -153,8 +153,8 @@ class LocalConnectors:
             return stand_in(state="PAUSED", tasks=self._configs.tasks.get(name, ()))
         warnings, shown = list[str](), self._label + name
         try:
-            properties = keys.canonical({**wanted.properties, "name": name}, warnings)
-            keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+            properties = setting_table.canonical({**wanted.properties, "name": name}, warnings)
+            setting_table.check(properties, setting_table.CONNECTOR_SCOPES, warnings)
             settings = parse_connector(properties, self._worker)
             hosted = self._host(name, replace(settings, name=shown))
         except SettingError as error:

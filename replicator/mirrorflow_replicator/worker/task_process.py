@@ -20,7 +20,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
-from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import logs, process

@@ -29,8 +29,8 @@ from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.report import Cost, VerifyReport
-from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
+from mirrorflow_seed.spark_session import cause_of
 from mirrorflow_seed.verify import driver
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch

@@ -38,8 +38,8 @@ from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.location import DATA_PREFIX, Location
 from mirrorflow_seed.report import Cost
-from mirrorflow_seed.session import cause_of, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
+from mirrorflow_seed.spark_session import cause_of, session_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -60,7 +60,6 @@ from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult, WaveSettings
 from mirrorflow_seed.seed.survey import SeedSurvey
 from mirrorflow_seed.seed.task_messages import Coordinator
-from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import (
     FlowFiles,
     JobSettings,
@@ -68,6 +67,7 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
+from mirrorflow_seed.spark_session import cause_of, driver_url, session_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

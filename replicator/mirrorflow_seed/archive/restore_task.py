@@ -14,7 +14,7 @@ from typing import Any
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of

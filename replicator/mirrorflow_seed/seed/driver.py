@@ -36,8 +36,8 @@ from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, TaskResult, WaveSettings, run_tasks
 from mirrorflow_seed.seed.survey import SeedSurvey
 from mirrorflow_seed.seed.task_messages import Coordinator
-from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
+from mirrorflow_seed.spark_session import cause_of, driver_url, session_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

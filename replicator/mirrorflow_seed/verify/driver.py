@@ -32,8 +32,8 @@ from mirrorflow_seed.errors import (
 )
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
-from mirrorflow_seed.session import cause_of, require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
+from mirrorflow_seed.spark_session import cause_of, require_spark, session_of
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.stretch_comparison import (

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.reports import known_number
 from mirrorflow_seed.location import Location
-from mirrorflow_seed.session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.settings import JobSettings
+from mirrorflow_seed.spark_session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 

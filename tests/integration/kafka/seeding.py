@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorflow_seed.report import SeedReport
 from mirrorflow_seed.seed.driver import run
-from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import FlowFiles, job_of
+from mirrorflow_seed.spark_session import spark_context
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.processes import Child, family, start, wait_until
 from tests.integration.kafka.flows import Flow

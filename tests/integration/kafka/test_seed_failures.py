@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_replicator.process import now_ms
-from mirrorflow_seed.session import LIGHT_JVM
+from mirrorflow_seed.spark_session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import Child, family, free_port, frozen, wait_until
 from tests.harness.kafka.processes import start as start_child

@@ -24,7 +24,7 @@ VERBS = ["get", "list", "watch", "create", "delete", "deletecollection"]  # the 
 WAIT_S = 400.0  # 25 s alone; minutes on a machine that does much else
 PROGRAM = """
 import sys
-from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.spark_session import spark_context
 from mirrorflow_seed.settings import load_job
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from tests.unit.seed.test_verification_results import verification, window

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from mirrorflow_core.writer import flow_lock, form, ownership, partition_start, start_end, takeover
+from mirrorflow_core.writer import flow_lock, form, ownership, partition_start, takeover, task_restart_rules
 from mirrorflow_core.writer.broker_requests import (
     Done,
     LeaderEpochEnd,
@@ -113,10 +113,10 @@ def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
     """Nothing ends a start for the reason in *ignored*."""
 
     def replaced() -> tuple[Replaced, ...]:
-        original = start_end.why_start_ends
+        original = task_restart_rules.why_start_ends
         return (
             (
-                start_end,
+                task_restart_rules,
                 "why_start_ends",
                 lambda target, stream, **fields: original(target, stream, **fields | ignored),
             ),

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
-from mirrorflow_core.writer import flow_plan, ownership, start_end
+from mirrorflow_core.writer import flow_plan, ownership, task_restart_rules
 from mirrorflow_core.writer import form as forms
 from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
@@ -22,8 +22,8 @@ from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskSta
 from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.start_end import NO_ORDINAL
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
+from mirrorflow_core.writer.task_restart_rules import NO_ORDINAL
 from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.form_tracker import FormTracker
 from tests.model.errors import (
@@ -463,13 +463,13 @@ class Task:
     def _why_it_ends(self, copier: Copier, *, of_transaction: bool = False) -> str:
         has_new_leader = copier.leader_epoch > copier.target_epoch
         if of_transaction:
-            return start_end.why_start_ends(
+            return task_restart_rules.why_start_ends(
                 copier.partition,
                 copier.stream,
                 has_lost_answers=not copier.is_drained or copier.has_lost_answers,
                 has_new_leader=has_new_leader,
             )
-        return start_end.why_start_ends(
+        return task_restart_rules.why_start_ends(
             copier.partition,
             copier.stream,
             has_lost_answers=copier.has_lost_answers,

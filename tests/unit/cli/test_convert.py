@@ -18,7 +18,7 @@ from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.keys import KEYS, Scope
+from mirrorflow_replicator.config.setting_table import KEYS, Scope
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 

@@ -70,7 +70,7 @@ def test_a_rate_reaches_the_job_in_bytes(
         started.append(job)
         return 0
 
-    monkeypatch.setattr("mirrorflow_seed.session.require_spark", lambda: None)
+    monkeypatch.setattr("mirrorflow_seed.spark_session.require_spark", lambda: None)
     for module in ("seed.driver", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 

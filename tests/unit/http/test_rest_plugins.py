@@ -1,7 +1,7 @@
 """The settings that Connect's REST lists for each connector class."""
 
-from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.keys import Scope, Verdict
+from mirrorflow_replicator.config import setting_table
+from mirrorflow_replicator.config.setting_table import Scope, Verdict
 from mirrorflow_replicator.http.rest_plugins import GROUP, plugin_keys
 
 SOURCE = "MirrorSourceConnector"
@@ -51,7 +51,7 @@ def test_every_honoured_setting_is_listed_for_a_class():
     listed = {name for found in plugin_keys().values() for name in found}
     honoured = {
         key.name
-        for key in keys.KEYS
+        for key in setting_table.KEYS
         if key.scope is Scope.CONNECTOR
         and key.verdict is Verdict.HONOURED
         and "*" not in key.name

@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.security.client_security import parse_addresses
-from mirrorflow_kafka.security.rotation import Resolve
+from mirrorflow_kafka.security.secret_rotation import Resolve
 from tests.unit.kafka.scripted import Broker, scripted
 
 _TOPIC = MetadataResponse.MetadataResponseTopic

@@ -27,8 +27,8 @@ from mirrorflow_core.writer.form import (
 )
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.start_end import why_start_ends
 from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
+from mirrorflow_core.writer.task_restart_rules import why_start_ends
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
 
 HOUR_MS = 3_600_000

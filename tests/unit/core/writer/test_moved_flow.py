@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.partitions import Position, TopicPartition
-from mirrorflow_core.writer.identity import Anchor, Decisions
-from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
+from mirrorflow_core.writer.identity import Anchor, Decisions, NumberedRecord, last_known, records_behind
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker
 
 PARTITION = TopicPartition("orders", 0)

@@ -5,29 +5,31 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.java.security_keys import SECURITY_KEYS
-from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.keys import Scope, Verdict
+from mirrorflow_replicator.config import setting_table
+from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_page_is_up_to_date():
-    """`python -m mirrorflow_replicator.config.keys > docs/settings.md`."""
-    assert (ROOT / "docs" / "settings.md").read_text() == keys.document()
+    """`python -m mirrorflow_replicator.config.setting_table > docs/settings.md`."""
+    assert (ROOT / "docs" / "settings.md").read_text() == setting_table.document()
 
 
 def test_each_key_has_one_verdict_and_a_reason():
     """No key twice in one scope; each refused or ignored key has a reason."""
-    names = [(key.scope, key.name) for key in keys.KEYS]
+    names = [(key.scope, key.name) for key in setting_table.KEYS]
 
     assert len(set(names)) == len(names)
-    assert [key.name for key in keys.KEYS if not key.note and key.verdict is not Verdict.HONOURED] == []
-    assert [key.name for key in keys.KEYS if "|" in key.note] == []
+    assert [
+        key.name for key in setting_table.KEYS if not key.note and key.verdict is not Verdict.HONOURED
+    ] == []
+    assert [key.name for key in setting_table.KEYS if "|" in key.note] == []
 
 
 def test_security_keys_have_the_verdicts_of_their_table():
     """One table decides, the page repeats it."""
-    rows = {key.name: key.verdict.value for key in keys.KEYS if key.scope is Scope.CLIENT}
+    rows = {key.name: key.verdict.value for key in setting_table.KEYS if key.scope is Scope.CLIENT}
 
     assert {name: text.partition(":")[0] for name, text in SECURITY_KEYS.items()} == {
         name: rows[name] for name in SECURITY_KEYS
@@ -37,20 +39,20 @@ def test_security_keys_have_the_verdicts_of_their_table():
 @pytest.mark.parametrize(
     ("name", "scopes", "verdict"),
     [
-        ("topics", keys.CONNECTOR_SCOPES, Verdict.HONOURED),
-        ("source.consumer.isolation.level", keys.CONNECTOR_SCOPES, Verdict.HONOURED),
-        ("producer.override.linger.ms", keys.CONNECTOR_SCOPES, Verdict.IGNORED),
-        ("target.producer.acks", keys.CONNECTOR_SCOPES, Verdict.MAPPED),
-        ("offset.storage.kafka.topic", keys.WORKER_SCOPES, Verdict.HONOURED),
-        ("transforms.a.type", keys.CONNECTOR_SCOPES, Verdict.HONOURED),
-        ("producer.ssl.key.password", keys.WORKER_SCOPES, Verdict.HONOURED),
+        ("topics", setting_table.CONNECTOR_SCOPES, Verdict.HONOURED),
+        ("source.consumer.isolation.level", setting_table.CONNECTOR_SCOPES, Verdict.HONOURED),
+        ("producer.override.linger.ms", setting_table.CONNECTOR_SCOPES, Verdict.IGNORED),
+        ("target.producer.acks", setting_table.CONNECTOR_SCOPES, Verdict.MAPPED),
+        ("offset.storage.kafka.topic", setting_table.WORKER_SCOPES, Verdict.HONOURED),
+        ("transforms.a.type", setting_table.CONNECTOR_SCOPES, Verdict.HONOURED),
+        ("producer.ssl.key.password", setting_table.WORKER_SCOPES, Verdict.HONOURED),
     ],
 )
 def test_keys_are_found_behind_prefixes_and_in_families(
     name: str, scopes: tuple[Scope, ...], verdict: Verdict
 ):
     """The prefix rules of clients, and rows with a `*`."""
-    found = keys.find(name, scopes)
+    found = setting_table.find(name, scopes)
 
     assert found is not None
     assert verdict is found.verdict
@@ -59,7 +61,7 @@ def test_keys_are_found_behind_prefixes_and_in_families(
 @pytest.mark.parametrize("name", ["topic", "source.consumer.nonsense", "consumer", "A->B.topics", ""])
 def test_unknown_keys_are_unknown(name: str):
     """Nothing matches by accident."""
-    assert keys.find(name, keys.CONNECTOR_SCOPES) is None
+    assert setting_table.find(name, setting_table.CONNECTOR_SCOPES) is None
 
 
 def test_keys_of_a_transformation_that_is_not_listed_are_named():
@@ -67,7 +69,7 @@ def test_keys_of_a_transformation_that_is_not_listed_are_named():
     warnings: list[str] = []
     lines = {"transforms": "route", "transforms.route.regex": "a", "transforms.rout.replacement": "b"}
 
-    keys.check(lines, keys.CONNECTOR_SCOPES, warnings)
+    setting_table.check(lines, setting_table.CONNECTOR_SCOPES, warnings)
 
     assert len(warnings) == 1
     assert warnings[0].endswith(": transforms.rout.replacement.")

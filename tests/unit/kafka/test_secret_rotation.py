@@ -7,7 +7,7 @@ import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError, UnreachableError
 from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey
-from mirrorflow_kafka.security.rotation import Rotation
+from mirrorflow_kafka.security.secret_rotation import SecretRotation
 
 
 class Opened:
@@ -34,7 +34,7 @@ class World:
         self.down: set[int] = set()
         self.attempts: list[object] = []
         self.pool = ConnectionPool(self._open, cluster="west")
-        self.rotation = Rotation("west", self.pool, lambda: self.security)
+        self.rotation = SecretRotation("west", self.pool, lambda: self.security)
 
     async def _open(self, key: PoolKey) -> Any:
         self.attempts.append(self.security)
@@ -56,12 +56,12 @@ def test_what_was_opened_by_older_secrets_is_replaced_and_only_that() -> None:
     async def main() -> None:
         world = World()
         old = await world.connections()
-        await world.rotation.look()
+        await world.rotation.check()
         assert old == await world.connections()
 
         world.security, world.accepted = "second", {"second"}
-        await world.rotation.look()
-        await world.rotation.look()
+        await world.rotation.check()
+        await world.rotation.check()
 
         new = await world.connections()
         assert ["second", "second"] == [one.opened_by for one in new]
@@ -81,8 +81,8 @@ def test_refused_secrets_leave_what_is_open_and_are_told_until_the_right_ones_co
         world = World()
         old = await world.connections()
         world.security = "wrong"
-        await world.rotation.look()
-        await world.rotation.look()
+        await world.rotation.check()
+        await world.rotation.check()
 
         assert old == await world.connections()
         assert [0, 0] == [one.retired for one in old]
@@ -92,7 +92,7 @@ def test_refused_secrets_leave_what_is_open_and_are_told_until_the_right_ones_co
         assert 1 == len(caplog.records)
 
         world.security, world.accepted = "right", {"right"}
-        await world.rotation.look()
+        await world.rotation.check()
         assert () == world.rotation.warnings
         assert ["right", "right"] == [one.opened_by for one in await world.connections()]
 
@@ -106,7 +106,7 @@ def test_a_broker_that_is_down_says_nothing_of_secrets() -> None:
         world = World()
         old = await world.connections()
         world.security, world.accepted, world.down = "second", {"second"}, {1}
-        await world.rotation.look()
+        await world.rotation.check()
 
         assert [0, 1] == [one.retired for one in old]
         assert () == world.rotation.warnings

@@ -67,7 +67,7 @@ def stamp(path: str) -> tuple[int, int, int] | None:
 
 
 # Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.
-LOOK_S = 5.0
+SECRETS_POLL_S = 5.0
 # A broker may get a new password later than this client, and one that counts failures must not lock the
 # client out.
 REFUSED_AGAIN_S = 20.0
@@ -75,7 +75,7 @@ REFUSED_AGAIN_S = 20.0
 log = logging.getLogger("mirrorflow.secrets")
 
 
-class Rotation:
+class SecretRotation:
     """Watches the secrets of one cluster's client. `run` ends only by cancellation; `problem` can always be read."""
 
     def __init__(
@@ -95,12 +95,12 @@ class Rotation:
         return () if self.problem is None else (self._sentence(self.problem),)
 
     async def run(self) -> None:
-        """Polls the secrets every LOOK_S seconds until cancelled."""
+        """Polls the secrets every SECRETS_POLL_S seconds until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
+            await asyncio.sleep(SECRETS_POLL_S)
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Replaces connections that do not use the current secrets, if brokers accept these."""
         now = asyncio.get_running_loop().time
         security = None

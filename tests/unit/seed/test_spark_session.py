@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from mirrorflow_seed.errors import SparkMissingError
-from mirrorflow_seed.session import cause_of, require_spark
+from mirrorflow_seed.spark_session import cause_of, require_spark
 
 SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
