@@ -1,7 +1,7 @@
 """Checks what the flow's users may do on both clusters, without doing any of it.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.permissions` has the operations; `commands.check` checks
+them for topics that do not exist yet, too. `mirrorflow_core.topic_acls` has the operations; `commands.check` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing
@@ -65,11 +65,11 @@ Needed = Mapping[str, tuple[Operation, ...]]
 
 
 async def check_source(
-    source: Cluster, settings: SourceSettings, selected: Selected, more: Needed, findings: Findings
+    source: Cluster, settings: SourceSettings, selected: Selected, also_needed: Needed, findings: Findings
 ) -> dict[str, tuple[ConfigEntry, ...]]:
     """Reports missing permissions on the source, and returns the configs of the *selected* topics.
 
-    Configs that may not be described are left out. *more* is what the other connectors need.
+    Configs that may not be described are left out. *also_needed* is what the other connectors need.
     """
     topics = selected.topics
     findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
@@ -77,36 +77,40 @@ async def check_source(
     needed: dict[str, tuple[Operation, ...]] = dict.fromkeys(wanted, SOURCE_TOPIC.existing)
     if settings.syncs is not None and settings.syncs.on_source:
         needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
-    missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
+    missing = await report_missing(
+        source, _merge_needed(needed, also_needed), settings.source_alias, findings
+    )
     if selected.nothing and not missing:
         findings.problem(selected.nothing)
     if selected.own_alias:
         findings.note(selected.own_alias)
     if settings.sync_acls_s is not None:
         await _check_cluster(source, settings.source_alias, ACLS_READ, findings)
-    silent = missing.get(DESCRIBE_CONFIGS, [])
-    return await admin.describe_topic_configs(source, [topic for topic in topics if topic not in silent])
+    not_describable = missing.get(DESCRIBE_CONFIGS, [])
+    return await admin.describe_topic_configs(
+        source, [topic for topic in topics if topic not in not_describable]
+    )
 
 
 async def check_target(
     target: Cluster,
     settings: SourceSettings,
     topics: Iterable[str],
-    more: Needed,
+    also_needed: Needed,
     findings: Findings,
     *,
     has_owner: bool,
 ) -> None:
     """Reports missing permissions on the target: on the copies of *topics*, the internal topics and the cluster.
 
-    *more* is what the other connectors need. *has_owner*: the flow has a claims topic.
+    *also_needed* is what the other connectors need. *has_owner*: the flow has a claims topic.
     """
-    remote = make_selection(settings).target_topic
+    copy_name = make_selection(settings).target_topic
     syncs_configs = settings.sync_configs_s is not None
     on_copies = copied_topic(
         reads_configs=syncs_configs, alters_configs=syncs_configs and not settings.configs_report_only
     )
-    needed = {remote(topic): on_copies.existing for topic in topics}
+    needed = {copy_name(topic): on_copies.existing for topic in topics}
     if has_owner:
         needed[claims_topic(settings.source_alias)] = LOG.existing
     if settings.sync_acls_s is not None and not settings.acls_report_only:
@@ -119,7 +123,7 @@ async def check_target(
             needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = STORE.existing
-    await lacking(target, _together(needed, more), settings.target_alias, findings)
+    await report_missing(target, _merge_needed(needed, also_needed), settings.target_alias, findings)
     if settings.sync_acls_s is not None:
         access = ACLS_READ if settings.acls_report_only else ACLS_WRITTEN
         await _check_cluster(target, settings.target_alias, access, findings)
@@ -166,10 +170,10 @@ async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings:
     # Without Describe on the cluster the broker returns no operations at all.
     for operation in access.needed if allowed else (DESCRIBE,):
         if operation not in allowed:
-            findings.problem(refused(alias, operation.word, CLUSTER_RESOURCE))
+            findings.problem(missing_acl_message(alias, operation.acl_name, CLUSTER_RESOURCE))
 
 
-def refused(cluster: str, operation: str, resource: str) -> str:
+def missing_acl_message(cluster: str, operation: str, resource: str) -> str:
     """Returns the sentence that `run` would log and the REST API would show."""
     return str(NotAuthorizedError(cluster=cluster, operation=operation, resource=resource))
 
@@ -185,7 +189,7 @@ def _names(settings: SourceSettings) -> list[str]:
     return [name for name in selection.named if selection.selects(name)]
 
 
-async def lacking(
+async def report_missing(
     cluster: Cluster,
     needed: Needed,
     alias: str,
@@ -212,11 +216,13 @@ async def lacking(
             if operation not in allowed[topic]:
                 found.setdefault(operation, []).append(topic)
     for operation in sorted(found, key=OPERATIONS.index):
-        (report or findings.problem)(refused(alias, operation.word, first_of(found[operation])))
+        (report or findings.problem)(
+            missing_acl_message(alias, operation.acl_name, first_of(found[operation]))
+        )
     return found
 
 
-def _together(one: Needed, other: Needed) -> Needed:
+def _merge_needed(one: Needed, other: Needed) -> Needed:
     return {
         topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ()))))
         for topic in {**one, **other}
@@ -224,7 +230,7 @@ def _together(one: Needed, other: Needed) -> Needed:
 
 
 # Each group costs a request or two, and permissions are usually granted by pattern, so a sample is enough.
-GROUPS_ASKED_MAX = 100
+GROUPS_CHECKED_MAX = 100
 
 
 def checkpoints_topic(settings: CheckpointSettings) -> str:
@@ -279,15 +285,17 @@ async def _check_groups(
     needed: Mapping[Operation, Callable[[Cluster, str], Awaitable[bool]]],
     findings: Findings,
 ) -> None:
-    asked = names[:GROUPS_ASKED_MAX]
-    if len(asked) < len(names):
-        findings.note(f"Of {len(names)} groups, permissions on {alias} are asked for the first {len(asked)}.")
-    for operation, may in needed.items():
-        answers = await asyncio.gather(*(may(cluster, name) for name in asked))
-        missing = [name for name, allowed in zip(asked, answers, strict=True) if not allowed]
+    checked = names[:GROUPS_CHECKED_MAX]
+    if len(checked) < len(names):
+        findings.note(
+            f"Of {len(names)} groups, permissions on {alias} are asked for the first {len(checked)}."
+        )
+    for operation, is_allowed in needed.items():
+        answers = await asyncio.gather(*(is_allowed(cluster, name) for name in checked))
+        missing = [name for name, allowed in zip(checked, answers, strict=True) if not allowed]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            findings.problem(refused(alias, operation.word, f"group {missing[0]}{more}"))
+            findings.problem(missing_acl_message(alias, operation.acl_name, f"group {missing[0]}{more}"))
 
 
 def own_topics(
@@ -320,7 +328,7 @@ async def check_heartbeats_on_source(
     def report(sentence: str) -> None:
         findings.note(f"No heartbeats to {alias}: {sentence}")
 
-    await lacking(source, {topic: HEARTBEATS.existing}, alias, findings, report=report)
+    await report_missing(source, {topic: HEARTBEATS.existing}, alias, findings, report=report)
     await source.refresh([topic])
     if source.leader(topic, 0) is not None:
         return
@@ -329,7 +337,7 @@ async def check_heartbeats_on_source(
     if refusal is None:
         findings.would("create", [f"{topic} of {alias}"])
     elif refusal.code in UNAUTHORIZED:
-        report(refused(alias, "Create", f"topic {topic}"))
+        report(missing_acl_message(alias, "Create", f"topic {topic}"))
     else:
         report(f"topic {topic} could not be created: {refusal}.")
 

@@ -1,9 +1,8 @@
 """Checks whether copies would refuse records of their source for their size, timestamp or missing key.
 
 Such a record stops its partition while the flow runs. The check reads samples: each leader lists the first
-record of its partitions, which usually is the oldest, and the one with the highest timestamp. Records of
-compacted topics are read as well: one fetch from the beginning of a partition, of a limited number of
-partitions.
+record of its partitions, which usually is the oldest, and the one with the highest timestamp. For compacted
+topics it also fetches once from the beginning of up to READ_PARTITIONS_MAX partitions.
 """
 
 import asyncio
@@ -120,10 +119,12 @@ async def _first_keyless(source: Cluster, partition: TopicPartition, start: int)
     return None
 
 
-SIZE, STAMPED = "max.message.bytes", "message.timestamp.type"
-AHEAD, BEHIND = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+SIZE, TIMESTAMP_TYPE = "max.message.bytes", "message.timestamp.type"
+AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 # Setting of a topic -> the broker's setting that holds for a topic without it.
-BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {name: f"log.{name}" for name in (STAMPED, AHEAD, BEHIND)}
+BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {
+    name: f"log.{name}" for name in (TIMESTAMP_TYPE, AFTER_MAX, BEFORE_MAX)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +197,16 @@ def refused_timestamps(copies: Sequence[CopyLimits], now_ms: int) -> list[str]:
     """Returns a sentence for copies with the same limit, where that refuses a sampled record of their source."""
     refused: dict[tuple[str, int], list[tuple[str, SampledRecord]]] = {}
     for copy in copies:
-        if copy.target.get(STAMPED) == "LogAppendTime":
+        if copy.target.get(TIMESTAMP_TYPE) == "LogAppendTime":
             continue
         newest, oldest = copy.sample.newest, copy.sample.oldest
-        for setting, record, sign in ((AHEAD, newest, 1), (BEHIND, oldest, -1)):
+        for setting, record, sign in ((AFTER_MAX, newest, 1), (BEFORE_MAX, oldest, -1)):
             limit_ms = copy.target.get(setting, "")
             if limit_ms and record is not None and sign * (record.timestamp_ms - now_ms) > int(limit_ms):
                 refused.setdefault((setting, int(limit_ms)), []).append((copy.name, record))
     return [
         f"{setting} is {limit_ms} on target {first_of([name for name, _ in found])}, which refuses "
-        f"{'newer' if setting == AHEAD else 'older'} records; {found[0][1].partition} has one of "
+        f"{'newer' if setting == AFTER_MAX else 'older'} records; {found[0][1].partition} has one of "
         f"{_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: unless it is already copied, "
         f"{accept_or_skip(f'raise {setting} on the copy')}."
         for (setting, limit_ms), found in refused.items()

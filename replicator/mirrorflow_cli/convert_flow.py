@@ -98,8 +98,8 @@ def flow_name(text: str) -> str:
 
 
 def _cluster(cluster: JavaCluster, *, own: tuple[str, ...] = ()) -> dict[str, Any]:
-    said = {f"consumer.{key}" for key in own}
-    config = {key: value for key, value in cluster.clients.items() if key not in said}
+    own_keys = {f"consumer.{key}" for key in own}
+    config = {key: value for key, value in cluster.clients.items() if key not in own_keys}
     return {**cluster.document, **({"config": config} if config else {})}
 
 
@@ -356,7 +356,7 @@ def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: 
 def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: int) -> dict[str, str]:
     """Returns the worker's offset storage settings for connectors.source.config; lists the others."""
     config: dict[str, str] = {}
-    said = {
+    defaults = {
         "offset.storage.topic": f"mm2-offsets.{flow.source.alias}.internal",
         "offset.storage.store": "kafka",
         "group.id": f"{flow.source.alias}-mm2",
@@ -367,7 +367,7 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
         _OFFSETS_RF: str(replication_factor),
     }
     for key, value in ({_OFFSETS_RF: "-1"} | dict(flow.worker)).items():
-        if said.get(key) == value.strip() or key.startswith((*CLIENT_KINDS, PROVIDERS_KEY)):
+        if defaults.get(key) == value.strip() or key.startswith((*CLIENT_KINDS, PROVIDERS_KEY)):
             continue
         if key == "client.id":
             findings.lose(flow.name, key, "the worker's own clients are named by the aliases of the flow")

@@ -119,8 +119,8 @@ def _flow(
     derived = {
         kind: connector_properties(raw, source, target, connector) for kind, connector in CLASS_NAMES.items()
     }
-    said = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
-    emit_to = [side.capitalize() for side in said if side] if (source, target) in beating else []
+    sides = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
+    emit_to = [side.capitalize() for side in sides if side] if (source, target) in beating else []
     # The heartbeats of the opposite direction are the ones that this flow emits on its source.
     if (target, source) in beating and (target, source) not in enabled and "Source" not in emit_to:
         emit_to.append("Source")
@@ -284,10 +284,10 @@ class ConvertedSecurity:
             if (key.startswith("sasl.") and not sasl) or (key.startswith("ssl.") and not tls):
                 self._lose(key, f"security.protocol is {self._protocol}, so it has no effect")
                 continue
-            word, why = verdict(key)
-            if word == "refused" and value:
+            treatment, why = verdict(key)
+            if treatment == "refused" and value:
                 self._lose(key, why, refused=True)
-            elif word == "ignored":
+            elif treatment == "ignored":
                 self._lose(key, why)
             elif value:
                 more[key] = value

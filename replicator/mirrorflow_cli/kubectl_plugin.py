@@ -139,13 +139,13 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 def problems(status: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each condition of *status* that needs attention; each sentence once."""
-    said: set[str] = set()
+    printed: set[str] = set()
     for one in status.get("conditions", ()):
         wrong = "True" if one["type"] in _TRUE_IS_TROUBLE else "False"
         message = one.get("message", "")
         is_quiet = one["type"] in {"Reconciling", "Seeded", "Verified"} and one["status"] == "False"
-        if one["status"] == wrong and not is_quiet and message not in said:
-            said.add(message)
+        if one["status"] == wrong and not is_quiet and message not in printed:
+            printed.add(message)
             yield f"{one['type']} is {one['status']} ({one['reason']}): {message}"
 
 

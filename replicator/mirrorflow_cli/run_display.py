@@ -22,12 +22,12 @@ from mirrorflow_cli.run_progress import (
     by_topic,
     cells,
     companion_line,
-    companion_troubles,
+    companion_problems,
     is_starting,
     lag_in_words,
+    problems,
     reasons,
     totals,
-    troubles,
 )
 
 LINE_INTERVAL_S = 10.0  # seconds; unlike a terminal, a log keeps every line
@@ -73,7 +73,7 @@ class PlainDisplay:
         self._words: tuple[str, ...] = ()
         self._last = ""  # the newest line, if it was not printed
         self._rates = RecentRates()
-        self._troubles: frozenset[str] = frozenset()
+        self._problems: frozenset[str] = frozenset()
         self._companions: dict[str, str] = {}  # connector -> the line that was printed last
 
     def started(self, pid: int, starts: int) -> None:
@@ -90,11 +90,11 @@ class PlainDisplay:
         The source connector has one line; another connector has one when it has changed; an error is shown
         once.
         """
-        found = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]
+        found = [*problems(seen), *(text for one in seen.companions for text in companion_problems(one))]
         for sentence in found:
-            if sentence not in self._troubles:
+            if sentence not in self._problems:
                 self._print(sentence)
-        self._troubles = frozenset(found)
+        self._problems = frozenset(found)
         self._last = one_line(self._rates.of(seen))
         words = (str(seen.summary.get("replicating")), *reasons(seen))
         if words != self._words or self._clock() - self._shown_s >= LINE_INTERVAL_S:
@@ -210,7 +210,7 @@ def _lines(seen: Progress | None) -> list[Text]:
     """Returns a line for each connector, then the errors of all."""
     if seen is None:
         return [Text("starting")]
-    wrong = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]
+    wrong = [*problems(seen), *(text for one in seen.companions for text in companion_problems(one))]
     return [
         Text(totals(seen)),
         *(Text(companion_line(one)) for one in seen.companions),
@@ -258,7 +258,7 @@ class JsonDisplay:
             nothingSelected=seen.nothing_selected,
         )
         for one in seen.companions:
-            self._event("companion", **one.said)
+            self._event("companion", **one.received)
 
     def caught_up(self) -> None:
         self._event("caughtUp")

@@ -264,8 +264,8 @@ def _level_and_text(line: str) -> tuple[str, str]:
     if logged is not None:
         return logged.group(1), line
     try:
-        said = json.loads(line) if line.startswith("{") else {}
-        return str(said["level"]), str(said["message"])
+        entry = json.loads(line) if line.startswith("{") else {}
+        return str(entry["level"]), str(entry["message"])
     except (ValueError, KeyError):
         return "", line
 
@@ -295,7 +295,7 @@ def registered(name: str, files: ProcessFiles) -> Iterator[None]:
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{os.getpid()}.json"
-    said = {
+    fields = {
         "flow": name,
         "pid": os.getpid(),
         "beganMs": time.time_ns() // 1_000_000,
@@ -303,7 +303,7 @@ def registered(name: str, files: ProcessFiles) -> Iterator[None]:
     }
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        json.dump(said, file)
+        json.dump(fields, file)
         file.flush()
         try:
             yield
@@ -327,14 +327,14 @@ def _read(path: Path) -> RunningFlow | None:
             if _is_unlocked(file.fileno()):
                 path.unlink(missing_ok=True)
                 return None
-            said = json.load(file)
-        url_file = Path(said["urlFile"])
+            fields = json.load(file)
+        url_file = Path(fields["urlFile"])
         files = ProcessFiles(folder=url_file.parent, connectors=())
         return RunningFlow(
-            name=said["flow"],
-            pid=said["pid"],
+            name=fields["flow"],
+            pid=fields["pid"],
             replicator_pid=files.replicator_pid(),
-            began_ms=said["beganMs"],
+            began_ms=fields["beganMs"],
             url=files.url(),
         )
     except (OSError, ValueError, KeyError):

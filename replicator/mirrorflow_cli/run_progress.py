@@ -22,13 +22,13 @@ PARTITIONS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """The state of a connector other than the source connector; `said` is its JSON value as received."""
+    """The state of a connector other than the source connector, as received from the replicator (JSON)."""
 
-    said: Mapping[str, Any]
+    received: Mapping[str, Any]
 
     @property
     def connector(self) -> str:
-        return str(self.said.get("connector", ""))
+        return str(self.received.get("connector", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def read_progress(url: str) -> Progress | None:
         problem=" ".join(str(own.get("message", "")).split()) if is_failed else "",
         reason=str(own.get("reason", "")) if is_failed else "",
         companions=tuple(
-            Companion(said=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
+            Companion(received=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
         ),
     )
 
@@ -180,7 +180,7 @@ def _with_rates(progress: Progress, counts: Counts, before: Counts, span_s: floa
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
 FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
 PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
-TROUBLES_MAX = 5  # sentences per connector; they tend to repeat for each topic
+PROBLEMS_MAX = 5  # sentences per connector; they tend to repeat for each topic
 
 
 def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -213,13 +213,13 @@ def is_starting(progress: Progress) -> bool:
     return progress.partitions_total == 0 and progress.summary.get("replicating") == "Waiting"
 
 
-def troubles(progress: Progress) -> list[str]:
+def problems(progress: Progress) -> list[str]:
     """Returns errors of topics and partitions, the first few of each; further topics are only counted."""
     messages = [str(row["message"]) for row in progress.partitions if row.get("message")]
-    further = progress.uncopied_total - len(progress.uncopied[:TROUBLES_MAX])
+    further = progress.uncopied_total - len(progress.uncopied[:PROBLEMS_MAX])
     rest = [f"Not copied either: {further} more."] if further > 0 else []
     nothing = [progress.nothing_selected] if progress.nothing_selected else []
-    return [*nothing, *progress.uncopied[:TROUBLES_MAX], *rest, *messages[:TROUBLES_MAX]]
+    return [*nothing, *progress.uncopied[:PROBLEMS_MAX], *rest, *messages[:PROBLEMS_MAX]]
 
 
 def reasons(progress: Progress) -> list[str]:
@@ -254,10 +254,10 @@ def totals(progress: Progress) -> str:
 
 def companion_line(one: Companion) -> str:
     """Returns one line for a connector other than the source; it does not change with time alone."""
-    groups, beats = one.said.get("groups"), one.said.get("heartbeats", ())
-    if one.said.get("state") == "UNASSIGNED":
+    groups, beats = one.received.get("groups"), one.received.get("heartbeats", ())
+    if one.received.get("state") == "UNASSIGNED":
         return f"{one.connector}: starting"
-    parts = [] if one.said.get("state") == "RUNNING" else [str(one.said.get("reason") or "failed")]
+    parts = [] if one.received.get("state") == "RUNNING" else [str(one.received.get("reason") or "failed")]
     if groups:
         parts += [
             f"{groups['selected']:,} groups",
@@ -270,12 +270,15 @@ def companion_line(one: Companion) -> str:
     return f"{one.connector}: {', '.join(parts)}"
 
 
-def companion_troubles(one: Companion) -> list[str]:
+def companion_problems(one: Companion) -> list[str]:
     """Returns the errors and warnings that such a connector reports, the first few."""
-    said = [str(one.said["message"])] if one.said.get("message") else []
-    said += [str(warning) for warning in one.said.get("warnings", ())]
+    messages = [str(one.received["message"])] if one.received.get("message") else []
+    messages += [str(warning) for warning in one.received.get("warnings", ())]
     further = (
-        len(said) - TROUBLES_MAX + int(one.said.get("warningsTotal", 0)) - len(one.said.get("warnings", ()))
+        len(messages)
+        - PROBLEMS_MAX
+        + int(one.received.get("warningsTotal", 0))
+        - len(one.received.get("warnings", ()))
     )
     rest = [f"{further} more."] if further > 0 else []
-    return [f"{one.connector}: {sentence}" for sentence in (*said[:TROUBLES_MAX], *rest)]
+    return [f"{one.connector}: {sentence}" for sentence in (*messages[:PROBLEMS_MAX], *rest)]

@@ -4,7 +4,7 @@
     stored, end offsets   ──> lag in offsets ────────────────┼──> load: bytes per second
     a few batches         ──> bytes per offset ──────────────┘
     assignment, all partitions, loads ──> place ──> new assignment
-    assignment, loads, at each check  ──> Balance.looked ──> the same, or a few partitions moved
+    assignment, loads, at each check  ──> Balance.checked ──> the same, or a few partitions moved
 
 A load does not depend on the node or task that copies a partition. Rates measure what is produced, not what is
 copied: a task that cannot keep up shows by its lag.
@@ -39,7 +39,7 @@ class Rates:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     per_s: Mapping[TopicPartition, float] = field(default_factory=dict)
 
-    def looked(self, ends: Mapping[TopicPartition, int], now_s: float) -> "Rates":
+    def updated(self, ends: Mapping[TopicPartition, int], now_s: float) -> "Rates":
         """Returns the rates updated with end offsets *ends* at *now_s*; other partitions are dropped."""
         passed_s = max(now_s - self.at_s, 1e-3)
         per_s = {}
@@ -167,7 +167,7 @@ class Balance:
     uneven: int = 0  # checks in a row that found a move worth it
     stay: Mapping[TopicPartition, int] = field(default_factory=dict)  # remaining checks without a move
 
-    def looked(self, assignment: Assignment, loads: Loads) -> tuple["Balance", Assignment]:
+    def checked(self, assignment: Assignment, loads: Loads) -> tuple["Balance", Assignment]:
         """Runs one check; returns the state for the next one and the assignment from now on."""
         stay = {one: looks - 1 for one, looks in self.stay.items() if looks > 1}
         better = lightened(assignment, loads, stay=stay)

@@ -209,8 +209,8 @@ def out_of_sync(target: str) -> Obstacle:
 
 def _writes_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
     advice = _ADVICE.get(refused.name, _ADVICE_ELSE).format(target=facts.target_partition)
-    said = f" ({refused.message.rstrip('.')})" if refused.message else ""
-    text = f"cluster {facts.target} refused {_times(refused.times, 'write')}, the last with {refused.name}{said}; {advice}"
+    quoted = f" ({refused.message.rstrip('.')})" if refused.message else ""
+    text = f"cluster {facts.target} refused {_times(refused.times, 'write')}, the last with {refused.name}{quoted}; {advice}"
     return _stall(facts, StallReason.WRITES_REFUSED, text, detail=refused.name)
 
 

@@ -46,7 +46,7 @@ class Operation(IntEnum):
     ALTER_CONFIGS = 11
 
     @property
-    def word(self) -> str:
+    def acl_name(self) -> str:
         """Its name in kafka-acls."""
         return self.name.title().replace("_", "")
 
@@ -67,8 +67,8 @@ class AclBinding:
         """Returns the ACL as text: `Allow Read on topic orders for User:alice`."""
         prefixed = "topics that begin with" if self.pattern_type == PatternType.PREFIXED else "topic"
         host = "" if self.host == "*" else f" from host {self.host}"
-        permission = _word(Permission, self.permission_type)
-        operation = _word(Operation, self.operation)
+        permission = _acl_name(Permission, self.permission_type)
+        operation = _acl_name(Operation, self.operation)
         return f"{permission} {operation} on {prefixed} {self.resource_name} for {self.principal}{host}"
 
 
@@ -220,7 +220,7 @@ def _reaches_flow(acl: AclBinding, topics: Sequence[str]) -> bool:
     return first == acl.resource_name
 
 
-def _word(kind: type[IntEnum], number: int) -> str:
+def _acl_name(kind: type[IntEnum], number: int) -> str:
     """Returns the name as in kafka-acls (`DescribeConfigs`), or an unknown number of a later Kafka."""
     try:
         return kind(number).name.title().replace("_", "")
@@ -245,9 +245,9 @@ class Access:
     useful: tuple[Operation, ...] = ()
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def acl_names(self) -> tuple[str, ...]:
         """All of them, as kafka-acls spells them."""
-        return tuple(operation.word for operation in (*self.needed, *self.useful))
+        return tuple(operation.acl_name for operation in (*self.needed, *self.useful))
 
     @property
     def existing(self) -> tuple[Operation, ...]:

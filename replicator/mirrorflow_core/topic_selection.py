@@ -17,7 +17,7 @@ from mirrorflow_core.transforms import TopicTransforms
 
 # A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
 HOPS_MAX = 250
-REASONS_SAID_MAX = 3
+REASONS_MAX = 3
 SIMILARITY_MIN = 0.75  # one letter of four may differ; a lower value matches unrelated names
 
 
@@ -158,8 +158,8 @@ class TopicSelection:
         if not data:
             return f"{opening}: it has none, or Describe on them is not granted."
         reasons = Counter(self.why(topic) for topic in data)
-        said = "; ".join(f"{count} are not, as {why}" for why, count in reasons.most_common(REASONS_SAID_MAX))
-        return f"{opening}. Of {len(data)} topics {said}.{self._meant(data)}"
+        counts = "; ".join(f"{count} are not, as {why}" for why, count in reasons.most_common(REASONS_MAX))
+        return f"{opening}. Of {len(data)} topics {counts}.{self._meant(data)}"
 
     def _meant(self, topics: Collection[str]) -> str:
         """Returns a hint with the topic whose name is closest to a configured one."""

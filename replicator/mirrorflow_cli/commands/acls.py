@@ -240,7 +240,7 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
             "resourceType": grant.kind,
             "resourceName": grant.name or "kafka-cluster",
             "patternType": "prefixed" if grant.prefixed else "literal",
-            "operations": list(grant.access.words),
+            "operations": list(grant.access.acl_names),
         }
         for grant in granted.grants
     ]
@@ -256,7 +256,7 @@ def _principal(cluster: ClusterSpec) -> str:
 def _command(cluster: ClusterSpec, principal: str, grant: Grant) -> str:
     words = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
     words += ["--allow-principal", principal]
-    for operation in grant.access.words:
+    for operation in grant.access.acl_names:
         words += ["--operation", operation]
     words += [f"--{grant.kind}"] + ([grant.name] if grant.name else [])
     if grant.prefixed:

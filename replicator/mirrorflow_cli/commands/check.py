@@ -22,8 +22,8 @@ from mirrorflow_cli.check_permissions import (
     checkpoint_topics,
     first_of,
     heartbeat_topics,
+    missing_acl_message,
     own_topics,
-    refused,
     source_acls,
 )
 from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits, sample_topics
@@ -304,7 +304,7 @@ async def check_creation(
         else:
             findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
     if forbidden:
-        findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
+        findings.problem(missing_acl_message(settings.target_alias, "Create", first_of(forbidden)))
     kept = [topic for topic in more if is_internal(topic.name) or topic.name == settings.offsets.topic]
     await check_kept(target, [topic for topic in kept if topic.name in present], findings)
     new = {

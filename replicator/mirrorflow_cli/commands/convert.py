@@ -164,14 +164,14 @@ def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -
     def secret(one: NeededSecret) -> dict[str, str]:
         return {"secretName": one.secret, "key": one.key, "origin": one.origin}
 
-    said = {
+    result = {
         "flows": documents,
         "secrets": [secret(one) for one in sorted(findings.secrets)],
         "unsupported": [
             {"flow": one.flow, "setting": one.setting, "why": one.why} for one in findings.losses
         ],
     }
-    print(json.dumps(said, indent=2, ensure_ascii=False))
+    print(json.dumps(result, indent=2, ensure_ascii=False))
 
 
 def _write(documents: list[dict[str, Any]], folder: Path) -> None:

@@ -129,13 +129,13 @@ def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 out.add(f"{alias}.{key.removeprefix(f'{side}.cluster.')}", value, planned.flow)
             elif key.startswith(tuple(f"{side}.{kind}" for kind in CLIENT_KINDS)) and key != _ISOLATION:
                 out.add(f"{alias}.{key.removeprefix(f'{side}.')}", value, planned.flow)
-    said = {
+    written = {
         "group.id": f"{flow.spec.source.alias}-mm2",
         "offset.storage.topic": f"mm2-offsets.{flow.spec.source.alias}.internal",
         "offset.storage.store": "kafka",
     }
     for key, value in worker.items():
-        if key.startswith(_WORKER) and said.get(key) != value:
+        if key.startswith(_WORKER) and written.get(key) != value:
             out.add(f"{flow.spec.target.alias}.{key}", value, planned.flow)
 
 

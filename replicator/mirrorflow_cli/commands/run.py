@@ -188,7 +188,7 @@ class Runner:
         self._clock = clock
         self._signals: list[int] = []
         self._began_s = clock()
-        self._asked_at_s = -PROGRESS_INTERVAL_S
+        self._polled_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
         self._hindrance, self._hindered_since_s = "", self._began_s
 
@@ -263,9 +263,9 @@ class Runner:
         """Polls progress if it is due; returns the exit status if the run is over."""
         now_s = self._clock()
         interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
-        if now_s - self._asked_at_s < interval_s:
+        if now_s - self._polled_at_s < interval_s:
             return None
-        self._asked_at_s = now_s
+        self._polled_at_s = now_s
         seen = self._progress(process)
         over = None
         if self._options.until_caught_up:
@@ -294,11 +294,11 @@ class Runner:
         return None if url is None else read_progress(url)
 
     def _stop(self, process: ReplicatorProcess) -> None:
-        asked = len(self._signals)
+        received = len(self._signals)
         if process.running:
             self._display.stopping(is_interrupted=signal.SIGINT in self._signals)
         process.signal(signal.SIGTERM)
-        self._wait_for_end(process, GRACE_S, lambda: len(self._signals) > asked)
+        self._wait_for_end(process, GRACE_S, lambda: len(self._signals) > received)
         process.signal(signal.SIGKILL)
         self._wait_for_end(process, KILLED_WITHIN_S, lambda: False)
 

@@ -8,7 +8,7 @@ from typing import Any
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
 from mirrorflow_cli.run_process import RunningFlow, running_flows
-from mirrorflow_cli.run_progress import Progress, lag_in_words, read_progress, reasons, troubles
+from mirrorflow_cli.run_progress import Progress, lag_in_words, problems, read_progress, reasons
 
 COLUMNS = (
     "flow",
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     now_ms = time.time_ns() // 1_000_000
     print_table(COLUMNS, [_row(one, progress, now_ms) for one, progress in found])
     for one, progress in found:
-        for sentence in () if progress is None else troubles(progress):
+        for sentence in () if progress is None else problems(progress):
             print(f"{one.name}: {sentence}")
     return EXIT_DONE
 
@@ -77,5 +77,5 @@ def _as_json(one: RunningFlow, progress: Progress | None) -> dict[str, Any]:
         "beganMs": one.began_ms,
         "url": one.url,
         "progress": None if progress is None else dict(progress.summary),
-        "problems": [] if progress is None else troubles(progress),
+        "problems": [] if progress is None else problems(progress),
     }

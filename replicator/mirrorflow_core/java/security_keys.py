@@ -92,5 +92,5 @@ SECURITY_KEYS: Mapping[str, str] = MappingProxyType(_VERDICTS)
 
 def verdict(key: str) -> tuple[str, str]:
     """Returns the verdict and the reason for *key*. Returns ("honoured", "") for a key that is not a security setting."""
-    word, _, why = SECURITY_KEYS.get(key, _HONOURED).partition(": ")
-    return word, why
+    treatment, _, why = SECURITY_KEYS.get(key, _HONOURED).partition(": ")
+    return treatment, why

@@ -154,15 +154,15 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
     plain = memoryview(bytearray(block_bytes_max))
     out = bytearray()
     while True:
-        (word,) = _UINT_LE.unpack_from(data, at)
+        (header,) = _UINT_LE.unpack_from(data, at)
         at += 4
-        if word == 0:
+        if header == 0:
             return bytes(out)
-        size_bytes = word & ~_LZ4_STORED
+        size_bytes = header & ~_LZ4_STORED
         if size_bytes > block_bytes_max or at + size_bytes > len(data):
             raise CorruptRecordsError("an lz4 block ends too early")
         block = data[at : at + size_bytes]
-        if word & _LZ4_STORED:
+        if header & _LZ4_STORED:
             out += block
         else:
             out += plain[: cramjam.lz4.decompress_block_into(block, plain, output_len=block_bytes_max)]

@@ -185,11 +185,11 @@ def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], in
                 continue
             # Rare case: record errors or an error message.
             cursor = Cursor(body, flexible=False, at=at + _ANSWER.size - 2)
-            said, refused = [], []
+            messages, refused = [], []
             for _ in range(problems):
                 refused.append(cursor.int32())
-                said.append(cursor.string())
-            message = cursor.string() or next(filter(None, said), "")
+                messages.append(cursor.string())
+            message = cursor.string() or next(filter(None, messages), "")
             at = cursor.at
             answers[topic, partition] = Produced(error, base_offset, append_time_ms, message, tuple(refused))
     return answers, _COUNT.unpack_from(body, at)[0]

@@ -201,18 +201,18 @@ def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
     results: dict[K, T] = {}
     answers: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
     while answers:
-        asked: dict[K, tuple[Request, ...]] = {}
+        pending: dict[K, tuple[Request, ...]] = {}
         for key, answer in answers.items():
             try:
-                asked[key] = next(running[key]) if answer is None else running[key].send(answer)
+                pending[key] = next(running[key]) if answer is None else running[key].send(answer)
             except StopIteration as stop:
                 results[key] = stop.value
-        if not asked:
+        if not pending:
             break
-        flat = yield tuple(request for requests in asked.values() for request in requests)
+        flat = yield tuple(request for requests in pending.values() for request in requests)
         at = 0
         answers = {}
-        for key, requests in asked.items():
+        for key, requests in pending.items():
             answers[key] = flat[at : at + len(requests)]
             at += len(requests)
     return results

@@ -14,13 +14,31 @@ from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, Offse
 from mirrorflow_core.checkpoints import Committed, Group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED
+from mirrorflow_kafka.client.error_codes import (
+    COORDINATOR_MOVED,
+    FENCED_INSTANCE_ID,
+    FENCED_MEMBER_EPOCH,
+    GROUP_AUTHORIZATION_FAILED,
+    GROUP_ID_NOT_FOUND,
+    ILLEGAL_GENERATION,
+    REBALANCE_IN_PROGRESS,
+    STALE_MEMBER_EPOCH,
+    UNKNOWN_MEMBER_ID,
+)
 
 GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
-GROUP_ID_NOT_FOUND: Final = 69
 # Error codes with which a coordinator refuses a commit by a non-member while the group has members (KIP-98,
 # KIP-848).
-MEMBERS_PRESENT: Final = frozenset({22, 25, 27, 82, 110, 113})
+MEMBERS_PRESENT: Final = frozenset(
+    {
+        ILLEGAL_GENERATION,
+        UNKNOWN_MEMBER_ID,
+        REBALANCE_IN_PROGRESS,
+        FENCED_INSTANCE_ID,
+        FENCED_MEMBER_EPOCH,
+        STALE_MEMBER_EPOCH,
+    }
+)
 _UNKNOWN_MEMBER = "mirrorflow-permission-probe"
 _OLD_HEARTBEAT = 2  # the last version without instance ids; Kafka 4 still supports it
 _ALL_TOPICS_SINCE = 2  # OffsetFetch
@@ -31,7 +49,7 @@ _COMMIT_FROM = 2  # the oldest version that Kafka 4 supports
 COMMIT_TIMEOUT_S = 5.0
 # Timeout of one request about one group. A moved coordinator is found within a few seconds; a group without a
 # coordinator must not block the other groups for Java's default of one minute.
-ASK_TIMEOUT_S = 15.0
+GROUP_TIMEOUT_S = 15.0
 
 
 async def list_groups(cluster: Cluster) -> dict[str, Group]:
@@ -44,7 +62,7 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
     request = ListGroupsRequest(states_filter=[], types_filter=[])
     answers = await asyncio.gather(
         *(
-            cluster.call(request, node_id=node_id, timeout_s=ASK_TIMEOUT_S)
+            cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
             for node_id in sorted(cluster.metadata.brokers)
         )
     )
@@ -64,8 +82,8 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
 async def describe_group(cluster: Cluster, group: str) -> Group:
     """Returns a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none. Raises ClusterError."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
-    answer = whole.groups[0]
+    response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
+    answer = response.groups[0]
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return Group(name=group, state="Dead")
     cluster.raise_for(answer.error_code, "DescribeGroups", group)
@@ -79,7 +97,7 @@ async def may_describe(cluster: Cluster, group: str) -> bool:
     FindCoordinator is avoided because it could create `__consumer_offsets`.
     """
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-    answer = await _ask_anyone(cluster, request)
+    answer = await _call_any_broker(cluster, request)
     return bool(answer.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
 
 
@@ -92,13 +110,13 @@ async def may_read(cluster: Cluster, group: str) -> bool:
         group_instance_id=None,
         max_version=_OLD_HEARTBEAT,
     )
-    answer = await _ask_anyone(cluster, request)
+    answer = await _call_any_broker(cluster, request)
     return bool(answer.error_code != GROUP_AUTHORIZATION_FAILED)
 
 
-async def _ask_anyone(cluster: Cluster, request: Any) -> Any:
+async def _call_any_broker(cluster: Cluster, request: Any) -> Any:
     connection = await cluster.connection(min(cluster.metadata.brokers))
-    return await connection.call(request, timeout_s=ASK_TIMEOUT_S)
+    return await connection.call(request, timeout_s=GROUP_TIMEOUT_S)
 
 
 async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
@@ -116,8 +134,8 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
         min_version=_ALL_TOPICS_SINCE,
         max_version=_TOPIC_NAMES_UNTIL,
     )
-    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
-    answer = whole.groups[0] if whole.groups else whole  # version 8 and later: a list (KIP-709)
+    response = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=GROUP_TIMEOUT_S)
+    answer = response.groups[0] if response.groups else response  # version 8 and later: a list (KIP-709)
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return {}
     cluster.raise_for(answer.error_code or 0, "OffsetFetch", group)

@@ -46,12 +46,12 @@ class _Code:
 async def _of_leaders(
     cluster: Cluster,
     partitions: Iterable[Key],
-    ask: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Any]]],
+    send: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Any]]],
     *,
     rounds_max: int = ROUNDS_MAX,
     purpose: str = "admin",
 ) -> dict[TopicPartition, Any]:
-    """Sends requests with *ask* to the leaders of *partitions*; returns each partition's part of a response.
+    """Sends requests with *send* to the leaders of *partitions*; returns each partition's part of a response.
 
     Each part has an `error_code`. Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds.
     """
@@ -61,11 +61,11 @@ async def _of_leaders(
     if unknown:
         await cluster.refresh(unknown)
 
-    async def ask_one(leader: int, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
-        nothing = dict.fromkeys(asked, _Code(error_codes.NETWORK_EXCEPTION))
+    async def send_to(leader: int, requested: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+        nothing = dict.fromkeys(requested, _Code(error_codes.NETWORK_EXCEPTION))
         try:
             connection = await cluster.connection(leader, purpose=purpose)
-            return {**nothing, **await ask(connection, asked)}
+            return {**nothing, **await send(connection, requested)}
         except UnreachableError:
             return nothing
 
@@ -81,7 +81,7 @@ async def _of_leaders(
             else:
                 groups.setdefault(leader, []).append(one)
         requests = (
-            ask_one(leader, chunk)
+            send_to(leader, chunk)
             for leader, group in groups.items()
             for chunk in chunks(group, PARTITIONS_MAX)
         )
@@ -108,9 +108,9 @@ async def _call_leaders(
     """
     topic_name, partition_name = names
 
-    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+    async def send(connection: Connection, requested: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
         by_topic: dict[str, list[int]] = {}
-        for topic, partition in asked:
+        for topic, partition in requested:
             by_topic.setdefault(topic, []).append(partition)
         answer = await connection.call(request(by_topic), timeout_s=REQUEST_TIMEOUT_S)
         return {
@@ -119,7 +119,7 @@ async def _call_leaders(
             for one in topic.partitions
         }
 
-    return await _of_leaders(cluster, partitions, ask, rounds_max=rounds_max)
+    return await _of_leaders(cluster, partitions, send, rounds_max=rounds_max)
 
 
 def _may_heal(code: int, number: int) -> bool:
@@ -385,14 +385,14 @@ async def produce(
     (NETWORK_EXCEPTION) the batch may have been appended. Raises ClusterError.
     """
 
-    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+    async def send(connection: Connection, requested: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
         by_topic: dict[str, list[tuple[int, wire.Buffer]]] = {}
-        for key in asked:
+        for key in requested:
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         answers, _ = wire.read_produced(body)
         return {TopicPartition(*key): _Code(one.error) for key, one in answers.items()}
 
-    found = await _of_leaders(cluster, batches, ask, rounds_max=1, purpose="append")
+    found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
     return {partition: one.error_code for partition, one in found.items()}

@@ -90,7 +90,7 @@ class BrokerReader:
         self._partitions: dict[tuple[str, int], tuple[bytes, ReadPartition]] = {}
         self._keys: dict[FetchKey, tuple[str, int, ReadPartition]] = {}
         self._session = FetchSession()
-        self._asked: dict[FetchKey, int] = {}
+        self._requested: dict[FetchKey, int] = {}
         self._dirty: set[tuple[str, int]] = set()
         self._coming: set[tuple[str, int]] = set()
         self._version = 0
@@ -173,7 +173,7 @@ class BrokerReader:
         # A retired connection has answered its last fetch here; the next fetch is sent on its replacement.
         while not connection.is_retired:
             self._wake.clear()
-            answer = self._ask(connection)
+            answer = self._send_fetch(connection)
             # The next fetch is sent before this work, so the broker reads while these records are checked and
             # written.
             self._after()
@@ -187,7 +187,7 @@ class BrokerReader:
                 self.held_until_s = time.monotonic() + fetched.throttle_ms / 1000
             connection.throttled(fetched.throttle_ms)
             if fetched.error:
-                self._refused(fetched.error)
+                self._note_error(fetched.error)
                 continue
             self._session.answered(fetched.session_id)
             self._hand_on(fetched)
@@ -208,7 +208,7 @@ class BrokerReader:
             found = self._keys.get(part.key)
             if found is not None:
                 self._dirty.add(found[:2])
-                found[2].fetched(part, self._asked.get(part.key, -1))
+                found[2].fetched(part, self._requested.get(part.key, -1))
 
     def _understood(self, connection: Connection, body: memoryview) -> Fetched:
         try:
@@ -221,12 +221,12 @@ class BrokerReader:
                 problem="its answer to Fetch cannot be read",
             ) from error
 
-    def _refused(self, code: int) -> None:
+    def _note_error(self, code: int) -> None:
         if code not in SESSION_ERRORS:
             raise_for(code, cluster=self._cluster.alias, request="Fetch", subject=f"broker {self.node_id}")
         self._session.failed()
 
-    def _ask(self, connection: Connection) -> asyncio.Future[memoryview] | None:
+    def _send_fetch(self, connection: Connection) -> asyncio.Future[memoryview] | None:
         """Sends the next fetch; returns None if no partition is to be fetched.
 
         The broker would respond to an empty session at once, which would make a busy loop.
@@ -249,7 +249,7 @@ class BrokerReader:
             return None
         request = self._session.next_request()
         for key, at in request.partitions:
-            self._asked[key] = at.offset
+            self._requested[key] = at.offset
         body = fetch.fetch_request(
             self._version,
             request,

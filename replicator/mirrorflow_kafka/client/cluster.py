@@ -229,7 +229,7 @@ class Cluster:
                 errors.append(error)
                 continue
             if answer.brokers:
-                self._take(answer, asked=())
+                self._take(answer, requested=())
                 self._pool.forgive()
                 return
             problem = "it knows no brokers yet"
@@ -242,8 +242,8 @@ class Cluster:
         problem = "; ".join(dict.fromkeys(problems))
         raise UnreachableError(cluster=self.alias, addresses=written, problem=problem) from errors[-1]
 
-    def _take(self, answer: Any, *, asked: Iterable[str] | None) -> None:
-        new = merged(self.metadata, answer, asked=asked)
+    def _take(self, answer: Any, *, requested: Iterable[str] | None) -> None:
+        new = merged(self.metadata, answer, requested=requested)
         if self.metadata.cluster_id not in {"", new.cluster_id}:
             raise ClusterChangedError(
                 alias=self.alias, expected=self.metadata.cluster_id, found=new.cluster_id
@@ -281,11 +281,11 @@ class Cluster:
             [None] if names is None else [*chunks(names, METADATA_TOPICS_MAX)] or [[]]
         )
         for chunk in parts:
-            asked = (
+            requested = (
                 None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
             )
-            request = MetadataRequest(topics=asked, allow_auto_topic_creation=False, min_version=1)
-            self._take(await self.call(request), asked=chunk)
+            request = MetadataRequest(topics=requested, allow_auto_topic_creation=False, min_version=1)
+            self._take(await self.call(request), requested=chunk)
 
     # Requests
 
@@ -360,7 +360,7 @@ class Cluster:
         try:
             connection = await self._any_connection()
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-            self._take(await connection.call(request, timeout_s=REQUEST_TIMEOUT_S), asked=())
+            self._take(await connection.call(request, timeout_s=REQUEST_TIMEOUT_S), requested=())
         except (UnreachableError, AuthenticationFailedError):
             return
 

@@ -348,7 +348,7 @@ class Connection:
             problem = f"error {response.error_code} to the handshake"
             if response.error_code == UNSUPPORTED_SASL_MECHANISM:
                 problem = f"the listener offers {offered}; set sasl.mechanism"
-            raise self.refused(client.mechanism, problem)
+            raise self.authentication_error(client.mechanism, problem)
         token: bytes | None = await client.first()
         lifetime_ms = 0
         for _ in range(SASL_ROUNDS_MAX):
@@ -358,12 +358,14 @@ class Connection:
             response = await self._handshake(request)
             if response.error_code:
                 problem = response.error_message or f"error {response.error_code}"
-                raise self.refused(client.mechanism, problem.rstrip("."))
+                raise self.authentication_error(client.mechanism, problem.rstrip("."))
             lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
             token = client.receive(bytes(response.auth_bytes or b""))
-        raise self.refused(client.mechanism, f"the conversation has not ended after {SASL_ROUNDS_MAX} rounds")
+        raise self.authentication_error(
+            client.mechanism, f"the conversation has not ended after {SASL_ROUNDS_MAX} rounds"
+        )
 
-    def refused(self, mechanism: str, problem: str) -> AuthenticationFailedError:
+    def authentication_error(self, mechanism: str, problem: str) -> AuthenticationFailedError:
         """Returns the error to raise where the broker does not accept TLS or SASL."""
         return AuthenticationFailedError(
             cluster=self.cluster, address=self.address, mechanism=mechanism, problem=problem
@@ -447,7 +449,7 @@ class Connection:
 
     def _on_lost(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError):
-            self._end_with(self.refused("TLS", tls_problem(error)))
+            self._end_with(self.authentication_error("TLS", tls_problem(error)))
         elif isinstance(error, FrameError):
             self._end(str(error))
         else:

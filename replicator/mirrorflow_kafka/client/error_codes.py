@@ -29,6 +29,9 @@ COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
 NOT_ENOUGH_REPLICAS: Final = 19
+ILLEGAL_GENERATION: Final = 22
+UNKNOWN_MEMBER_ID: Final = 25
+REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
@@ -49,8 +52,12 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 SECURITY_DISABLED: Final = 54  # an ACL request to a cluster without an authorizer
 OPERATION_NOT_ATTEMPTED: Final = 55  # of the other partitions when one is refused
 SASL_AUTHENTICATION_FAILED: Final = 58
+GROUP_ID_NOT_FOUND: Final = 69
+FENCED_INSTANCE_ID: Final = 82
 PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
+FENCED_MEMBER_EPOCH: Final = 110
+STALE_MEMBER_EPOCH: Final = 113
 
 # A coordinator's error codes after it has raised the epoch, or aborted the transaction and raised the epoch.
 EPOCH_IS_OVER: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
@@ -151,6 +158,6 @@ def error_for(
 def raise_for(
     code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
 ) -> None:
-    """Raises `error_for` *code*; do nothing for 0."""
+    """Raises `error_for` *code*; does nothing for 0."""
     if code != NONE:
         raise error_for(code, cluster=cluster, request=request, subject=subject, message=message)

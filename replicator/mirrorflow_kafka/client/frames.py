@@ -177,7 +177,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         while end - at >= _SIZE.size:
             (size,) = _SIZE.unpack_from(scratch, at)
             if not FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
-                self._refuse(size, bytes(scratch[at : at + _SIZE.size]))
+                self._abort_on_size(size, bytes(scratch[at : at + _SIZE.size]))
                 return
             begin, at = at + _SIZE.size, at + _SIZE.size + size
             if at > end:
@@ -197,7 +197,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
             self._wake_bytes = wake_bytes
 
-    def _refuse(self, size: int, head: bytes) -> None:
+    def _abort_on_size(self, size: int, head: bytes) -> None:
         problem = f"it sent a frame of {size} bytes"
         if head[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and head[1] == 0x03:
             problem = "the listener speaks TLS, but security.protocol has none"
@@ -209,7 +209,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Calls `on_lost` once, and release writers that wait in `drained`."""
+        """Calls `on_lost` once, and releases writers that wait in `drained`."""
         if self._is_lost:
             return
         self._is_lost = True

@@ -96,14 +96,14 @@ def topic_from(answer: Any) -> TopicMetadata:
     )
 
 
-def merged(old: Metadata, answer: Any, *, asked: Iterable[str] | None) -> Metadata:
-    """Returns *old* updated with a decoded MetadataResponse; *asked* None means that it lists all topics.
+def merged(old: Metadata, answer: Any, *, requested: Iterable[str] | None) -> Metadata:
+    """Returns *old* updated with a decoded MetadataResponse; *requested* None means that it lists all topics.
 
     A broker with outdated metadata returns an older leader epoch; that part of the response is ignored (as in
     Java's MetadataCache), or the client would return to a leader that has already refused it.
     """
     answered = {topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in answer.topics}
-    topics = answered if asked is None else {**old.topics, **answered}
+    topics = answered if requested is None else {**old.topics, **answered}
     brokers = {
         one.node_id: Broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
         for one in answer.brokers

@@ -121,7 +121,7 @@ async def _connect(connection: Connection, host: str, port: int, security: Clien
         )
     except (ssl.SSLError, ssl.CertificateError, OSError) as error:
         connection.close()
-        raise connection.refused("TLS", tls_problem(error)) from error
+        raise connection.authentication_error("TLS", tls_problem(error)) from error
     assert isinstance(encrypted, asyncio.Transport)
     connection.frames.use(encrypted)
 

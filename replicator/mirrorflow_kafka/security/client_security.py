@@ -89,14 +89,14 @@ def build_security(properties: Mapping[str, str], *, cluster: str) -> ClientSecu
     context = None
     sasl: PasswordSecurity | TokenSecurity | None = None
     if protocol.endswith("SSL"):
-        context, said = build_context(properties)
-        warnings += said
+        context, found = build_context(properties)
+        warnings += found
     if protocol.startswith("SASL"):
         mechanism = chosen_mechanism(properties)
         module = login_module(properties, mechanism)
         if mechanism == "OAUTHBEARER":
-            source, said = token_source(properties, module.options)
-            warnings += said
+            source, found = token_source(properties, module.options)
+            warnings += found
             tokens = TokenCache(source.fetch, cluster=cluster, window=refresh_window(properties))
             extensions = sasl_extensions(module.options, source)
             sasl = TokenSecurity(mechanism=mechanism, tokens=tokens, extensions=extensions)

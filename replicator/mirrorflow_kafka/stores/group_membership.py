@@ -27,13 +27,15 @@ from mirrorflow_core.settings import GroupSettings
 from mirrorflow_kafka.admin.groups import GROUP_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED
+from mirrorflow_kafka.client.error_codes import (
+    COORDINATOR_MOVED,
+    FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
 
-ILLEGAL_GENERATION: Final = 22
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
 MEMBER_ID_REQUIRED: Final = 79  # KIP-394: the response holds the member id to join with
-FENCED_INSTANCE_ID: Final = 82
 _GONE: Final = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID})
 _PURPOSE = "group"
 ANSWER_S = 5.0  # timeout of requests that the coordinator answers at once

@@ -188,11 +188,11 @@ class OffsetsFile(PositionStore):
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise self._refusal(f"it cannot be read ({error.strerror})") from error
+            raise self._unusable(f"it cannot be read ({error.strerror})") from error
         except ValueError as error:
-            raise self._refusal("it is not JSON") from error
+            raise self._unusable("it is not JSON") from error
         if not isinstance(stored, dict):
-            raise self._refusal("it is not a JSON object")
+            raise self._unusable("it is not a JSON object")
         return stored
 
     def _merge(self, changes: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class OffsetsFile(PositionStore):
                 if changes:
                     self._replace(json.dumps(merged, indent=0).encode())
         except OSError as error:
-            raise self._refusal(f"it cannot be written ({error.strerror})") from error
+            raise self._unusable(f"it cannot be written ({error.strerror})") from error
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -231,7 +231,7 @@ class OffsetsFile(PositionStore):
         finally:
             os.close(directory)
 
-    def _refusal(self, problem: str) -> InvalidSettingError:
+    def _unusable(self, problem: str) -> InvalidSettingError:
         return InvalidSettingError(
             key=_SETTING,
             problem=f"{self._path}: {problem}",

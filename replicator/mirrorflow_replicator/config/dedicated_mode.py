@@ -80,10 +80,10 @@ def flow_warnings(flows: Sequence[EnabledFlow]) -> Iterator[str]:
     circles = (circle for sharing in _sharing_a_topic(keeping) for circle in _circles(sharing))
     for circle in dict.fromkeys(circles):
         names = [flow.name for flow in circle]
-        who = "both" if len(names) == 2 else "all of them"
+        selectors = "both" if len(names) == 2 else "all of them"
         yield (
             f"{', '.join(names[:-1])} and {names[-1]} keep the names of topics (IdentityReplicationPolicy), so records of a topic "
-            f"that {who} select are copied in a circle without end; let them select different topics, or use DefaultReplicationPolicy."
+            f"that {selectors} select are copied in a circle without end; let them select different topics, or use DefaultReplicationPolicy."
         )
 
 

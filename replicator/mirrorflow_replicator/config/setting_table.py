@@ -346,9 +346,9 @@ KEYS: tuple[Key, ...] = (
         transaction.timeout.ms [60000]: of the target producer, from 5000: after that the target's coordinator aborts a transaction that its task has not committed, and its records are copied again
     """),
     *(
-        Key(name=name, scope=Scope.CLIENT, verdict=Verdict(word), note=why)
+        Key(name=name, scope=Scope.CLIENT, verdict=Verdict(treatment), note=why)
         for name in SECURITY_KEYS
-        for word, why in [verdict(name)]
+        for treatment, why in [verdict(name)]
     ),
     *rows(Scope.CLIENT, Verdict.MAPPED, f"""
         acks: always all

@@ -86,7 +86,7 @@ def _worker_topic(
     read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, kind: str, partitions: int
 ) -> StorageTopicSettings:
     prefix = f"{kind}.storage."
-    said = clients.with_prefix(worker, prefix)
+    given = clients.with_prefix(worker, prefix)
     topic = read.text(prefix + "topic")
     if not topic:
         raise InvalidSettingError(
@@ -97,7 +97,7 @@ def _worker_topic(
         partitions=partitions,
         replication_factor=replication_factor(read, prefix + "replication.factor"),
         # All other keys are settings of the topic itself, as in Connect.
-        topic_configs={key: read.text(prefix + key) for key in said if key not in _OWN},
+        topic_configs={key: read.text(prefix + key) for key in given if key not in _OWN},
         client=clients.client_settings(
             target_alias, f"{_client_base(worker)}-{_CLIENTS[kind]}", clients.shared(worker)
         ),

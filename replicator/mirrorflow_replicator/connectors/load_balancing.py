@@ -60,11 +60,11 @@ class LoadBalancer:
         gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
         copied = {one: position.source_offset for one, position in positions.positions.items()}
         lags, self._copied = behind(ends, copied, self._copied), copied
-        self._rates = self._rates.looked(ends, asyncio.get_running_loop().time())
+        self._rates = self._rates.updated(ends, asyncio.get_running_loop().time())
         self._checks += 1
         await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
-        self._balance, better = self._balance.looked(assignment, self.loads)
+        self._balance, better = self._balance.checked(assignment, self.loads)
         _log_moves(assignment, better, self.loads)
         return better
 

@@ -171,8 +171,8 @@ def command(request: Request, path: list[str], query: Mapping[str, list[str]]) -
             changes = _strings(_object(request))
             given = {key: value for key, value in changes.items() if value is not None}
             return Patch(name=name, changes={**changes, **_named(given, name)})
-        case "PUT", ["connectors", name, "pause" | "resume" | "stop" as word]:
-            return SetTarget(name=name, target=_TARGETS[word])
+        case "PUT", ["connectors", name, "pause" | "resume" | "stop" as action]:
+            return SetTarget(name=name, target=_TARGETS[action])
         case "POST", ["connectors", name, "restart"]:
             return Restart(
                 name=name, include_tasks=_flag(query, "includeTasks"), only_failed=_flag(query, "onlyFailed")

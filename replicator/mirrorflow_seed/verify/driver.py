@@ -93,8 +93,8 @@ def run(
         is_plain = isinstance(
             error, (UnreachableError, AuthenticationFailedError, SettingError, LocationError)
         )
-        said = str(error) if is_plain else f"{type(error).__name__}; the log has the details."
-        _end(status_server, JobPhase.FAILED, said)
+        message = str(error) if is_plain else f"{type(error).__name__}; the log has the details."
+        _end(status_server, JobPhase.FAILED, message)
         raise
     else:
         status_server.publish(found.report)

@@ -172,14 +172,14 @@ _WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDEC
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}code{font:13px ui-monospace,monospace}
-.said{padding:.8rem 1rem;border-radius:6px;border-left:6px solid}
+.message{padding:.8rem 1rem;border-radius:6px;border-left:6px solid}
 table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #d8dee4;
 vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:12px;height:16px;border-radius:2px}
 .equal{background:#8fd19e;border-color:#2da44e}.reordered{background:#f2c94c;border-color:#bf8700}
 .different{background:#e5534b;border-color:#a40e26}.undecided{background:#afb8c1;border-color:#57606a}
 .cells .different{outline:2px solid #a40e26}.cells .undecided{background:repeating-linear-gradient(45deg,#afb8c1 0 3px,#eee 3px 6px)}
 .key span{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 .3rem 0 1rem}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,th{border-color:#30363d}.said{color:#1b1f24}}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,th{border-color:#30363d}.message{color:#1b1f24}}
 """
 
 
@@ -205,7 +205,7 @@ def _head(verification: Verification) -> Iterator[str]:
     worst = next(
         (one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), WindowOutcome.UNDECIDED
     )
-    yield f'<p class="said {worst.value}">{escape(verification.message)}</p>'
+    yield f'<p class="message {worst.value}">{escape(verification.message)}</p>'
     rows = (
         ("from", f"{verification.source_alias} to {verification.target_alias}"),
         (
@@ -255,8 +255,8 @@ def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
         some = windows[at : at + share]
         worst = max(some, key=lambda one: _WORST_LAST.index(one.outcome))
         records = sum(one.source_count for one in some)
-        said = f"{worst.outcome.value}: offsets {some[0].from_offset:,} to {some[-1].to_offset:,}, {records:,} records"
-        yield f'<span class="{worst.outcome.value}" title="{escape(said)}"></span>'
+        summary = f"{worst.outcome.value}: offsets {some[0].from_offset:,} to {some[-1].to_offset:,}, {records:,} records"
+        yield f'<span class="{worst.outcome.value}" title="{escape(summary)}"></span>'
 
 
 def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:

@@ -63,8 +63,8 @@ class Verification:
             text = f"All {counts.total} windows are equal."
         else:
             parts = [
-                f"{number} {word}"
-                for word, number in (
+                f"{number} {name}"
+                for name, number in (
                     ("different", counts.different),
                     ("reordered", counts.reordered),
                     ("undecided", counts.undecided),

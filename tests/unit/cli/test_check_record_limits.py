@@ -13,7 +13,7 @@ from mirrorflow_cli.check_record_limits import (
 from mirrorflow_core.partitions import TopicPartition
 
 NOW_MS, HOUR_MS, DAY_MS = 1_700_000_000_000, 3_600_000, 86_400_000
-AHEAD = "message.timestamp.after.max.ms"
+AFTER_MAX = "message.timestamp.after.max.ms"
 
 
 def copy(
@@ -36,7 +36,7 @@ def copy(
     return CopyLimits(
         name=name,
         source={"max.message.bytes": str(size)},
-        target={"max.message.bytes": "1048588", AHEAD: str(HOUR_MS)}
+        target={"max.message.bytes": "1048588", AFTER_MAX: str(HOUR_MS)}
         | {key.replace("_", "."): value for key, value in target.items()},
         sample=TopicSample(
             oldest=record(0, oldest_ms),

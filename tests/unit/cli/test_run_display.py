@@ -154,7 +154,7 @@ def _companion(**said: object) -> Companion:
         "warningsTotal": 0,
         "groups": None,
     }
-    return Companion(said={**plain, "heartbeats": [{"cluster": "west", "ageSeconds": 0.4}], **said})
+    return Companion(received={**plain, "heartbeats": [{"cluster": "west", "ageSeconds": 0.4}], **said})
 
 
 DENIED = "No heartbeats to east: Cluster east does not authorize Write on topic heartbeats."

@@ -44,7 +44,7 @@ def all_of(assignment: Assignment) -> list[TopicPartition]:
 def after(looks: int, assignment: Assignment, loads: dict[TopicPartition, float]) -> Assignment:
     balance = Balance()
     for _ in range(looks):
-        balance, assignment = balance.looked(assignment, loads)
+        balance, assignment = balance.checked(assignment, loads)
     return assignment
 
 
@@ -204,8 +204,8 @@ def test_what_is_uneven_for_a_moment_moves_nothing() -> None:
     balance, assignment = Balance(), first
     for _ in range(5):
         for _ in range(PATIENCE - 1):
-            balance, assignment = balance.looked(assignment, uneven)
-        balance, assignment = balance.looked(assignment, dict.fromkeys(uneven, 0.0))
+            balance, assignment = balance.checked(assignment, uneven)
+        balance, assignment = balance.checked(assignment, dict.fromkeys(uneven, 0.0))
         assert first == assignment
 
 
@@ -222,7 +222,7 @@ def test_what_has_moved_stays_for_a_while_whatever_loads_do(
     balance, assignment = Balance(), place(now, tasks)
     moved_at: dict[TopicPartition, int] = {}
     for look, measured in enumerate(all_loads):
-        balance, better = balance.looked(assignment, measured)
+        balance, better = balance.checked(assignment, measured)
         for one in moved(assignment, better):
             assert look - moved_at.get(one, -STAY) >= STAY
             moved_at[one] = look
@@ -233,21 +233,21 @@ ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_two_looks_give_a_rate_and_one_gives_none() -> None:
-    once = Rates().looked({ONE: 1_000}, 50.0)
+    once = Rates().updated({ONE: 1_000}, 50.0)
     assert {} == once.per_s
-    assert {ONE: 20.0} == once.looked({ONE: 1_200, OTHER: 7}, 60.0).per_s
+    assert {ONE: 20.0} == once.updated({ONE: 1_200, OTHER: 7}, 60.0).per_s
 
 
 def test_a_burst_is_forgotten_and_a_change_is_followed_within_some_looks() -> None:
-    rates, end = Rates().looked({ONE: 0}, 0.0), 0
+    rates, end = Rates().updated({ONE: 0}, 0.0), 0
     for look in range(1, 30):
         end += 1_000 if look < 10 else 100
-        rates = rates.looked({ONE: end}, float(look))
+        rates = rates.updated({ONE: end}, float(look))
     assert 100 == pytest.approx(rates.per_s[ONE], rel=0.05)
 
 
 def test_a_topic_that_was_made_anew_or_is_gone_counts_nothing() -> None:
-    rates = Rates().looked({ONE: 1_000, OTHER: 5}, 0.0).looked({ONE: 3}, 1.0)
+    rates = Rates().updated({ONE: 1_000, OTHER: 5}, 0.0).updated({ONE: 3}, 1.0)
     assert {ONE: 0.0} == rates.per_s
 
 

@@ -48,7 +48,7 @@ def believed(*answers: MetadataResponse) -> Metadata:
     """What is believed after *answers*."""
     metadata = EMPTY
     for one in answers:
-        metadata = merged(metadata, one, asked=["orders"])
+        metadata = merged(metadata, one, requested=["orders"])
     return metadata
 
 
@@ -88,9 +88,9 @@ def test_partial_answer_keeps_other_topics_and_whole_one_does_not() -> None:
     """Only an answer about all topics says that one is gone."""
     metadata = believed(answer(leader=1, epoch=0))
     nothing = MetadataResponse(cluster_id="abc", controller_id=1, brokers=[], topics=[])
-    assert set(merged(metadata, nothing, asked=["other"]).topics) == {"orders"}
-    assert set(merged(metadata, nothing, asked=None).topics) == set()
-    assert set(merged(metadata, nothing, asked=None).brokers) == {1}
+    assert set(merged(metadata, nothing, requested=["other"]).topics) == {"orders"}
+    assert set(merged(metadata, nothing, requested=None).topics) == set()
+    assert set(merged(metadata, nothing, requested=None).brokers) == {1}
 
 
 def test_absent_leader_is_none() -> None:
