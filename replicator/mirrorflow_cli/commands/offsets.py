@@ -25,8 +25,9 @@ from mirrorflow_cli.flows import (
     valid_plan,
 )
 from mirrorflow_cli.output import print_table
-from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, standings, writable
+from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.offset_translation import standings
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST

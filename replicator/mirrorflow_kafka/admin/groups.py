@@ -11,7 +11,8 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
-from mirrorflow_core.checkpoints import Committed, Group
+from mirrorflow_core.checkpoints import Group
+from mirrorflow_core.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (

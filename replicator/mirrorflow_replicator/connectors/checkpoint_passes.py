@@ -14,12 +14,10 @@ from typing import Final, TypeVar
 
 from mirrorflow_core import checkpoints as decisions
 from mirrorflow_core.checkpoints import (
-    Committed,
     GroupFacts,
     GroupOffset,
     Point,
     Points,
-    Standing,
     Writable,
     group_offsets,
     writable,
@@ -38,6 +36,7 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     UnreachableError,
 )
+from mirrorflow_core.offset_translation import Committed, Standing, standings
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings
@@ -227,9 +226,7 @@ class CheckpointPasses:
             # since.
             self._standings.pop(group, None)
             offsets = await groups.fetch_offsets(self._clusters.source, group)
-            now = decisions.standings(
-                offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator
-            )
+            now = standings(offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator)
             last = self._store.of(group)
             self._standings[group] = now
             back[group] = decisions.set_back_beyond(last, now)

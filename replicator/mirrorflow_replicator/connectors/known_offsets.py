@@ -8,7 +8,7 @@ in `passed_over`; a map counts only while both topics are still the ones it is a
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mirrorflow_core.checkpoints import CheckpointStore, Point, Translator, renaming
+from mirrorflow_core.checkpoints import CheckpointStore, Point
 from mirrorflow_core.connect.mirror_records import (
     decode_checkpoint,
     decode_map,
@@ -19,6 +19,7 @@ from mirrorflow_core.connect.mirror_records import (
 from mirrorflow_core.errors import BrokerError, OffsetSyncsMissingError
 from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offset_translation import Translator, renaming
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_kafka.admin.log_requests import ends_of

@@ -6,21 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.checkpoints import (
-    CheckpointStore,
-    Committed,
-    Point,
-    Standing,
-    Translator,
-    at_beginning,
-    due,
-    renaming,
-    set_back_beyond,
-    standings,
-    to_give,
-)
+from mirrorflow_core.checkpoints import CheckpointStore, Point, at_beginning, due, set_back_beyond, to_give
 from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offset_translation import Committed, Standing, Translator, renaming, standings
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
 from mirrorflow_core.transforms import TopicTransforms

@@ -10,17 +10,16 @@ from mirrorflow_core.checkpoints import (
     NOT_KNOWN,
     OTHER_KIND,
     SET_BACK,
-    Committed,
     Group,
     GroupFacts,
     GroupSelection,
     Point,
-    Standing,
     Writable,
     group_offsets,
     writable,
 )
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.offset_translation import Committed, Standing
 from mirrorflow_core.partitions import TopicPartition
 
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)

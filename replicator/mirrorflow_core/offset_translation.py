@@ -1,0 +1,130 @@
+"""Translates the offsets of consumer groups from the source to the target.
+
+An exact answer of the offset map is used as it is. Without an answer of the map, the offset syncs decide. If the map returns a
+bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
+one counts. A bound of the map widens over time. A process that does not know its predecessor's translations could step back behind
+them, as with old syncs (KAFKA-13659), so it uses only exact answers of the map.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mirrorflow_core.offset_map import MappedOffset, OffsetMap
+from mirrorflow_core.offset_syncs import TOO_OLD, OffsetSyncStore
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.transforms import TopicTransforms
+
+
+class Translator:
+    """Translates group offsets; see the module for the rules.
+
+    *maps* is by source partition, only for topics that on both clusters are still those of the map.
+    *has_history*: earlier checkpoints are known.
+    """
+
+    def __init__(
+        self,
+        syncs: OffsetSyncStore,
+        maps: Mapping[TopicPartition, OffsetMap] | None = None,
+        *,
+        has_history: bool = True,
+    ) -> None:
+        self._syncs = syncs
+        self._has_history = has_history
+        self._maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
+
+    def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
+        """Returns the target offsets for a group that reads *upstream_offset* next; None: unknown."""
+        known = self._maps.get(partition)
+        mapped = None if known is None else known.place(upstream_offset)
+        if mapped is not None and mapped.is_exact:
+            return mapped
+        synced = self._by_syncs(partition, upstream_offset)
+        if not self._has_history:
+            return synced
+        if mapped is None or synced is None:
+            return mapped or synced
+        at_least = max(mapped.at_least, synced.at_least)
+        ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
+        if ends and min(ends) < at_least:
+            return min(mapped, synced, key=lambda place: place.at_least)
+        return MappedOffset(at_least, min(ends, default=None))
+
+    def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
+        at_least = self._syncs.translate_downstream(partition, upstream_offset)
+        if at_least is None or at_least == TOO_OLD:
+            return None
+        at_most = None
+        for upstream, downstream in self._syncs.partitions[partition]:
+            if upstream < upstream_offset:
+                break
+            at_most = downstream
+        return MappedOffset(at_least, at_most)
+
+
+Rename = Callable[[TopicPartition], TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The offset and metadata that a group has committed for a partition."""
+
+    offset: int  # of the next record to read
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A group's current offset in one source partition, and its translation; None: unknown."""
+
+    upstream_offset: int
+    downstream_offset: int | None
+    metadata: str = ""
+    at_most: int | None = None  # records read again on the target lie before this offset; None: unknown
+    source: TopicPartition | None = None
+
+    @property
+    def translation(self) -> str:
+        """The precision of the translation: exact (nothing skipped or read again), bound, or unknown."""
+        if self.downstream_offset is None:
+            return "unknown"
+        return "exact" if self.downstream_offset == self.at_most else "bound"
+
+
+Standings = Mapping[TopicPartition, Standing]  # by target partition
+
+
+def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
+    """Returns a function from source partition to target partition.
+
+    Topics that came from the target keep their original name there (Java's failback).
+    """
+
+    def rename(partition: TopicPartition) -> TopicPartition:
+        if naming.policy.topic_source(partition.topic) == target_alias:
+            return TopicPartition(naming.policy.original_topic(partition.topic), partition.partition)
+        return TopicPartition(naming.target_topic(partition.topic), partition.partition)
+
+    return rename
+
+
+def standings(
+    offsets: Mapping[TopicPartition, Committed],
+    *,
+    selects: Callable[[str], bool],
+    rename: Rename,
+    syncs: Translator,
+) -> dict[TopicPartition, Standing]:
+    """Returns a group's offsets by target partition, for the topics that the flow copies."""
+    found = {}
+    for partition, committed in offsets.items():
+        if selects(partition.topic):
+            place = syncs.place(partition, committed.offset)
+            found[rename(partition)] = Standing(
+                upstream_offset=committed.offset,
+                downstream_offset=None if place is None else place.at_least,
+                metadata=committed.metadata,
+                at_most=None if place is None else place.at_most,
+                source=partition,
+            )
+    return found
