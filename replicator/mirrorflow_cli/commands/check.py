@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mirrorflow_cli.check_permissions import (
     UNAUTHORIZED,
+    Needed,
     check_acls,
     check_heartbeats_on_source,
     check_source,
@@ -110,45 +111,76 @@ async def _check(
     findings: Findings,
 ) -> None:
     on_source, on_target = ({}, {}) if checkpoint is None else checkpoint_topics(checkpoint)
-    groups: tuple[str, ...] = ()
-    topics = SourceTopics()
-    acls: tuple[AclBinding, ...] = ()
-    source_cluster_id = ""
+    source = _SourceCheck()
     try:
-        async with reached(settings.source_admin, settings) as source:
-            await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
-            source_cluster_id = source.cluster_id
-            selected = await selected_topics(source, settings)
-            topics = SourceTopics(sizes=selected.topics)
-            configs = await check_source(source, settings, selected, on_source, findings)
-            topics = replace(topics, configs=configs)
-            topics = replace(topics, samples=await sample_topics(source, selected.topics, configs))
-            await check_kept(source, internal_topics_of_source(settings), findings)
-            if checkpoint is not None:
-                groups = await check_source_groups(source, checkpoint, findings)
-            if heartbeat is not None:
-                await check_heartbeats_on_source(source, heartbeat, findings)
-            acls = await source_acls(source, settings)
+        await source.run(settings, checkpoint, heartbeat, on_source, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     try:
-        async with reached(settings.target_admin, settings) as target:
-            await _reachable(target, settings.target_alias, TARGET_APIS, findings)
-            await check_flow_owner(target, settings, source_cluster_id, findings)
-            beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
-            has_owner = await check_guarantee(target, settings, findings)
-            await check_target(
-                target, settings, topics.sizes, {**on_target, **beats}, findings, has_owner=has_owner
-            )
-            if checkpoint is not None:
-                await check_target_groups(target, checkpoint, groups, findings)
-            await check_acls(target, settings, topics.sizes, acls, findings)
-            own = internal_topics(settings, has_owner=has_owner)
-            more = [*own, *own_topics(checkpoint, heartbeat)]
-            await check_creation(target, settings, topics, more, findings)
+        await _check_target(settings, checkpoint, heartbeat, source, on_target, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     await _other_clients(settings, _clients(settings, checkpoint, heartbeat), findings)
+
+
+class _SourceCheck:
+    """The checks of the source, and what they found, as far as they came: the target's checks need it."""
+
+    def __init__(self) -> None:
+        self.cluster_id = ""
+        self.topics = SourceTopics()
+        self.groups: tuple[str, ...] = ()
+        self.acls: tuple[AclBinding, ...] = ()
+
+    async def run(
+        self,
+        settings: SourceSettings,
+        checkpoint: CheckpointSettings | None,
+        heartbeat: HeartbeatSettings | None,
+        also_needed: Needed,
+        findings: Findings,
+    ) -> None:
+        """Runs all checks of the source. Raises ClusterError, SettingError; what was found before stays."""
+        async with reached(settings.source_admin, settings) as source:
+            await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
+            self.cluster_id = source.cluster_id
+            selected = await selected_topics(source, settings)
+            self.topics = SourceTopics(sizes=selected.topics)
+            configs = await check_source(source, settings, selected, also_needed, findings)
+            self.topics = replace(self.topics, configs=configs)
+            samples = await sample_topics(source, selected.topics, configs)
+            self.topics = replace(self.topics, samples=samples)
+            await check_kept(source, internal_topics_of_source(settings), findings)
+            if checkpoint is not None:
+                self.groups = await check_source_groups(source, checkpoint, findings)
+            if heartbeat is not None:
+                await check_heartbeats_on_source(source, heartbeat, findings)
+            self.acls = await source_acls(source, settings)
+
+
+async def _check_target(
+    settings: SourceSettings,
+    checkpoint: CheckpointSettings | None,
+    heartbeat: HeartbeatSettings | None,
+    source: _SourceCheck,
+    also_needed: Needed,
+    findings: Findings,
+) -> None:
+    topics = source.topics
+    async with reached(settings.target_admin, settings) as target:
+        await _reachable(target, settings.target_alias, TARGET_APIS, findings)
+        await check_flow_owner(target, settings, source.cluster_id, findings)
+        beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
+        has_owner = await check_guarantee(target, settings, findings)
+        await check_target(
+            target, settings, topics.sizes, {**also_needed, **beats}, findings, has_owner=has_owner
+        )
+        if checkpoint is not None:
+            await check_target_groups(target, checkpoint, source.groups, findings)
+        await check_acls(target, settings, topics.sizes, source.acls, findings)
+        own = internal_topics(settings, has_owner=has_owner)
+        more = [*own, *own_topics(checkpoint, heartbeat)]
+        await check_creation(target, settings, topics, more, findings)
 
 
 def _clients(
