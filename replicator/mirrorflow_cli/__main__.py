@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     report: Callable[[str], None] = _report
     try:
-        asked = next((word for word in given if word in COMMANDS), "")
-        parsed = command_parser({asked}).parse_args(given)
+        command = next((one for one in given if one in COMMANDS), "")
+        parsed = command_parser({command}).parse_args(given)
         if "report" in parsed:
             report = partial(parsed.report, parsed)
         return int(parsed.execute(parsed))

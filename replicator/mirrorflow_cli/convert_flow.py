@@ -297,7 +297,7 @@ class _Config:
         if row is None:
             self.findings.lose(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
         elif row.accepts(value):
-            return  # It asks for the behaviour that the flow has anyway.
+            return  # It requests the behaviour that the flow has anyway.
         elif row.verdict is Verdict.REFUSED:
             self.findings.lose(self.flow, key, row.note, refused=True)
         elif row.scope is Scope.CLIENT:

@@ -73,9 +73,9 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
         action="append",
         help="consumer groups whose offsets are synced; repeatable, or comma-separated (default: none; in a file: all)",
     )
-    for word, side in (("from", "source"), ("to", "target")):
+    for option, side in (("from", "source"), ("to", "target")):
         flags.add_argument(
-            f"--{word}-config",
+            f"--{option}-config",
             metavar="FILE",
             help=f"a Java client's properties for the {side}: TLS, SASL, bootstrap.servers",
         )
@@ -197,8 +197,8 @@ def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, An
     properties = read_client_file(file, flag)
     found = addresses or properties.get(ADDRESSES, "")
     if not found:
-        word = flag.removesuffix("-config")
-        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {word} HOST:PORT.")
+        option = flag.removesuffix("-config")
+        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {option} HOST:PORT.")
     return {"bootstrapServers": read_list(found), **cluster_fields(properties, file, flag)}
 
 

@@ -134,7 +134,7 @@ def find_stall(facts: CopyFacts) -> Stall | None:
     if obstacle is not None:
         return _BY_OBSTACLE[obstacle.kind](facts, obstacle)
     if facts.times_asked >= _ASKED_AGAIN_MIN:
-        return _asked_again(facts)
+        return _repeated_lookups(facts)
     if not facts.target_has_leader:
         return _without_leader(facts, facts.target_partition, facts.target, StallReason.TARGET_NOT_ANSWERING)
     if not facts.source_has_leader:
@@ -231,7 +231,7 @@ def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
     return _stall(facts, StallReason.NO_DECISION, text, detail="diverged")
 
 
-def _asked_again(facts: CopyFacts) -> Stall:
+def _repeated_lookups(facts: CopyFacts) -> Stall:
     """Returns the stall where nothing was refused, but answers were lost or had unexpected offsets."""
     text = (
         f"cluster {facts.target} was asked {facts.times_asked} times where to continue in {facts.target_partition}, and "

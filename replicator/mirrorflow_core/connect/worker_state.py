@@ -164,7 +164,7 @@ class LatestStatuses:
         if status.state is WorkerState.DESTROYED:
             self._forget(status)
             return
-        known = self.last_word(status)
+        known = self.latest_status(status)
         # A worker may report the loss of a task after another worker has started it (KAFKA-10413's race).
         overtaken = (
             known is not None and known.state is WorkerState.RUNNING and known.generation >= status.generation
@@ -181,10 +181,10 @@ class LatestStatuses:
 
         It may not where another worker has written a status of a later generation.
         """
-        known = self.last_word(status)
+        known = self.latest_status(status)
         return known is None or known.worker_id == status.worker_id or known.generation <= status.generation
 
-    def last_word(self, status: WorkerStatus) -> WorkerStatus | None:
+    def latest_status(self, status: WorkerStatus) -> WorkerStatus | None:
         """Returns the latest status of the same connector or task as *status*."""
         if status.task is None:
             return self._connectors.get(status.connector)

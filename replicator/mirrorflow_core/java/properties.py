@@ -285,7 +285,7 @@ class PropertyReader:
         return (value if self._resolver is None else self._resolver.resolve_value(value)).strip()
 
     def required(self, key: str, *, action: str) -> str:
-        """Returns the value as `text` does; an absent or empty one is an error that asks for *action*."""
+        """Returns the value as `text` does; an absent or empty one is an error that names *action* as the remedy."""
         value = self.text(key)
         if not value:
             raise InvalidSettingError(key=key, problem="it is missing", action=action)

@@ -184,10 +184,10 @@ def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[Top
     open_ones = [one for one in positions if one.open_writer is not None and one.form is Form.PLAIN]
     ends = (yield tuple(ReadEnd(one.topic_partition) for one in open_ones)) if open_ones else ()
     trimmed = [one for one, end in zip(open_ones, ends, strict=True) if deleted_offsets(one, end)]
-    asked = tuple(
+    requests = tuple(
         ReadLastSequence(one.topic_partition, one.producer_id, one.producer_epoch) for one in trimmed
     )
-    answers = (yield asked) if asked else ()
+    answers = (yield requests) if requests else ()
     return {one.topic_partition: answer for one, answer in zip(trimmed, answers, strict=True)}
 
 

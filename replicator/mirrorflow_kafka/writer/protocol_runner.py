@@ -1,7 +1,7 @@
 """Runs the generators of `mirrorflow_core.writer`: sends the requests that they yield, and returns the answers.
 
 Requests that are yielded together are sent together. Requests about many partitions are combined: a takeover
-asks each leader once, not once for each partition.
+queries each leader once, not once for each partition.
 
 Retriable errors are repeated. What a transaction coordinator or leader refuses is answered with `Refused`.
 Errors that a user must resolve, and reads that fail for a minute, are raised: the protocol has no answer for

@@ -195,14 +195,14 @@ def _of_mm2(rows: list[_Row]) -> Iterator[str]:
     yield from family("record_age_ms", "Age of the last record when it was fetched.", lambda row: row.age_ms)
     about = "Age of the last record when acknowledged."
     yield from family("replication_latency_ms", about, lambda row: row.latency_ms)
-    for at, word in enumerate(_SPREAD):
-        about = f"Age of records when they were fetched, {word} of the window."
+    for at, statistic in enumerate(_SPREAD):
+        about = f"Age of records when they were fetched, {statistic} of the window."
         ages = ((row.mm2, round(row.ages[at], 3)) for row in rows if row.ages)
-        yield from _gauge(f"{MM2}record_age_ms_{word}", about, ages)
-    for at, word in enumerate(_SPREAD):
-        about = f"Age of records when they were acknowledged, {word} of the window."
+        yield from _gauge(f"{MM2}record_age_ms_{statistic}", about, ages)
+    for at, statistic in enumerate(_SPREAD):
+        about = f"Age of records when they were acknowledged, {statistic} of the window."
         latencies = ((row.mm2, round(row.latencies[at], 3)) for row in rows if row.latencies)
-        yield from _gauge(f"{MM2}replication_latency_ms_{word}", about, latencies)
+        yield from _gauge(f"{MM2}replication_latency_ms_{statistic}", about, latencies)
 
 
 def _of_rows(rows: list[_Row]) -> Iterator[str]:
@@ -251,10 +251,10 @@ def _partitions(view: WorkerView) -> Iterator[str]:
     about = "Partitions that have something to copy and stand still, by reason."
     yield from _gauge(_OURS + "partitions_stalled", about, stalled)
     guarantees = [
-        ({**own, "guarantee": word.value}, counted[word])
+        ({**own, "guarantee": guarantee.value}, counted[guarantee])
         for own, parts in reports
         for counted in [Counter(part.guarantee for part in parts)]
-        for word in Guarantee
+        for guarantee in Guarantee
     ]
     yield from _gauge(_OURS + "guarantee", "Partitions by what holds for their records.", guarantees)
     amiss = [
@@ -346,8 +346,8 @@ def _groups(view: WorkerView) -> Iterator[str]:
     ]
     about = "How long the last checkpoint took until it was acknowledged."
     yield from _gauge(LATENCY, about, [(where, one.latency_ms) for where, one in latencies])
-    for at, (suffix, word) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
-        about = f"How long checkpoints took until they were acknowledged, {word} of the window."
+    for at, (suffix, statistic) in enumerate(zip(_SPREAD, ("least", "greatest", "mean"), strict=True)):
+        about = f"How long checkpoints took until they were acknowledged, {statistic} of the window."
         samples = [(where, one.spread_ms[at]) for where, one in latencies if one.spread_ms is not None]
         yield from _gauge(f"{LATENCY}_{suffix}", about, samples)
     states = [
@@ -363,9 +363,9 @@ def _groups(view: WorkerView) -> Iterator[str]:
     about = "Consumer groups of the source that are selected, by what becomes of them."
     yield from _gauge(_OURS + "groups", about, states)
     translations = [
-        ({**own, "translation": word}, count)
+        ({**own, "translation": precision}, count)
         for own, groups in reports
-        for word, count in sorted(groups.translations.items())
+        for precision, count in sorted(groups.translations.items())
     ]
     about = "Partitions that selected groups have offsets of, by how well these are known on the target."
     yield from _gauge(_OURS + "group_partitions", about, translations)
@@ -416,9 +416,9 @@ def _coordinator(view: WorkerView) -> Iterator[str]:
     about = "1 while the nodes of a group settle who runs what."
     yield from _gauge(f"{_CONNECT}worker_rebalance_rebalancing", about, [("", int(view.is_rebalancing))])
     copied = sum(part.bytes for report in view.connectors for part in partitions_of(report))
-    for way, word in (("incoming", "read from sources"), ("outgoing", "written to the target")):
-        about = f"Batch bytes that tasks have {word} since they began."
-        yield from _counter(f"{_CONNECT}{way}_byte_total", about, [("", copied)])
+    for direction, verb in (("incoming", "read from sources"), ("outgoing", "written to the target")):
+        about = f"Batch bytes that tasks have {verb} since they began."
+        yield from _counter(f"{_CONNECT}{direction}_byte_total", about, [("", copied)])
 
 
 def _clients(view: WorkerView) -> Iterator[str]:

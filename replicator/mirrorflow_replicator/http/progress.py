@@ -124,7 +124,9 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
             total.is_behind |= records > 0
     if not total.lag_records:
         total.lag_s = 0.0
-    total.reasons.update(word for word in (report.reason, *(task.reason for task in report.tasks)) if word)
+    total.reasons.update(
+        reason for reason in (report.reason, *(task.reason for task in report.tasks)) if reason
+    )
     if report.uncopied:
         total.reasons[NOT_COPIED] += len(report.uncopied)
         total.examples[NOT_COPIED] = report.uncopied[0]

@@ -187,8 +187,8 @@ def _connectors(query: Query, state: WorkerView) -> object:
         "status": connector_status,
         "info": connector_info,
     }
-    wanted = [word for word in ("status", "info") if word in query["expand"]]
-    return {report.name: {word: shown[word](report) for word in wanted} for report in state.connectors}
+    wanted = [part for part in ("status", "info") if part in query["expand"]]
+    return {report.name: {part: shown[part](report) for part in wanted} for report in state.connectors}
 
 
 def _connector(name: str, rest: list[str], state: WorkerView) -> object:

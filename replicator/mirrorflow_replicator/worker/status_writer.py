@@ -198,7 +198,7 @@ class SharedStatuses(StatusWriter):
         A leader that does not know a new task yet writes its tombstone, after which that task would have no status. A
         node of an older generation than the last record does not write, so no two nodes overwrite each other for ever.
         """
-        known = self._topic.statuses.last_word(status)
+        known = self._topic.statuses.latest_status(status)
         if status.state is WorkerState.UNASSIGNED or not self._topic.statuses.may_write(status):
             return False
         return known is None or known.worker_id != status.worker_id

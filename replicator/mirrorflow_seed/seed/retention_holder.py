@@ -113,7 +113,7 @@ class RetentionHolder:
     async def _topics_with_old_records(
         self, left: Mapping[str, Sequence[SeedShare]], limits: Mapping[str, float]
     ) -> frozenset[str]:
-        """Returns topics with records older than their copies' retention; asks the source once per limit."""
+        """Returns topics with records older than their copies' retention; queries the source once per limit."""
         found = set()
         for limit in {limit for limit in limits.values() if limit != float("inf")}:
             asked = {
