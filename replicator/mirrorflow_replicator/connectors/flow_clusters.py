@@ -43,7 +43,7 @@ class FlowClusters:
         self._mapping = asyncio.Lock()
 
     async def open(self, *, has_claims: bool) -> None:
-        """Create the flow's own topics. Raises MirrorFlowError."""
+        """Creates the flow's own topics. Raises MirrorFlowError."""
         settings, target = self.settings, self.target
         # Together, because each waits for its leaders.
         opening: list[Awaitable[object]] = [position_store(settings, target).open()]
@@ -52,15 +52,15 @@ class FlowClusters:
         await asyncio.gather(*opening)
 
     def begin_with(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the flow begins with *partitions*, too."""
+        """Notes that the flow begins with *partitions*, too."""
         self._initial.update(partitions)
 
     def begin_lookup(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note which partitions are looked up next. Their offset maps are read again, all together, if one is needed."""
+        """Notes which partitions are looked up next. Their offset maps are read again, all together, if one is needed."""
         self._starting, self._maps = frozenset(partitions), {}
 
     async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
-        """Return the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""
+        """Returns the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""
         source, target = self.source, self.target
         route = make_naming(self.settings).route
         copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
@@ -71,20 +71,20 @@ class FlowClusters:
         }
 
     async def writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
-        """Return the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
+        """Returns the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
         on_target = flow_topics(self.settings).on_target
         wanted = {one: on_target(one) for one in partitions}
         writable = await writable_partitions(self.target, wanted.values())
         return tuple(one for one, copy in wanted.items() if copy in writable)
 
     async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:
-        """Return the positions of a flow that has no owner. Raises ClusterError."""
+        """Returns the positions of a flow that has no owner. Raises ClusterError."""
         store = position_store(self.settings, self.target)
         await store.open()
         return {partition: obeyed_position(one) for partition, one in store.positions.items()}
 
     async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
-        """Return which source offset was copied to an offset that the target has lost; None if that is not known."""
+        """Returns which source offset was copied to an offset that the target has lost; None if that is not known."""
         settings = self.settings
         if settings.syncs is None:
             return None
@@ -97,7 +97,7 @@ class FlowClusters:
         return None if known is None else known.source_of(target_offset)
 
     def _start_at(self, partition: TopicPartition) -> int:
-        """Return the timestamp at which a partition starts that was never copied."""
+        """Returns the timestamp at which a partition starts that was never copied."""
         start = self.settings.start if partition in self._initial else StartPosition.EARLIEST
         match start:
             case StartPosition.EARLIEST:

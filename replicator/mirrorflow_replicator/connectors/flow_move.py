@@ -56,7 +56,7 @@ class FlowMove:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     async def due(self) -> Identity | None:
-        """Return the last identity if an earlier release has copied the flow since it last had an owner, else None.
+        """Returns the last identity if an earlier release has copied the flow since it last had an owner, else None.
 
         Raises FlowExistsError if it has copied another flow, ClusterChangedError, ClusterError.
         """
@@ -74,7 +74,7 @@ class FlowMove:
         return identity if not self._is_retired(identity) or await self._last_known() else None
 
     async def move(self, last: Identity, runner: ProtocolRunner, lock: Producer) -> None:
-        """Move the flow, whose last known identity is *last*, under *lock*.
+        """Moves the flow, whose last known identity is *last*, under *lock*.
 
         Raises FlowNotMovedError, FlowTakenError, ClusterError.
         """
@@ -147,7 +147,7 @@ class FlowMove:
         )
 
     async def _end(self, partition: TopicPartition, known: NumberedRecord) -> int:
-        """Return the source offset behind the last record that was written."""
+        """Returns the source offset behind the last record that was written."""
         if known.is_last:
             return known.source_offset + 1
         async with self._reads:
@@ -163,7 +163,7 @@ class FlowMove:
             return await self._behind(partition, known.source_offset + 1, written)
 
     async def _behind(self, partition: TopicPartition, start: int, count: int) -> int:
-        """Return the source offset behind *count* records from *start* on."""
+        """Returns the source offset behind *count* records from *start* on."""
         read_committed = self._settings.read_committed
         aborted = AbortedFilter()
         ends = await admin.offsets_at(self._source, [partition], LATEST)

@@ -55,16 +55,16 @@ class HeldPartitions:
         self._released = asyncio.Event()
 
     def hold(self, task: int, partitions: Iterable[TopicPartition]) -> None:
-        """Note that *task* writes *partitions* from now on."""
+        """Notes that *task* writes *partitions* from now on."""
         self._of_task[task] = frozenset(partitions)
 
     def release(self, task: int) -> None:
-        """Note that *task* has ended and stored that it has left."""
+        """Notes that *task* has ended and stored that it has left."""
         self._of_task.pop(task, None)
         self._released.set()
 
     async def wait_for(self, wanted: Iterable[TopicPartition]) -> None:
-        """Wait until no task holds any partition of *wanted*, at most FINISH_S.
+        """Waits until no task holds any partition of *wanted*, at most FINISH_S.
 
         A task that takes longer is fenced instead, and what it has not committed is copied again.
         """
@@ -72,7 +72,7 @@ class HeldPartitions:
         await self._wait_while(lambda: any(held & partitions for held in self._of_task.values()))
 
     async def wait_for_all(self) -> None:
-        """Wait until all tasks have ended, at most FINISH_S; then those that remain hold nothing any more."""
+        """Waits until all tasks have ended, at most FINISH_S; then those that remain hold nothing any more."""
         await self._wait_while(lambda: bool(self._of_task))
         self._of_task.clear()
 
@@ -125,7 +125,7 @@ class FlowOwner:
         return (f"{what}: after a failure some are copied again.",)
 
     async def prepare(self, clusters: tuple[Cluster, Cluster]) -> None:
-        """Create the flow's own topics before it is known what the flow copies. `own` raises what fails here."""
+        """Creates the flow's own topics before it is known what the flow copies. `own` raises what fails here."""
         with contextlib.suppress(MirrorFlowError):
             async with self._working:
                 await self._connect(clusters)
@@ -133,7 +133,7 @@ class FlowOwner:
     async def own(
         self, clusters: tuple[Cluster, Cluster], assignment: Assignment, *, preempts: bool = False
     ) -> None:
-        """Own the flow with at least as many tasks as *assignment* has. Raises MirrorFlowError.
+        """Owns the flow with at least as many tasks as *assignment* has. Raises MirrorFlowError.
 
         Waits while another process owns it. *preempts*: takes it from its owner, which waits then.
         """
@@ -169,7 +169,7 @@ class FlowOwner:
         return await self.start_of(task, wanted, ids=ids)
 
     async def start_of(self, task: int, wanted: TaskAssignment, *, ids: WriterIds | None = None) -> Assign:
-        """Return *wanted* with the start of the task, which has no other start any more. Raises MirrorFlowError.
+        """Returns *wanted* with the start of the task, which has no other start any more. Raises MirrorFlowError.
 
         *ids*: what it writes with; the task's own by default.
         """
@@ -201,11 +201,11 @@ class FlowOwner:
         raise FlowTakenError(source=self._settings.source_alias)
 
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
-        """Return the stored position of each partition of the flow. Raises MirrorFlowError."""
+        """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
         return await self._owned().positions()
 
     async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Store where partitions start that have no position yet. Raises MirrorFlowError."""
+        """Stores where partitions start that have no position yet. Raises MirrorFlowError."""
         await self._owned().store_starts(starts)
 
     def _owned(self) -> OwnedFlow:
@@ -214,7 +214,7 @@ class FlowOwner:
         return self._flow
 
     async def leave(self, *, with_group: bool = False) -> None:
-        """Give the flow up, after all tasks have ended, so that a successor need not wait.
+        """Gives the flow up, after all tasks have ended, so that a successor need not wait.
 
         In a group the claim stays, unless the whole group leaves: other processes continue under it, and the next of
         them does not wait.
@@ -263,13 +263,13 @@ class FlowOwner:
         log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.ownership.lock.epoch)
 
     async def _begin_unfenced(self, flow: UnfencedFlow, assignment: Assignment) -> None:
-        """Note what the flow begins with, if it was never copied."""
+        """Notes what the flow begins with, if it was never copied."""
         if not self._assignment_is_known and not await flow.clusters.stored_positions():
             flow.clusters.begin_with(one for task in assignment for one in task)
         self._assignment_is_known = True
 
     async def _try_to_fence(self, flow: UnfencedFlow) -> None:
-        """Take the flow if the target allows it by now, once all tasks have finished."""
+        """Takes the flow if the target allows it by now, once all tasks have finished."""
         if why := await self._why_unfenced(flow.clusters.target):
             self._flow = replace(flow, why=why)
             return
@@ -288,7 +288,7 @@ class FlowOwner:
             self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
 
     async def _renew_for_ever(self) -> None:
-        """Renew the claim, also while tasks are started; take the flow again when its next owner has left."""
+        """Renews the claim, also while tasks are started; takes the flow again when its next owner has left."""
         while True:
             await asyncio.sleep(RENEW_S)
             try:

@@ -39,7 +39,7 @@ class UnfencedFlow:
     why: str
 
     async def start_task(self, wanted: TaskAssignment, plan: FlowPlan) -> Assign:
-        """Return *wanted* with a start behind the stored positions. Raises MirrorFlowError."""
+        """Returns *wanted* with a start behind the stored positions. Raises MirrorFlowError."""
         clusters, partitions = self.clusters, wanted.partitions
         producer_id, epoch = await admin.init_producer_id(
             clusters.target, None, timeout_ms=clusters.settings.transaction_timeout_ms
@@ -60,15 +60,15 @@ class OwnedFlow:
     starts: dict[int, TaskStart] = field(default_factory=dict)
 
     async def renew(self, *, left: bool = False) -> bool:
-        """Store the claim again; with *left*, a successor need not wait. False: another process may own the flow."""
+        """Stores the claim again; with *left*, a successor need not wait. False: another process may own the flow."""
         return await self.clusters.runner.run(renew_claim(self.ownership, left=left))
 
     async def holds_lock(self) -> bool:
-        """Return whether no other process has taken the flow."""
+        """Returns whether no other process has taken the flow."""
         return await self.clusters.runner.run(holds_lock(self.ownership.lock))
 
     async def start_task(self, task: int, wanted: TaskAssignment, ids: WriterIds | None) -> Assign | Fenced:
-        """Return *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
+        """Returns *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
         start = self.starts.pop(task, None)
         if start is None or {*start.points, *start.problems} != {*wanted.partitions}:
             found = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)
@@ -99,13 +99,13 @@ class OwnedFlow:
         return found
 
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
-        """Return the stored position of each partition of the flow. Raises MirrorFlowError."""
+        """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
         positions = (await self.clusters.runner.run(read_positions(self.ownership.lock))).committed
         newest = {one.topic_partition: one for one in positions}
         return {partition: one for partition, one in newest.items() if one.next_source_offset >= 0}
 
     async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Store where partitions start that have no position yet: what the source deletes from there on is a loss.
+        """Stores where partitions start that have no position yet: what the source deletes from there on is a loss.
 
         Raises MirrorFlowError.
         """

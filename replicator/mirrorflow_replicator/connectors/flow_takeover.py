@@ -25,7 +25,7 @@ from mirrorflow_replicator.connectors.flow_phases import OwnedFlow
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
-    """Raise ClusterChangedError if the flow was last owned between other clusters."""
+    """Raises ClusterChangedError if the flow was last owned between other clusters."""
     for alias, expected, found in (
         (settings.source_alias, before.source_cluster_id, now.source_cluster_id),
         (settings.target_alias, before.target_cluster_id, now.target_cluster_id),
@@ -35,7 +35,7 @@ def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings)
 
 
 def must_wait(owner: Claim, newcomer: Claim, *, waits_for_group: bool, preempts: bool) -> bool:
-    """Return whether *newcomer* waits for *owner*, which has not left.
+    """Returns whether *newcomer* waits for *owner*, which has not left.
 
     It does not wait for its own group, unless *waits_for_group*, nor for its own flow if it *preempts*.
     """
@@ -45,7 +45,7 @@ def must_wait(owner: Claim, newcomer: Claim, *, waits_for_group: bool, preempts:
 
 
 def _is_dead(process: str) -> bool:
-    """Return whether an owner ran on this host and has ended: its claim will not be renewed.
+    """Returns whether an owner ran on this host and has ended: its claim will not be renewed.
 
     If that is wrong (containers that share a host name), the other process is fenced, and nothing is harmed.
     """
@@ -81,11 +81,11 @@ class FlowTakeover:
         return self._since_s is not None and time.monotonic() - self._since_s >= STALLED_AFTER_S
 
     def stand_by(self) -> None:
-        """Note that another process owns the flow."""
+        """Notes that another process owns the flow."""
         self.is_waiting = True
 
     def plan(self, clusters: FlowClusters, *, tasks: int = 0) -> FlowPlan:
-        """Return a plan without partitions."""
+        """Returns a plan without partitions."""
         settings = self._settings
         claim = Claim(
             flow=settings.flow,
@@ -102,7 +102,7 @@ class FlowTakeover:
         return FlowPlan(claim=claim, assignment=(), takes_over=takes_over, loss_policy=loss_policy)
 
     async def owned_by_group(self, clusters: FlowClusters) -> OwnedFlow | None:
-        """Return the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
+        """Returns the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
         newest = await _newest_claim(clusters)
         ours = self._group, self._settings.flow
         if newest is None or newest.left or (newest.group, newest.flow) != ours:
@@ -120,7 +120,7 @@ class FlowTakeover:
         waits_for_group: bool = False,
         preempts: bool = False,
     ) -> OwnedFlow | Fenced:
-        """Take the flow with as many tasks as *assignment* has, after its present owner. Raises MirrorFlowError.
+        """Takes the flow with as many tasks as *assignment* has, after its present owner. Raises MirrorFlowError.
 
         *is_owner*: that is this process. The other flags are as in `must_wait`.
         """

@@ -240,7 +240,7 @@ class TaskSupervisor:
             attempts.reset()  # a newer assignment is claimed at once
 
     async def _claimed(self, wanted: TaskAssignment, since_ms: int) -> Assign:
-        """Return *wanted* with its start; notes when that takes long. Raises MirrorFlowError."""
+        """Returns *wanted* with its start; notes when that takes long. Raises MirrorFlowError."""
         claiming = asyncio.ensure_future(self._claim(self.task, wanted))
         try:
             await asyncio.wait({claiming}, timeout=STALLED_AFTER_S)
@@ -260,7 +260,7 @@ class TaskSupervisor:
             self._claiming = None
 
     def partition_reports(self, target_topic: Callable[[str], str]) -> tuple[PartitionReport, ...]:
-        """Return the newest report of each partition, sorted; without a start for long, all are stalled."""
+        """Returns the newest report of each partition, sorted; without a start for long, all are stalled."""
         if self.start_problem is None or self._assignment is None:
             return tuple(self.partitions[key] for key in sorted(self.partitions))
         error, since_ms = self.start_problem

@@ -121,7 +121,7 @@ class Packer:
         self.raw, self.coalesced, self.reencoded = earlier.raw, earlier.coalesced, earlier.reencoded
 
     def number_by(self, producer: Producer, first_ordinal: int, *, keeps_stretches: bool) -> None:
-        """Write as *producer*, with sequence number 0 for *first_ordinal*."""
+        """Writes as *producer*, with sequence number 0 for *first_ordinal*."""
         self.producer, self.first_ordinal = producer, first_ordinal
         self.keeps_stretches, self.merges_across_gaps = keeps_stretches, not keeps_stretches
 
@@ -130,7 +130,7 @@ class Packer:
         self.transactional = is_inside
 
     def hold_back_before(self, timestamp_ms: int) -> None:
-        """Hold back batches with older records, unless they are for a transaction."""
+        """Holds back batches with older records, unless they are for a transaction."""
         self.old_before_ms = timestamp_ms
 
     def limit_to(self, limit: BatchLimit) -> None:

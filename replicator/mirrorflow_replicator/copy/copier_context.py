@@ -86,11 +86,11 @@ class CopierContext:
         return writing.form.is_plain and writing.target_topic not in self.stamped
 
     def count_buffered(self, bytes_more: int) -> None:
-        """Count what was fetched and not yet sent, over all partitions."""
+        """Counts what was fetched and not yet sent, over all partitions."""
         self.buffered_bytes += bytes_more
 
     def limit_plain_age(self, age_ms: int) -> None:
-        """Write older records in transactions; 0: all."""
+        """Writes older records in transactions; 0: all."""
         self.plain_age_limit_ms = age_ms
 
     def look_at_clock(self) -> None:

@@ -73,14 +73,14 @@ class FormTracker:
         return self._began - self._written[self._state.form]
 
     def plain_sequence(self, ordinal: int) -> int:
-        """Return the last sequence number of plain batches up to *ordinal*; -1: none yet."""
+        """Returns the last sequence number of plain batches up to *ordinal*; -1: none yet."""
         records = self._written[Form.PLAIN] + (ordinal + 1 - self._began if self.is_plain else 0)
         return (records - 1) % SEQUENCES if records else UNKNOWN
 
     def check(
         self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_stamped: bool
     ) -> ChangeForm | None:
-        """Return what must happen before *batch* is written from *from_offset* on; None: nothing.
+        """Returns what must happen before *batch* is written from *from_offset* on; None: nothing.
 
         *is_stamped*: the target sets the timestamps, so that no record is old.
         """
@@ -111,11 +111,11 @@ class FormTracker:
         return decision if isinstance(decision, ChangeForm) else None
 
     def refuse_plain(self, next_source_offset: int) -> ChangeForm:
-        """Return the change that an old record at *next_source_offset* needs, which its batch did not show."""
+        """Returns the change that an old record at *next_source_offset* needs, which its batch did not show."""
         return ChangeForm(Form.TRANSACTION, next_source_offset, self._source_epoch)
 
     def taken(self, next_source_offset: int, source_epoch: int) -> None:
-        """Note that all records before *next_source_offset*, the last of *source_epoch*, were sent."""
+        """Notes that all records before *next_source_offset*, the last of *source_epoch*, were sent."""
         self._next_source_offset, self._source_epoch = next_source_offset, source_epoch
 
     def rewind(self, next_source_offset: int) -> None:
@@ -124,7 +124,7 @@ class FormTracker:
         self.change = None
 
     def want(self, change: ChangeForm) -> None:
-        """Wait for *change*, whose position is to be committed."""
+        """Waits for *change*, whose position is to be committed."""
         self.change = change
 
     def apply(self, change: ChangeForm, ordinal: int, now_ms: int) -> None:

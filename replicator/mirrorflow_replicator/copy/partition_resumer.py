@@ -85,16 +85,16 @@ class PartitionResumer:
         self._wake = asyncio.Event()
 
     def doubtful(self, copier: PartitionCopier) -> None:
-        """Serve *copier*, which has nothing in flight; later, if it is refused again and again."""
+        """Serves *copier*, which has nothing in flight; later, if it is refused again and again."""
         is_refused = copier.refusals >= REFUSALS_IN_A_ROW
         self._later(copier, random.uniform(*BACK_OFF_S) if is_refused else 0.0)  # noqa: S311 it only spreads
 
     def retry_stopped(self, copier: PartitionCopier, *, pause_s: float = STOPPED_RETRY_S) -> None:
-        """Try *copier* again after *pause_s*: an ACL or a setting may have changed."""
+        """Tries *copier* again after *pause_s*: an ACL or a setting may have changed."""
         self._later(copier, pause_s)
 
     def forget(self, copier: PartitionCopier) -> None:
-        """Drop *copier*, which is given up."""
+        """Drops *copier*, which is given up."""
         self._due.pop(copier, None)
 
     def _later(self, copier: PartitionCopier, pause_s: float) -> None:
@@ -102,7 +102,7 @@ class PartitionResumer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serves until cancelled."""
         while True:
             now_s = time.monotonic()
             due = [copier for copier, due_s in self._due.items() if due_s <= now_s]
@@ -124,7 +124,7 @@ class PartitionResumer:
         return copier.source not in self._start.points and copier.source not in self._start.problems
 
     async def _held(self, copiers: Sequence[PartitionCopier]) -> set[PartitionCopier]:
-        """Return which of *copiers*, which this start left out, still cannot be written; they are examined again later."""
+        """Returns which of *copiers*, which this start left out, still cannot be written; they are examined again later."""
         if not copiers:
             return set()
         try:
@@ -142,7 +142,7 @@ class PartitionResumer:
         return held
 
     async def _examine_repeats(self, repeats: Mapping[PartitionWriter, Repeat]) -> None:
-        """End the task after answers that the leader had plain batches already: none was sent twice.
+        """Ends the task after answers that the leader had plain batches already: none was sent twice.
 
         Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
         """
@@ -187,7 +187,7 @@ class PartitionResumer:
             self._continue(copier, copier.writing)
 
     def _reason_to_end(self, copier: PartitionCopier) -> str:
-        """Return why *copier* cannot continue in this start of the task; "" if it can."""
+        """Returns why *copier* cannot continue in this start of the task; "" if it can."""
         point = self._start.points.get(copier.source)
         if point is None:
             return f"{copier.target} can be written again"
@@ -296,7 +296,7 @@ class PartitionResumer:
 
 
 def _jump(pair: OffsetPair, source_offset: int) -> OffsetPair:
-    """Return where to continue at *source_offset*; the records before it are left out."""
+    """Returns where to continue at *source_offset*; the records before it are left out."""
     return pair._replace(source_offset=source_offset - 1, source_epoch=-1)
 
 

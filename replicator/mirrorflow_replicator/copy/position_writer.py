@@ -39,37 +39,37 @@ class TaskWriter(Protocol):
     took_ms: deque[float]  # durations of the newest writes of positions
 
     def keep_ids(self, expires_s: float) -> None:
-        """Use the ids often enough for a coordinator that forgets them after *expires_s*."""
+        """Uses the ids often enough for a coordinator that forgets them after *expires_s*."""
 
     def want(self, writing: PartitionWriter) -> None:
-        """Take *writing* into the transaction, because it has records to write, or let it change its form."""
+        """Takes *writing* into the transaction, because it has records to write, or lets it change its form."""
 
     def emptied(self, writing: PartitionWriter) -> None:
-        """Note that *writing*, which is held for a commit, has nothing in flight any more."""
+        """Notes that *writing*, which is held for a commit, has nothing in flight any more."""
 
     def progressed(self, copier: PartitionCopier) -> None:
-        """Note that *copier* may have written everything that its source has."""
+        """Notes that *copier* may have written everything that its source has."""
 
     def refused(self, code: int) -> None:
-        """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
+        """Ends the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
 
     def ended_elsewhere(self) -> None:
-        """End the task: only another producer can have ended its transaction."""
+        """Ends the task: only another producer can have ended its transaction."""
 
     def includes(self, writing: PartitionWriter) -> bool:
-        """Return whether the open transaction has *writing*."""
+        """Returns whether the open transaction has *writing*."""
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store the positions of *copiers*; *left*: they are given up. Raises ClusterError."""
+        """Stores the positions of *copiers*; *left*: they are given up. Raises ClusterError."""
 
     async def finish(self, timeout_s: float) -> None:
-        """Commit at once, before partitions are given up."""
+        """Commits at once, before partitions are given up."""
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Return how far plain batches of *copiers* are acknowledged, for the next start of the task."""
+        """Returns how far plain batches of *copiers* are acknowledged, for the next start of the task."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Works until cancelled."""
 
 
 class UnfencedWriter:
@@ -94,20 +94,20 @@ class UnfencedWriter:
         """No commit depends on it."""
 
     def refused(self, code: int) -> None:
-        """End the task if a refusal with *code* leaves open what was appended."""
+        """Ends the task if a refusal with *code* leaves open what was appended."""
         if code in FINAL_CODES:
             self._end_task(f"the target answered {name_of(code)}")
 
     def ended_elsewhere(self) -> None:
-        """End the task: the leader takes the producer for a transactional one."""
+        """Ends the task: the leader takes the producer for a transactional one."""
         self._end_task("the target answered INVALID_TXN_STATE")
 
     def includes(self, writing: PartitionWriter) -> bool:
-        """Return False."""
+        """Returns False."""
         return False
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store how far *copiers* are acknowledged. Raises ClusterError."""
+        """Stores how far *copiers* are acknowledged. Raises ClusterError."""
         ends = {copier: copier.stream.delivered for copier in copiers if copier.stream is not None}
         due = {
             copier: at for copier, at in ends.items() if self._stored.get(copier, -1) != at.source_offset >= 0
@@ -134,11 +134,11 @@ class UnfencedWriter:
         """Nothing is open."""
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Return nothing: the next start obeys what is stored."""
+        """Returns nothing: the next start obeys what is stored."""
         return []
 
     async def run(self) -> None:
-        """Wait until cancelled."""
+        """Waits until cancelled."""
         await asyncio.Event().wait()
 
 

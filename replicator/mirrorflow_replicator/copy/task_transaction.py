@@ -88,13 +88,13 @@ class TaskTransaction:
         self._working = asyncio.Lock()
 
     def keep_ids(self, expires_s: float) -> None:
-        """Use both ids often enough for a coordinator that forgets them after *expires_s*."""
+        """Uses both ids often enough for a coordinator that forgets them after *expires_s*."""
         self._expires_s = expires_s
 
     # -- called by the partition copiers
 
     def want(self, writing: PartitionWriter) -> None:
-        """Take *writing* in, because it has records to write, or let it change its form."""
+        """Takes *writing* in, because it has records to write, or lets it change its form."""
         if writing.form.change is not None:
             self._changing[writing] = writing.copier.doubts
         elif not writing.form.is_plain:
@@ -102,38 +102,38 @@ class TaskTransaction:
         self._wake.set()
 
     def emptied(self, writing: PartitionWriter) -> None:
-        """Note that *writing*, which is held for a commit, has nothing in flight any more."""
+        """Notes that *writing*, which is held for a commit, has nothing in flight any more."""
         self._draining.discard(writing)
         if not self._draining:
             self._drained.set()
 
     def progressed(self, copier: PartitionCopier) -> None:
-        """Note that *copier* may have written everything that its source has."""
+        """Notes that *copier* may have written everything that its source has."""
         if copier.writing in self._members and _is_idle(copier.writing):
             self._wake.set()
 
     def refused(self, code: int) -> None:
-        """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
+        """Ends the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
         if code in FINAL_CODES:
             self._end(f"the target answered {name_of(code)}")
 
     def ended_elsewhere(self) -> None:
-        """End the task: only another producer can have ended its transaction."""
+        """Ends the task: only another producer can have ended its transaction."""
         self._end("its transaction was ended by another process")
 
     def includes(self, writing: PartitionWriter) -> bool:
-        """Return whether the open transaction has *writing*."""
+        """Returns whether the open transaction has *writing*."""
         return writing in self._members
 
     async def finish(self, timeout_s: float) -> None:
-        """Commit at once, before partitions are given up."""
+        """Commits at once, before partitions are given up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._working:
                 if self._members:
                     await self._commit()
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store that *copiers* are given up, or soon the positions of those that write plain batches.
+        """Stores that *copiers* are given up, or soon the positions of those that write plain batches.
 
         All others are stored with their records. Raises ClusterError.
         """
@@ -144,7 +144,7 @@ class TaskTransaction:
         self._wake.set()
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Return how far plain batches of *copiers* are acknowledged, for the next start of the task.
+        """Returns how far plain batches of *copiers* are acknowledged, for the next start of the task.
 
         It is marked as left where another producer has written a batch with our next number: none of ours follows.
         """
@@ -155,7 +155,7 @@ class TaskTransaction:
         ]
 
     async def _store_left(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Store that nothing was written behind the positions of *copiers*. Raises ClusterError."""
+        """Stores that nothing was written behind the positions of *copiers*. Raises ClusterError."""
         async with self._working:
             if self._is_over or self._members:
                 return  # the next start asks the target
@@ -171,7 +171,7 @@ class TaskTransaction:
     # -- the loop
 
     async def run(self) -> None:
-        """Add partitions and commit until cancelled, or until the task must end."""
+        """Adds partitions and commit until cancelled, or until the task must end."""
         while not self._is_over:
             try:
                 async with self._working:
@@ -229,7 +229,7 @@ class TaskTransaction:
             await self._touch()
 
     async def _touch(self) -> None:
-        """Use both ids, so that the coordinator does not forget them."""
+        """Uses both ids, so that the coordinator does not forget them."""
         self._touched_s = time.monotonic()
         idle = [self._producers.plain] if self._members else list(self._producers.all)
         for producer in idle:
@@ -237,7 +237,7 @@ class TaskTransaction:
                 self._end(f"{producer.transactional_id} was refused with {name_of(answer.error_code)}")
 
     async def _join(self, wanted: Sequence[PartitionWriter]) -> None:
-        """Add *wanted* to the transaction; returns when the markers of the previous one are written."""
+        """Adds *wanted* to the transaction; returns when the markers of the previous one are written."""
         doubts = {one: one.copier.doubts for one in wanted if one.copier.state is CopierState.COPYING}
         if not doubts:
             return
@@ -324,7 +324,7 @@ class TaskTransaction:
         self.took_ms.append(self._commit_s * 1000)
 
     async def _ask_leaders(self, writers: Iterable[PartitionWriter]) -> None:
-        """End the task if a partition of *writers* has another leader. Raises ClusterError if one has none.
+        """Ends the task if a partition of *writers* has another leader. Raises ClusterError if one has none.
 
         The metadata may be older than an election that the same broker has won. A position with the epoch before
         would look as if the target had lost the records behind the election.
@@ -336,7 +336,7 @@ class TaskTransaction:
                 self._end(f"{target} has another leader")
 
     def _ready_changes(self) -> dict[PartitionWriter, ChangeForm]:
-        """Return the changes of form that are still wanted; everything before them is acknowledged."""
+        """Returns the changes of form that are still wanted; everything before them is acknowledged."""
         found = {
             one: one.form.change
             for one, doubts in self._changing.items()
@@ -358,7 +358,7 @@ class TaskTransaction:
                     await self._drained.wait()
 
     def _has_problem(self, members: Iterable[PartitionWriter]) -> bool:
-        """Return whether the transaction of *members* must not be committed; the task ends then."""
+        """Returns whether the transaction of *members* must not be committed; the task ends then."""
         for one in members:
             why = why_start_ends(
                 one.target,
@@ -373,7 +373,7 @@ class TaskTransaction:
     def _position(
         self, writing: PartitionWriter, change: ChangeForm | None = None, *, is_left: bool = False
     ) -> WriterPosition:
-        """Return the position behind what is acknowledged, or at *change*."""
+        """Returns the position behind what is acknowledged, or at *change*."""
         start, stored, form = self._points[writing.source], self._stored.get(writing), writing.form
         at = writing.stream.delivered
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
@@ -404,11 +404,11 @@ class TaskTransaction:
 
 
 def _begun(copiers: Iterable[PartitionCopier]) -> list[PartitionWriter]:
-    """Return the writers of those of *copiers* that have begun."""
+    """Returns the writers of those of *copiers* that have begun."""
     return [copier.writing for copier in copiers if copier.writing is not None]
 
 
 def _is_idle(writing: PartitionWriter) -> bool:
-    """Return whether *writing* has written everything that its source is known to have."""
+    """Returns whether *writing* has written everything that its source is known to have."""
     cursor = writing.copier.cursor
     return writing.is_drained and not writing.packer and cursor.offset >= cursor.end_offset

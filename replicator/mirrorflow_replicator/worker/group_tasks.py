@@ -79,7 +79,7 @@ class TaskFencing:
         return self._fences_java and self._name in self._node.configs.configs.fenced
 
     async def claim(self, task: int) -> None:
-        """Fence the earlier owners of *task*. Raises MirrorFlowError if it must not begin yet."""
+        """Fences the earlier owners of *task*. Raises MirrorFlowError if it must not begin yet."""
         name, node = self._name, self._node
         self.check(task)
         await self._fence()
@@ -109,7 +109,7 @@ class TaskFencing:
             await node.others.ask_to_fence(node.member.leader_url, name, key)
 
     def check(self, task: int) -> None:
-        """Raise NotAssignedError unless the group has given the task to this node."""
+        """Raises NotAssignedError unless the group has given the task to this node."""
         node, unit = self._node.member, Unit(connector=self._name, task=task)
         if node.is_rebalancing or not node.leader_url or unit not in node.held:
             raise NotAssignedError(self._name, task)
