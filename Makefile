@@ -135,7 +135,7 @@ crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the t
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
 	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
 
-conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker, two hours; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
+conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
 	@$(BIN)/python -m tests.conformance $(SUITES) $(addprefix --kafka ,$(VERSIONS)) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
 

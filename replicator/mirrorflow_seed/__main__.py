@@ -6,7 +6,7 @@
     mirrorflow-seed restore ...
 
 The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
-status: 0 done (verify: equal); 1 failed (verify: different); 2 wrong arguments or settings; 3 stopped by a
+status: 0 done (verify: equal); 1 failed (verify: different); 2 invalid arguments or settings; 3 stopped by a
 signal.
 """
 

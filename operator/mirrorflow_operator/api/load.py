@@ -87,7 +87,7 @@ def read_document(text: str) -> Mapping[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "the file"
-        raise _error(f"it is not YAML: {error.problem}", "correct the text there", path=where) from error
+        raise _error(f"invalid YAML: {error.problem}", "correct the text there", path=where) from error
     except yaml.YAMLError as error:
         raise _error("it holds characters that YAML does not allow", "save it as UTF-8 text") from error
     if len(documents) != 1:

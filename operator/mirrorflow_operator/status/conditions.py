@@ -136,7 +136,7 @@ _MORE: Final = " ..."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The current value of one condition. `message` holds no figure that changes by itself.
+    """The current value of one condition. `message` contains no values that change while the state does not.
 
     `causes`: the replicator's reasons behind it; `message` names each of them.
     """

@@ -1,4 +1,4 @@
-"""Computes the longest gap between two days of a cron schedule, to find out when a verification is overdue. Pure."""
+"""Computes the longest interval, in days, between consecutive runs of a cron schedule: then a verification is overdue. Pure."""
 
 import calendar
 import datetime as dt

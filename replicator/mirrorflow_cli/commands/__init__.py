@@ -16,7 +16,7 @@ _GROUPS = {
     "inspect a flow (read-only)": {
         "validate": "validate flow files offline",
         "plan": "show connectors, their properties and the matching topics",
-        "check": "check whether the flow would run on both clusters",
+        "check": "check connectivity, permissions and the guarantee on both clusters",
         "acls": "print kafka-acls commands for the minimum permissions",
         "offsets": "show consumer group offsets on both clusters and the records a failover would reread",
         "dump": "print a flow's checkpoints, offset syncs or positions",
@@ -28,8 +28,8 @@ _GROUPS = {
     "bulk jobs": {
         "seed": "bulk-copy to the target with Spark on this machine",
         "verify": "compare both clusters with Spark on this machine (read-only)",
-        "archive": "export topics of the source to Parquet with Spark; the target is not contacted",
-        "restore": "fill the target from an archive with Spark",
+        "archive": "write source topics to Parquet with Spark; the target is not contacted",
+        "restore": "restore an archive to the target with Spark",
     },
     "shell": {
         "completion": "print a shell completion script",
@@ -54,7 +54,7 @@ def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
         prog="mirrorflow",
         description="Replicate Kafka topics from one cluster to another.",
         formatter_class=_GroupedHelp,
-        epilog="Exit status: 0 done, 1 failed, 2 wrong arguments or file, 130 Ctrl-C, 143 SIGTERM.",
+        epilog="Exit status: 0 done, 1 failed, 2 invalid arguments or file, 130 Ctrl-C, 143 SIGTERM.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -1,8 +1,8 @@
 """Names the transactional ids of a flow: its lock, three for each task, and those of Spark jobs.
 
 The names belong to the flow, not to a process: the transaction coordinator decides which process has the newest
-epoch of an id and refuses all others. A task has two ids because a broker refuses one that writes both inside
-and outside of transactions to one partition (KIP-890).
+epoch of an id and refuses all others. A task writes transactions and plain batches with different ids,
+because a broker refuses one that writes both to one partition (KIP-890); the third is a spare for transactions.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""The admin API of one cluster: re-exports the requests of this package, except log reads and groups."""
+"""Re-exports the admin requests of one cluster, so that callers write `admin.create_topics`; reads of logs (`log_reader`) and groups
+(`groups`) are imported from their modules.
+"""
 
 # ruff: noqa: F401
 

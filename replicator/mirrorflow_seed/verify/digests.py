@@ -1,4 +1,4 @@
-"""Computes the digest by which records are compared, and the sums by which sequences of records are.
+"""Computes digests that compare single records, and sums of digests that compare sequences of records (of archives).
 
 In the canonical form each length precedes its content and a null has length -1, so no two records share a
 form:

@@ -88,8 +88,8 @@ def _story(folder: Path) -> int:
                 killed = _watch(west, producer, flow)
             print()
         _say(
-            f"The replicator with the pid {killed} was killed in the middle, the producer has stopped, and west has"
-            " caught up. Now a Java consumer reads both sides whole:"
+            f"The replicator with the pid {killed} was killed during the copy, the producer has stopped, and west has"
+            " caught up. Now a Java consumer reads both clusters from the beginning:"
         )
         return _verdict(east, west, producer.acknowledged)
 

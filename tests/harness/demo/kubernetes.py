@@ -134,7 +134,7 @@ def _wait_for_records(stage: Stage, count: int) -> None:
 
 def _verdict(stage: Stage, acknowledged: int) -> int:
     rows = compare(stage.east, stage.west, {TOPIC: f"east.{TOPIC}"})
-    _show("a Java consumer reads both sides whole", as_text(rows))
+    _show("a Java consumer reads both clusters from the beginning", as_text(rows))
     is_equal, sentence = verdict(rows, acknowledged)
     _say(f"{sentence} The cluster and all files of the demo are removed now." if is_equal else sentence)
     return 0 if is_equal else 1

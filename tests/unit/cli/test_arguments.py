@@ -245,7 +245,7 @@ def bomb() -> str:
     [
         (
             "metadata: {{ .Values.name }}",
-            "line 1, column 12: it is not YAML: a key has to be a word; {{ ... }} of",
+            "line 1, column 12: invalid YAML: a key has to be a word; {{ ... }} of",
         ),
         ("metadata: {name: {{ x }}}", "a key has to be a word"),
         ("? [a]\n: 1", "a key has to be a word"),
