@@ -46,7 +46,7 @@ def test_a_topic_that_is_deleted_while_it_is_copied_is_named_and_others_go_on(
         log = replicator.log_text()
 
     assert said["reason"] == "TopicGone"
-    assert "does not exist on cluster deleting any more" in said["message"]
+    assert "no longer exists on cluster deleting" in said["message"]
     assert said["message"] in log
     assert_copied(east, f"{stem}-other", west, f"deleting.{stem}-other", count=1000)
     assert copied == contents(records(west, f"deleting.{stem}-doomed"))
