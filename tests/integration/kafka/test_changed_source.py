@@ -291,7 +291,10 @@ def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss
     with flow.replicator(topic) as replicator:
         if policy == "fail" and deleted_to > 1_000:
             said = replicator.wait_for_phase("stopped", topic)
-            assert ("SourceDataLost", True) == (said["reason"], "the next offset to copy was 1000" in said["message"])
+            assert ("SourceDataLost", True) == (
+                said["reason"],
+                "the next offset to copy was 1000" in said["message"],
+            )
             return
         replicator.wait_until_caught_up()
         flow.wait_until_committed(topic)
