@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from tests.chaos.dimensions import Dimensions
 from tests.chaos.judgement import Expected, Mark, difference, latest, marks, repetition
-from tests.harness.kafka.broker import Broker
+from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.elections import LEADER
 from tests.harness.kafka.log_files import logged_records
@@ -63,7 +63,7 @@ class Comparison:
     def note_log(self, topic: str, broker: Broker) -> None:
         """Remember which records of *topic* are in the log of a broker of the source, which may lose them."""
         has_times = self.dimensions.times == "CreateTime"
-        for partition in range(len(self.east.end_offsets(topic))):
+        for partition in self.east.admin.list_topics(topic, timeout=METADATA_WAIT_S).topics[topic].partitions:
             places = self._places[topic, partition]
             for epoch, record in logged_records(broker, topic, partition):
                 headers = tuple((name.decode(), _hashed(value)) for name, value in record.headers)
