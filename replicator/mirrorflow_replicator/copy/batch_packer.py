@@ -100,7 +100,7 @@ class Packer:
         # after the target has refused one, to find out which.
         self.verifies = False
         self.merges_across_gaps = False  # merge more, also where source offsets are missing
-        self.keeps_stretches = False  # merge only batches of one leader epoch, without old records
+        self.keeps_stretches = False  # merge only batches without old records
         self.raw = self.coalesced = self.reencoded = 0
         # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
         # is held back, and `needs_pin` is set.
@@ -273,11 +273,10 @@ class Packer:
             return None
         if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
             return None  # merging keeps the codec
-        front = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
-        if self.keeps_stretches:
-            front = _stretch(front, self.old_before_ms)
-            if len(front) < 2:
-                return None
+        looked_at = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
+        front = _stretch(looked_at, self.old_before_ms if self.keeps_stretches else NO_AGE_MS)
+        if len(front) < 2:
+            return None
         if self.merges_across_gaps:
             worth = worth_coalescing(
                 front, across_gaps=True, small_bytes=small_bytes, small_records=RECORDS_MAX

@@ -437,11 +437,12 @@ def in_epoch(batch, epoch):
     return changed
 
 
-def test_batches_that_keep_stretches_are_merged_up_to_a_new_leader_epoch():
-    """An end lookup counts the records of plain batches behind a position, which names one leader epoch."""
+@pytest.mark.parametrize("keeps_stretches", [True, False])
+def test_batches_are_merged_up_to_a_new_leader_epoch(keeps_stretches):
+    """A position names one leader epoch; where the source loses it, what was copied of the epoch before stays copied."""
     batches = [in_epoch(batch_of(small(1), base_offset=at), at // 4) for at in range(8)]
     packer = packer_of(batches)
-    packer.keeps_stretches = True
+    packer.keeps_stretches, packer.merges_across_gaps = keeps_stretches, not keeps_stretches
 
     spans = [span for _, span in packed(packer, stream_at(0))]
 
