@@ -22,44 +22,6 @@ def sequence_of(ordinal: int) -> int:
     return ordinal % SEQUENCES
 
 
-class Span(NamedTuple):
-    """Consecutive records of the stream in one batch. A tuple for speed, because each batch has one."""
-
-    first: int  # ordinal of the first record
-    count: int  # type: ignore[assignment]  # tuple.count is of no use here
-    base_offset: int  # source offset of the first record
-    next_offset: int  # source offset after the last record and after offsets skipped behind it
-    max_timestamp: int
-    size_bytes: int
-    offsets: Sequence[int] | None = None  # of each record, if they have gaps
-    source_epoch: int = -1  # leader epoch of the last offset before `next_offset`; -1: unknown
-
-    @property
-    def last(self) -> int:
-        """The ordinal of the last record."""
-        return self.first + self.count - 1
-
-    def source_offset(self, ordinal: int) -> int:
-        """Returns the source offset of the record with *ordinal*."""
-        index = ordinal - self.first
-        if index == self.count - 1:
-            return self.next_offset - 1
-        return self.base_offset + index if self.offsets is None else self.offsets[index]
-
-
-def span_of(
-    first: int,
-    count: int,
-    base_offset: int,
-    next_offset: int,
-    max_timestamp: int,
-    size_bytes: int,
-    source_epoch: int,
-) -> Span:
-    """Returns a span without gaps; twice as fast as calling the class."""
-    return _new(Span, (first, count, base_offset, next_offset, max_timestamp, size_bytes, None, source_epoch))
-
-
 class EpochRun(NamedTuple):
     """The leader epoch of the last delivered source records, the offset behind the record before them, and its epoch.
 
@@ -73,6 +35,66 @@ class EpochRun(NamedTuple):
     def followed_by(self, epoch: int, first_offset: int) -> "EpochRun":
         """Returns the run after records of *epoch*, which begin at *first_offset* or later."""
         return self if epoch == self.epoch else EpochRun(epoch, first_offset, self.epoch)
+
+
+def run_of_skipped(run: EpochRun | None, record_epoch: int, offset: int, epoch: int) -> EpochRun | None:
+    """Returns the run of offsets skipped from *offset* on, whose leader epoch is *epoch*.
+
+    They follow records of *record_epoch* and, if *run* is not None, offsets skipped before. None: they have the
+    epoch of the records.
+    """
+    if run is None:
+        if epoch == record_epoch:
+            return None
+        run = EpochRun(record_epoch)
+    return run.followed_by(epoch, offset)
+
+
+class Span(NamedTuple):
+    """Consecutive records of the stream in one batch. A tuple for speed, because each batch has one."""
+
+    first: int  # ordinal of the first record
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    base_offset: int  # source offset of the first record
+    next_offset: int  # source offset after the last record and after offsets skipped behind it
+    max_timestamp: int
+    size_bytes: int
+    offsets: Sequence[int] | None = None  # of each record, if they have gaps
+    source_epoch: int = -1  # leader epoch of the records; -1: unknown
+    skipped_run: EpochRun | None = None  # of the offsets skipped behind them, if of another epoch
+
+    @property
+    def last(self) -> int:
+        """The ordinal of the last record."""
+        return self.first + self.count - 1
+
+    def source_offset(self, ordinal: int) -> int:
+        """Returns the source offset of the record with *ordinal*."""
+        index = ordinal - self.first
+        if index == self.count - 1:
+            return self.next_offset - 1
+        return self.base_offset + index if self.offsets is None else self.offsets[index]
+
+    def skip_to(self, next_offset: int, source_epoch: int) -> "Span":
+        """Returns the span with the offsets up to *next_offset*, of leader epoch *source_epoch*, skipped behind it."""
+        run = run_of_skipped(self.skipped_run, self.source_epoch, self.next_offset, source_epoch)
+        return self._replace(next_offset=next_offset, skipped_run=run)
+
+
+def span_of(
+    first: int,
+    count: int,
+    base_offset: int,
+    next_offset: int,
+    max_timestamp: int,
+    size_bytes: int,
+    source_epoch: int,
+    skipped: EpochRun | None,
+) -> Span:
+    """Returns a span without gaps; twice as fast as calling the class."""
+    return _new(
+        Span, (first, count, base_offset, next_offset, max_timestamp, size_bytes, None, source_epoch, skipped)
+    )
 
 
 UNKNOWN_RUN = EpochRun()
@@ -113,9 +135,7 @@ class Stream:
             return
         self._next_offset = next_offset
         if self.in_flight:
-            self.in_flight[-1] = self.in_flight[-1]._replace(
-                next_offset=next_offset, source_epoch=source_epoch
-            )
+            self.in_flight[-1] = self.in_flight[-1].skip_to(next_offset, source_epoch)
         else:
             first = self.delivered.source_offset + 1
             self.delivered = self.delivered._replace(source_offset=next_offset - 1, source_epoch=source_epoch)
@@ -136,7 +156,7 @@ class Stream:
         counts.
         """
         span = self.in_flight.popleft()
-        first, count, _, next_offset, _, _, _, epoch = span
+        first, count, _, next_offset, _, _, _, epoch, skipped = span
         expected = self.expected_target
         continues = expected in (base_offset, -1)
         if not continues:
@@ -146,6 +166,8 @@ class Stream:
         if is_next and not self.is_suspect:
             if epoch != self.epoch_run.epoch:
                 self.epoch_run = self.epoch_run.followed_by(epoch, self.delivered.source_offset + 1)
+            if skipped is not None:
+                self.epoch_run, epoch = skipped, skipped.epoch
             self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
         self.expected_target = end
         return span, continues

@@ -32,7 +32,7 @@ from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, wo
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, plain_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.stream import Span, Stream, sequence_of, span_of
+from mirrorflow_core.writer.stream import EpochRun, Span, Stream, run_of_skipped, sequence_of, span_of
 
 MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size
 # Batches with gaps are encoded again anyway, so that larger ones are merged: of the default size of Java's producers.
@@ -107,8 +107,8 @@ class Packer:
         self.transactional = False
         self.old_before_ms = NO_AGE_MS
         self.needs_pin = False
-        # Each with the next source offset behind it, and the leader epoch of the record before that.
-        self._queue: deque[tuple[Batch, int, int]] = deque()
+        # Each with the next source offset behind it, and `Span.skipped_run` of what is skipped before that.
+        self._queue: deque[tuple[Batch, int, EpochRun | None]] = deque()
         self._outbox: deque[_Encoded] = deque()
         self._end: PartitionError | None = None
 
@@ -170,7 +170,7 @@ class Packer:
 
     def add(self, batch: Batch) -> None:
         """Queues the next batch of the source."""
-        self._queue.append((batch, batch.next_offset, batch.leader_epoch))
+        self._queue.append((batch, batch.next_offset, None))
         self.queued_bytes += batch.size_bytes
 
     def pass_over(self, next_offset: int, source_epoch: int, stream: Stream) -> None:
@@ -179,11 +179,12 @@ class Packer:
         *source_epoch* is the leader epoch of the last record skipped.
         """
         if self._queue:
-            self._queue[-1] = (self._queue[-1][0], next_offset, source_epoch)
+            batch, skipped_from, run = self._queue[-1]
+            run = run_of_skipped(run, batch.leader_epoch, skipped_from, source_epoch)
+            self._queue[-1] = (batch, next_offset, run)
         elif self._outbox:
             last = self._outbox.pop()
-            span = last.span._replace(next_offset=next_offset, source_epoch=source_epoch)
-            self._outbox.append(last._replace(span=span))
+            self._outbox.append(last._replace(span=last.span.skip_to(next_offset, source_epoch)))
         else:
             stream.pass_over(next_offset, source_epoch)
 
@@ -219,7 +220,7 @@ class Packer:
         return data, span
 
     def _pack(self, stream: Stream) -> tuple[Buffer, Span] | None:
-        batch, next_offset, epoch = self._queue[0]
+        batch, next_offset, skipped = self._queue[0]
         limit = self.limit
         refusal = raw_refusal(
             batch,
@@ -230,7 +231,7 @@ class Packer:
         has_gaps = refusal is BatchRefusal.GAPS and self.merges_across_gaps
         is_cut = stream.next_offset < self.cut_at < batch.next_offset
         if (refusal is not None and not has_gaps) or self.header_edits or is_cut:
-            self._reencode(batch, next_offset, epoch, stream)
+            self._reencode(batch, next_offset, skipped, stream)
             return None
         old_before_ms = self.old_before_ms
         if (
@@ -239,13 +240,13 @@ class Packer:
             self.needs_pin = True
             return None
         if limit is not UNLIMITED and not _fits(batch, limit):
-            self._reencode(batch, next_offset, epoch, stream)
+            self._reencode(batch, next_offset, skipped, stream)
             return None
         merged = self._merge_small(stream) if self.cut_at <= stream.next_offset else None
         if merged is not None:
             return merged
         if has_gaps:
-            self._reencode(batch, next_offset, epoch, stream)
+            self._reencode(batch, next_offset, skipped, stream)
             return None
         if self.verifies:
             self._verify(batch)
@@ -263,8 +264,9 @@ class Packer:
         )
         self.raw += 1
         return data, span_of(
-            first, batch.count, batch.base_offset, next_offset, batch.max_timestamp, size_bytes, epoch
-        )
+            first, batch.count, batch.base_offset, next_offset, batch.max_timestamp, size_bytes,
+            batch.leader_epoch, skipped,
+        )  # fmt: skip
 
     def _merge_small(self, stream: Stream) -> tuple[Buffer, Span] | None:
         """Merges the small batches at the front of the queue; None if the first must be sent alone."""
@@ -306,7 +308,7 @@ class Packer:
         )
         if merged.batches == 1:
             return None
-        _, next_offset, epoch = self._queue[merged.batches - 1]
+        last, next_offset, skipped = self._queue[merged.batches - 1]
         self._take(merged.batches)
         self.coalesced += merged.batches
         return merged.data, Span(
@@ -317,10 +319,11 @@ class Packer:
             merged.max_timestamp,
             len(merged.data),
             merged.offsets,
-            epoch,
+            last.leader_epoch,
+            skipped,
         )
 
-    def _reencode(self, batch: Batch, next_offset: int, source_epoch: int, stream: Stream) -> None:
+    def _reencode(self, batch: Batch, next_offset: int, skipped: EpochRun | None, stream: Stream) -> None:
         """Re-encodes the first batch of the queue into as many batches as the limit requires.
 
         They are added to the outbox. Raises PartitionError. If one record alone is too large, or the batch is
@@ -328,7 +331,9 @@ class Packer:
         """
         records = self._records(batch, stream.next_offset)
         if not records:
-            stream.pass_over(next_offset, source_epoch)
+            if skipped is not None:
+                stream.pass_over(skipped.first_offset, batch.leader_epoch)
+            stream.pass_over(next_offset, batch.leader_epoch if skipped is None else skipped.epoch)
             self._take(1)
             return
         first, codec = stream.next_ordinal, self._codec_for(batch.codec)
@@ -336,7 +341,7 @@ class Packer:
         before_cut = [record for record in records if record.offset < self.cut_at]
         if 0 < len(before_cut) < whole:
             records, next_offset = before_cut, records[len(before_cut)].offset
-            source_epoch = batch.leader_epoch
+            skipped = None
         try:
             parts = self._split_to_fit(records, codec, first)
         except RecordOverLimitError as error:
@@ -344,7 +349,7 @@ class Packer:
             if error.index == 0:
                 raise self.too_large(too_large.offset, error.size_bytes) from error
             records, next_offset = records[: error.index], too_large.offset
-            source_epoch = batch.leader_epoch
+            skipped = None
             parts = self._split_to_fit(records, codec, first)
         if len(records) == whole:
             self._take(1)
@@ -355,10 +360,12 @@ class Packer:
             begin += count
             is_last = begin == len(records)
             after = next_offset if is_last else records[begin].offset
-            epoch = source_epoch if is_last else batch.leader_epoch
             times = [record.timestamp for record in part]
             offsets = None if part[-1].offset - part[0].offset == count - 1 else [r.offset for r in part]
-            span = Span(first, count, part[0].offset, after, max(times), len(data), offsets, epoch)
+            span = Span(
+                first, count, part[0].offset, after, max(times), len(data), offsets,
+                batch.leader_epoch, skipped if is_last else None,
+            )  # fmt: skip
             self._outbox.append(_Encoded(data, span, min(times)))
             first += count
 

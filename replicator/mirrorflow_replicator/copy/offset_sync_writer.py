@@ -119,7 +119,7 @@ class OffsetSyncWriter:
         told = self._copiers.get(copier)
         if told is None:
             told = self._copiers[copier] = _Told(self._lag_max)
-        ordinal, count, source_offset, _, _, _, offsets, _ = span
+        ordinal, count, source_offset, _, _, _, offsets, _, _ = span
         runs = told.runs
         if offsets is None:
             due = told.syncs.delivered(source_offset, base_offset, count)

@@ -19,7 +19,7 @@ from mirrorflow_core.wire.batch import (
 from mirrorflow_core.wire.produce import BatchLimit
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.stream import Stream
+from mirrorflow_core.writer.stream import EpochRun, Stream
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 from mirrorflow_replicator.copy.batch_packer import Packer
 from tests.unit.core.wire.foreign import LegacyRecordBatchBuilder
@@ -480,3 +480,35 @@ def test_what_was_encoded_before_the_transaction_goes_inside_it_and_out_of_it():
         bool(split(bytearray(data))[0].attributes & TRANSACTIONAL_BIT) for data in (first, second)
     ]
     assert checksum_holds(split(bytearray(second))[0])
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=12),
+    st.sampled_from([400, 1 << 20]),
+    st.integers(0, 5),
+)
+def test_a_leader_epoch_is_known_by_where_it_begins_in_the_source(entries, max_bytes, fetched_ahead):
+    """Whether it begins with a record or with a skipped offset, behind queued, split and sent batches or none."""
+    packer, stream = packer_of([], max_bytes=max_bytes), stream_at(0)
+    offset, epoch, last, ordinal = 0, 0, EpochRun(), -1
+    for index, (is_batch, count, newer) in enumerate(entries):
+        epoch += newer
+        last = last.followed_by(epoch, offset)
+        offset += count
+        if is_batch:
+            packer.add(in_epoch(batch_of(small(count, 100), base_offset=offset - count), epoch))
+            ordinal += count
+        else:
+            packer.pass_over(offset, epoch, stream)
+        if index >= fetched_ahead and (one := packer.next(stream)) is not None:
+            stream.take(one[1])
+    packed(packer, stream)
+    while stream.in_flight:
+        stream.acknowledge(stream.in_flight[0].first)
+
+    assert last == stream.epoch_run
+    assert (offset - 1, ordinal, epoch) == (
+        stream.delivered.source_offset,
+        stream.delivered.ordinal,
+        stream.delivered.source_epoch,
+    )
