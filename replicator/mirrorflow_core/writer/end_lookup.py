@@ -1,8 +1,8 @@
 """Finds where a fenced writer ended on the target, by reading a partition's log backwards from its end.
 
 Plain batches behind the stored position are counted by their sequence numbers: the position names the producer's
-epoch and its last sequence then, and a plain stretch has no gaps on the source (`form`), so the next source
-offset follows by addition. Nothing of the source is read and no record is compared.
+epoch and its last sequence then, and plain batches behind a position have no gaps on the source (`write_mode`),
+so the next source offset follows by addition. Nothing of the source is read and no record is compared.
 """
 
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Stream
 from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
 
@@ -130,7 +130,7 @@ def position_at(
     point: WritePoint,
     producers: TaskProducers,
     *,
-    form: Form,
+    mode: WriteMode,
     time_ms: int,
     java_offset: int | None = None,
     topic_ids: TopicIds = TopicIds(),  # noqa: B008 it is immutable
@@ -151,7 +151,7 @@ def position_at(
         source_topic_id=topic_ids.source,
         target_topic_id=topic_ids.target,
         writer=producers.ids,
-        form=form,
+        mode=mode,
         producer_id=producers.plain.producer_id,
         producer_epoch=producers.plain.epoch,
         sequence=point.sequence,

@@ -31,7 +31,7 @@ from mirrorflow_core.writer.flow_plan import (
     TopicIds,
     WritePoint,
 )
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 
@@ -126,7 +126,7 @@ def _problem_of_target(
 
 def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
     """Returns how many offsets behind *position* are deleted that may have been plain batches of its writer."""
-    if position.open_writer is None or position.form is not Form.PLAIN or position.target_end == UNKNOWN:
+    if position.open_writer is None or position.mode is not WriteMode.PLAIN or position.target_end == UNKNOWN:
         return 0
     return max(0, log_end.start - position.target_end)
 

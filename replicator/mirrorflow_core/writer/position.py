@@ -26,7 +26,7 @@ from mirrorflow_core.java.json_text import integer_field, parsed_object, text_fi
 from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
-_FORM: Final = PREFIX + "writer.form"
+_MODE: Final = PREFIX + "writer.form"
 _NUMBERS: Final = {
     "next_source_offset": PREFIX + "writer.source.next",
     "target_end": PREFIX + "writer.target.end",
@@ -48,7 +48,7 @@ _TEXTS: Final = {
 _TRANSACTIONAL, _PLAIN = PREFIX + "writer.transactional.id", PREFIX + "writer.plain.id"
 
 
-class Form(Enum):
+class WriteMode(Enum):
     """How a partition is written: plain idempotent batches, or inside the transactions of its task."""
 
     PLAIN = "plain"
@@ -75,7 +75,7 @@ class WriterPosition:
     source_topic_id: str = ""
     target_topic_id: str = ""
     writer: WriterIds | None = None
-    form: Form = Form.PLAIN
+    mode: WriteMode = WriteMode.PLAIN
     producer_id: int = UNKNOWN  # of the plain producer, for this partition
     producer_epoch: int = UNKNOWN
     sequence: int = UNKNOWN  # the last one that the plain producer wrote in that epoch; -1: none yet
@@ -109,7 +109,7 @@ def encode_position(position: WriterPosition) -> bytes:
         fields |= {
             SOURCE_OFFSET: position.java_offset,
             SOURCE_EPOCHS: str(position.source_epoch),
-            _FORM: position.form.value,
+            _MODE: position.mode.value,
             _TRANSACTIONAL: position.writer.transactional,
             _PLAIN: position.writer.plain,
             PREFIX + "left": position.left,
@@ -129,7 +129,7 @@ def decode_position(
     if value is None or not isinstance(earlier, Stored | Reset):
         return earlier
     fields = parsed_object(value)
-    if _FORM not in fields or fields.get("offset") != fields.get(SOURCE_OFFSET):
+    if _MODE not in fields or fields.get("offset") != fields.get(SOURCE_OFFSET):
         return earlier
     try:
         return decode_value(TopicPartition(earlier.key.topic, earlier.key.partition), value)
@@ -170,7 +170,7 @@ def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
         java_offset=integer_field(fields, "offset"),
         source_epoch=int(text_field(fields, SOURCE_EPOCHS)),
         writer=WriterIds(text_field(fields, _TRANSACTIONAL), text_field(fields, _PLAIN)),
-        form=Form(fields[_FORM]),
+        mode=WriteMode(fields[_MODE]),
         left=left,
         **_values(fields),
     )

@@ -42,7 +42,7 @@ from mirrorflow_core.writer.partition_start import (
     deleted_offsets,
     start_of_partition,
 )
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
@@ -181,7 +181,7 @@ def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[Top
 
     They forget them when the writers are fenced. What is written in the meantime is in the log.
     """
-    open_ones = [one for one in positions if one.open_writer is not None and one.form is Form.PLAIN]
+    open_ones = [one for one in positions if one.open_writer is not None and one.mode is WriteMode.PLAIN]
     ends = (yield tuple(ReadEnd(one.topic_partition) for one in open_ones)) if open_ones else ()
     trimmed = [one for one, end in zip(open_ones, ends, strict=True) if deleted_offsets(one, end)]
     requests = tuple(
@@ -269,7 +269,7 @@ def _start_task(
             partition,
             replace(point, target_end=point.records_end),
             own,
-            form=Form.PLAIN,
+            mode=WriteMode.PLAIN,
             time_ms=now_ms,
             topic_ids=plan.topic_ids.get(partition.topic, TopicIds()),
         )

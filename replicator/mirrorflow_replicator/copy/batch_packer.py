@@ -62,7 +62,6 @@ class Packer:
         "cut_at",
         "first_ordinal",
         "header_edits",
-        "keeps_stretches",
         "limit",
         "merges_across_gaps",
         "needs_pin",
@@ -99,8 +98,8 @@ class Packer:
         # An unchanged batch keeps its source's checksum, which the target verifies. It is verified here only
         # after the target has refused one, to find out which.
         self.verifies = False
-        self.merges_across_gaps = False  # merge more, also where source offsets are missing
-        self.keeps_stretches = False  # merge only batches without old records
+        # Merge more, also where source offsets are missing and records are old.
+        self.merges_across_gaps = False
         self.raw = self.coalesced = self.reencoded = 0
         # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
         # is held back, and `needs_pin` is set.
@@ -120,10 +119,10 @@ class Packer:
         self.limit, self.codecs_allowed = earlier.limit, earlier.codecs_allowed
         self.raw, self.coalesced, self.reencoded = earlier.raw, earlier.coalesced, earlier.reencoded
 
-    def number_by(self, producer: Producer, first_ordinal: int, *, keeps_stretches: bool) -> None:
+    def number_by(self, producer: Producer, first_ordinal: int, *, merges_across_gaps: bool) -> None:
         """Writes as *producer*, with sequence number 0 for *first_ordinal*."""
         self.producer, self.first_ordinal = producer, first_ordinal
-        self.keeps_stretches, self.merges_across_gaps = keeps_stretches, not keeps_stretches
+        self.merges_across_gaps = merges_across_gaps
 
     def write_inside(self, *, is_inside: bool) -> None:
         """Make batches for the open transaction, or for none."""
@@ -156,7 +155,7 @@ class Packer:
 
     @property
     def has_encoded(self) -> bool:
-        """Whether batches are ready with the numbers of the present producer."""
+        """Whether batches are ready with the numbers of the current producer."""
         return bool(self._outbox)
 
     @property
@@ -276,7 +275,7 @@ class Packer:
         if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
             return None  # merging keeps the codec
         looked_at = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
-        front = _stretch(looked_at, self.old_before_ms if self.keeps_stretches else NO_AGE_MS)
+        front = _mergeable(looked_at, NO_AGE_MS if self.merges_across_gaps else self.old_before_ms)
         if len(front) < 2:
             return None
         if self.merges_across_gaps:
@@ -437,7 +436,7 @@ class Packer:
             self.queued_bytes -= batch.size_bytes
 
 
-def _stretch(batches: Sequence[Batch], old_before_ms: int) -> list[Batch]:
+def _mergeable(batches: Sequence[Batch], old_before_ms: int) -> list[Batch]:
     """Returns the first *batches* as far as they have one leader epoch and no old record."""
     epoch = batches[0].leader_epoch
     return list(

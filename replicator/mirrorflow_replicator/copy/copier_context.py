@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from mirrorflow_core.errors import MirrorFlowError, PartitionError
 from mirrorflow_core.wire.fetch import FetchedPartition
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_core.writer.stream import Span
+from mirrorflow_core.writer.write_mode import plain_age_limit_ms
 from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CopierContext:
         Not in transactions. The timestamp itself does not matter: another producer may have written in the same
         millisecond.
         """
-        return writing.form.is_plain and writing.target_topic not in self.stamped
+        return writing.mode.is_plain and writing.target_topic not in self.stamped
 
     def count_buffered(self, bytes_more: int) -> None:
         """Counts what was fetched and not yet sent, over all partitions."""

@@ -18,9 +18,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.claim import ABANDONED_MS
-from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_core.writer.position import encode_position
 from mirrorflow_core.writer.stream import Span
+from mirrorflow_core.writer.write_mode import plain_age_limit_ms
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.broker_reader import BrokerReader

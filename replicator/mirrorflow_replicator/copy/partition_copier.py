@@ -23,9 +23,9 @@ from mirrorflow_kafka.client.broker_reader import PARTITION_BYTES_MIN, BrokerRea
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_replicator.copy.batch_packer import Packer
 from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState, DetectedLoss, RefusedRecords
-from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.read_cursor import ReadCursor
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
 QUEUED_ANSWERS_MAX = 2
@@ -67,7 +67,7 @@ class PartitionCopier:
         self.is_full = False  # it reads no more until there is room
         self._counted_bytes = 0
         self._writes_first = False
-        self._earlier_form: FormTracker | None = None
+        self._earlier_mode: WriteModeTracker | None = None
 
     def inherit(self, earlier: "PartitionCopier") -> None:
         """Continue the counts of the copier that the task had of this partition before, and what it has learned."""
@@ -76,7 +76,7 @@ class PartitionCopier:
         self.refused_writes = earlier.refused_writes
         self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
         self.packer.inherit(earlier.packer)
-        self._earlier_form = earlier.form
+        self._earlier_mode = earlier.mode
 
     # -- leaders, by the broker routes
 
@@ -161,9 +161,9 @@ class PartitionCopier:
         self.doubt()
 
     @property
-    def form(self) -> FormTracker | None:
-        """The form in which it is written, or was in an earlier start of the task; None: it has never begun."""
-        return self._earlier_form if self.writing is None else self.writing.form
+    def mode(self) -> WriteModeTracker | None:
+        """The mode in which it is written, or was in an earlier start of the task; None: it has never begun."""
+        return self._earlier_mode if self.writing is None else self.writing.mode
 
     @property
     def stream(self) -> Stream | None:

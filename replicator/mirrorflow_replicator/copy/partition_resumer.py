@@ -31,7 +31,7 @@ from mirrorflow_core.writer.flow_plan import (
     TopicIds,
     WritePoint,
 )
-from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.task_restart_rules import why_start_ends
 from mirrorflow_kafka.admin.log_reader import batches_between
@@ -39,10 +39,10 @@ from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import writable_partitions
 from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
-from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.position_writer import TaskWriter
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
 REFUSALS_IN_A_ROW = 2
 BACK_OFF_S = (0.2, 2.0)
@@ -78,8 +78,8 @@ class PartitionResumer:
         self._stamped = stamped
         self._end_task = end_task
         self._producers = {
-            Form.TRANSACTION: start.producers.transactional,
-            Form.PLAIN: start.producers.plain,
+            WriteMode.TRANSACTION: start.producers.transactional,
+            WriteMode.PLAIN: start.producers.plain,
         }
         self._due: dict[PartitionCopier, float] = {}
         self._wake = asyncio.Event()
@@ -218,13 +218,13 @@ class PartitionResumer:
             self._target.metadata.topic_id(copier.target_topic),
         )
         is_fenced = not self._start.unfenced_why
-        form = FormTracker(point, self._producers, is_fenced=is_fenced, earlier=copier.form)
+        mode = WriteModeTracker(point, self._producers, is_fenced=is_fenced, earlier=copier.mode)
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
         )
         if (loss := self._start.losses.get(copier.source)) is not None:
             copier.go_on_after(self._lost(copier, loss))
-        writing = PartitionWriter(copier, pipe, form, Stream(pair, point.epoch_run), map_stream)
+        writing = PartitionWriter(copier, pipe, mode, Stream(pair, point.epoch_run), map_stream)
         copier.resume(writing, pair, was_cut_off=point.was_cut_off)
         writing.stream.pass_markers(point.target_end - point.records_end)
 
@@ -241,7 +241,7 @@ class PartitionResumer:
             copier.go_on_after(skip.error, lost_records=skip.next_offset - pair.source_offset - 1)
             copier.note_progress()
             pair = _jump(pair, skip.next_offset)
-        writing.form.rewind(pair.source_offset + 1)
+        writing.mode.rewind(pair.source_offset + 1)
         copier.resume(writing, pair, is_open=self._writer.includes(writing))
 
     # -- errors

@@ -1,9 +1,9 @@
-"""Writes one partition: holds what is in flight and what is delivered, and in which form the next batch is written.
+"""Writes one partition: holds what is in flight and what is delivered, and in which mode the next batch is written.
 
 A partition has a `PartitionWriter` as soon as it is known where it begins in this start of its task. Guarantees: batches
 are sent in the order of the source, under consecutive numbers, and only while the partition is being copied. It does no
 I/O: the pipe (`client.broker_writer`) takes batches from it and reports their answers, and the task's writer
-(`copy.task_transaction`) changes its form.
+(`copy.task_transaction`) changes its mode.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from mirrorflow_core.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.produce import Buffer
-from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.stream import Span, Stream
+from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.error_codes import (
     CORRUPT_MESSAGE,
@@ -25,7 +25,7 @@ from mirrorflow_kafka.client.error_codes import (
 )
 from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
 from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
-from mirrorflow_replicator.copy.form_tracker import FormTracker
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
@@ -36,18 +36,23 @@ class PartitionWriter:
 
     Its membership in the task's transaction:
 
-        out ── change of form ──> wanted ── joined ──> inside ── commit ──> held ── marker written ──> inside, or out
+        out ── change of mode ──> wanted ── joined ──> inside ── commit ──> held ── marker written ──> inside, or out
     """
 
     def __init__(
-        self, copier: "PartitionCopier", pipe: Pipe, form: FormTracker, stream: Stream, map_stream: MapStream
+        self,
+        copier: "PartitionCopier",
+        pipe: Pipe,
+        mode: WriteModeTracker,
+        stream: Stream,
+        map_stream: MapStream,
     ) -> None:
         self.copier = copier
         self.source, self.target = copier.source, copier.target
         self.target_topic, self.partition = copier.target
         self.around, self.packer = copier.around, copier.packer
         self.pipe = pipe
-        self.form = form
+        self.mode = mode
         self.stream = stream
         self.map_stream = map_stream  # names what this start of the task copies in offset maps
         # Nothing is sent: a commit is under way, or a transaction is open that the partition is not in.
@@ -74,7 +79,7 @@ class PartitionWriter:
     @property
     def settled_next_offset(self) -> int:
         """The source offset behind the last record that no abort can remove; -1: unknown."""
-        return self.stream.delivered.source_offset + 1 if self.form.is_plain else self._committed_next
+        return self.stream.delivered.source_offset + 1 if self.mode.is_plain else self._committed_next
 
     # -- the pipe: client.broker_writer.WrittenPartition
 
@@ -83,14 +88,14 @@ class PartitionWriter:
         copier, stream, around, packer = self.copier, self.stream, self.around, self.packer
         if copier.state is not CopierState.COPYING or self.is_held:
             return None
-        if self.form.is_plain and around.now_ms - self._heard_ms > around.plain_age_limit_ms:
+        if self.mode.is_plain and around.now_ms - self._heard_ms > around.plain_age_limit_ms:
             self.alone = (
                 True  # the last confirmation is so old that the leader may have forgotten the producer
             )
         if stream.in_flight and self.alone:
             return None
         packer.hold_back_before(self._old_before_ms)
-        if not self._is_in_right_form():
+        if not self._is_in_right_mode():
             return None
         try:
             packed = packer.next(stream)
@@ -101,8 +106,8 @@ class PartitionWriter:
         finally:
             copier.count_buffered()
         if packed is None:
-            if packer.needs_pin and self.form.is_plain:
-                self._want_change(self.form.refuse_plain(stream.next_offset))
+            if packer.needs_pin and self.mode.is_plain:
+                self._want_change(self.mode.refuse_plain(stream.next_offset))
             elif packer.needs_pin:
                 around.writer.want(self)
             elif copier.is_full:
@@ -112,7 +117,7 @@ class PartitionWriter:
         if not stream.in_flight:
             self._sent_ms = around.now_ms
         stream.take(span)
-        self.form.taken(span.base_offset + span.count, span.source_epoch)
+        self.mode.taken(span.base_offset + span.count, span.source_epoch)
         if packer:
             self.pipe.ready(self)
         if copier.is_full and copier.has_room:
@@ -123,17 +128,17 @@ class PartitionWriter:
     def _old_before_ms(self) -> int:
         """Batches with a timestamp below this go inside the transaction."""
         around = self.around
-        if not self.form.is_plain:
+        if not self.mode.is_plain:
             return ANY_AGE_MS
         is_ageless = self.target_topic in around.stamped or not around.is_fenced
         return NO_AGE_MS if is_ageless else around.old_before_ms
 
-    def _is_in_right_form(self) -> bool:
-        """Returns whether the next batch may be written in the present form; if not, asks for the change."""
+    def _is_in_right_mode(self) -> bool:
+        """Returns whether the next batch may be written in the current mode; if not, asks for the change."""
         packer, around = self.packer, self.around
         if packer.front is None:
             return True
-        change = self.form.check(
+        change = self.mode.check(
             packer.front,
             self.stream.next_offset,
             now_ms=around.now_ms,
@@ -144,10 +149,10 @@ class PartitionWriter:
             self._want_change(change)
         return change is None
 
-    def _want_change(self, change: ChangeForm) -> None:
-        """Asks for another form, once everything in flight is acknowledged."""
+    def _want_change(self, change: ChangeMode) -> None:
+        """Asks for another mode, once everything in flight is acknowledged."""
         if not self.stream.in_flight:
-            self.form.want(change)
+            self.mode.want(change)
             self.is_held = True
             self.around.writer.want(self)
 
@@ -182,7 +187,7 @@ class PartitionWriter:
     def _may_be_forgotten(self, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
         is_old = self.around.now_ms - span.max_timestamp >= self.around.plain_age_limit_ms
-        return self.form.is_plain and is_old and self.target_topic not in self.around.stamped
+        return self.mode.is_plain and is_old and self.target_topic not in self.around.stamped
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
@@ -242,19 +247,19 @@ class PartitionWriter:
         """Notes that the position *next_source_offset* is committed, with all records before it."""
         self._committed_next = next_source_offset
 
-    def change_form(self, change: ChangeForm) -> None:
-        """Continues in another form; the position at which it changes is committed."""
+    def change_mode(self, change: ChangeMode) -> None:
+        """Continues in another mode; the position at which it changes is committed."""
         stream = self.stream
         stream.pass_over(change.next_source_offset, change.source_epoch)
-        self.form.apply(change, stream.next_ordinal, self.around.now_ms)
-        self.alone = True  # the leader may never have seen the producer of this form
+        self.mode.apply(change, stream.next_ordinal, self.around.now_ms)
+        self.alone = True  # the leader may never have seen the producer of this mode
         self._number()
         if self.packer.has_encoded:  # with the numbers of the former producer
             self.copier.read_again(stream.next_offset, stream.delivered.source_epoch)
 
     def _number(self) -> None:
-        keeps_stretches = self.form.is_plain and self.around.is_fenced
-        self.packer.number_by(self.form.producer, self.form.first_ordinal, keeps_stretches=keeps_stretches)
+        is_counted = self.mode.is_plain and self.around.is_fenced  # the end lookup counts its offsets
+        self.packer.number_by(self.mode.producer, self.mode.first_ordinal, merges_across_gaps=not is_counted)
 
     # -- the partition copier
 

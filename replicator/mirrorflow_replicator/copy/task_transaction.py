@@ -4,7 +4,7 @@
 
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
 committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
-the time. A partition changes its form (`copy.form_tracker`) only when its position is committed; while one waits for
+the time. A partition changes its mode (`copy.write_mode_tracker`) only when its position is committed; while one waits for
 that, commits take at most half of the time. Nothing is committed after an answer that is lost, or after the leader of
 a partition has changed, for which the leaders are asked: then the task ends (`end_task`), and its next start finds in
 the logs what was written.
@@ -22,10 +22,10 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
-from mirrorflow_core.writer.form import ChangeForm, commit_interval_ms, commit_pause_ms
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.task_restart_rules import why_start_ends
+from mirrorflow_core.writer.write_mode import ChangeMode, commit_interval_ms, commit_pause_ms
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -77,7 +77,7 @@ class TaskTransaction:
         self._wanted: dict[PartitionWriter, None] = {}
         self._members: dict[PartitionWriter, None] = {}
         self._stored: dict[PartitionWriter, WriterPosition] = {}
-        self._changing: dict[PartitionWriter, int] = {}  # with `doubts`; they wait for another form
+        self._changing: dict[PartitionWriter, int] = {}  # with `doubts`; they wait for another mode
         self._due: dict[PartitionWriter, None] = {}  # whose positions are to be stored
         self._draining: set[PartitionWriter] = set()
         self._drained = asyncio.Event()
@@ -94,10 +94,10 @@ class TaskTransaction:
     # -- called by the partition copiers
 
     def want(self, writing: PartitionWriter) -> None:
-        """Takes *writing* in, because it has records to write, or lets it change its form."""
-        if writing.form.change is not None:
+        """Takes *writing* in, because it has records to write, or lets it change its mode."""
+        if writing.mode.change is not None:
             self._changing[writing] = writing.copier.doubts
-        elif not writing.form.is_plain:
+        elif not writing.mode.is_plain:
             self._wanted[writing] = None
         self._wake.set()
 
@@ -140,7 +140,7 @@ class TaskTransaction:
         if left:
             await self._store_left(copiers)
             return
-        self._due |= dict.fromkeys(one for one in _begun(copiers) if one.form.is_plain)
+        self._due |= dict.fromkeys(one for one in _begun(copiers) if one.mode.is_plain)
         self._wake.set()
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
@@ -151,7 +151,7 @@ class TaskTransaction:
         return [
             self._position(one, is_left=one.repeat is not None and one.repeat.is_foreign)
             for one in _begun(copiers)
-            if one.form.is_plain and one.source in self._points and not one.stream.has_fallen_back
+            if one.mode.is_plain and one.source in self._points and not one.stream.has_fallen_back
         ]
 
     async def _store_left(self, copiers: Iterable[PartitionCopier]) -> None:
@@ -316,8 +316,8 @@ class TaskTransaction:
             is_marked = doubts[writing] == writing.copier.doubts and writing not in changes
             writing.release(marked=is_marked)
         for writing, change in changes.items():
-            if writing.form.change is change:
-                writing.change_form(change)
+            if writing.mode.change is change:
+                writing.change_mode(change)
                 writing.release(marked=False)
         self._ended_s = time.monotonic()
         self._commit_s = self._ended_s - began_s
@@ -335,12 +335,12 @@ class TaskTransaction:
             if epochs[target] > copier.target_epoch and not self._is_over:
                 self._end(f"{target} has another leader")
 
-    def _ready_changes(self) -> dict[PartitionWriter, ChangeForm]:
-        """Returns the changes of form that are still wanted; everything before them is acknowledged."""
+    def _ready_changes(self) -> dict[PartitionWriter, ChangeMode]:
+        """Returns the changes of mode that are still wanted; everything before them is acknowledged."""
         found = {
-            one: one.form.change
+            one: one.mode.change
             for one, doubts in self._changing.items()
-            if one.form.change is not None
+            if one.mode.change is not None
             and one.copier.state is CopierState.COPYING
             and one.copier.doubts == doubts
             and one.is_drained
@@ -371,17 +371,17 @@ class TaskTransaction:
         return self._is_over
 
     def _position(
-        self, writing: PartitionWriter, change: ChangeForm | None = None, *, is_left: bool = False
+        self, writing: PartitionWriter, change: ChangeMode | None = None, *, is_left: bool = False
     ) -> WriterPosition:
         """Returns the position behind what is acknowledged, or at *change*."""
-        start, stored, form = self._points[writing.source], self._stored.get(writing), writing.form
+        start, stored, mode = self._points[writing.source], self._stored.get(writing), writing.mode
         at = writing.stream.delivered
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
         settled = (start if stored is None else stored).next_source_offset - 1
         point = point_behind(
             start,
             writing.stream,
-            sequence=form.plain_sequence(at.ordinal),
+            sequence=mode.plain_sequence(at.ordinal),
             target_epoch=writing.copier.target_epoch,
         )
         if change is not None:
@@ -395,9 +395,9 @@ class TaskTransaction:
             writing.source,
             point,
             self._producers,
-            form=form.form if change is None else change.form,
+            mode=mode.current if change is None else change.mode,
             time_ms=now_ms(),
-            java_offset=at.source_offset if is_left or form.is_plain else settled,
+            java_offset=at.source_offset if is_left or mode.is_plain else settled,
             topic_ids=self._topic_ids.get(writing.source.topic, TopicIds()),
             left=is_left,
         )

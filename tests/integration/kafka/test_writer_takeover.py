@@ -35,7 +35,7 @@ from mirrorflow_core.writer.claim import Claim, claims_topic
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_behind, position_at
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim, take_flow, wait_for_turn
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
@@ -211,7 +211,7 @@ class Process:
                     target_epoch=log_end.leader_epoch,
                 )
             await transactions.store_positions(
-                producer, [self.position(one, task, points[one], Form.TRANSACTION) for one in points]
+                producer, [self.position(one, task, points[one], WriteMode.TRANSACTION) for one in points]
             )
             if ends:
                 await transactions.end(producer, commit=True)
@@ -222,16 +222,17 @@ class Process:
         """Store the positions of a task's partitions."""
         start = self.starts[task]
         positions = tuple(
-            self.position(one, task, self.acknowledged(one), Form.PLAIN, left=left) for one in start.points
+            self.position(one, task, self.acknowledged(one), WriteMode.PLAIN, left=left)
+            for one in start.points
         )
         transaction = Transaction(start.producers.transactional, positions=positions)
         return await self.runner.run(send(transaction))
 
     def position(
-        self, partition: TopicPartition, task: int, point: WritePoint, form: Form, *, left: bool = False
+        self, partition: TopicPartition, task: int, point: WritePoint, mode: WriteMode, *, left: bool = False
     ) -> WriterPosition:
         producers = self.starts[task].producers
-        return position_at(partition, point, producers, form=form, time_ms=now_ms(), left=left)
+        return position_at(partition, point, producers, mode=mode, time_ms=now_ms(), left=left)
 
     async def stop(self) -> None:
         """Stop in order: the positions and the claim say that nothing follows."""

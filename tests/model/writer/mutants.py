@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from mirrorflow_core.writer import flow_lock, form, ownership, partition_start, takeover, task_restart_rules
+from mirrorflow_core.writer import (
+    flow_lock,
+    ownership,
+    partition_start,
+    takeover,
+    task_restart_rules,
+    write_mode,
+)
 from mirrorflow_core.writer.broker_requests import (
     Done,
     LeaderEpochEnd,
@@ -21,10 +28,10 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
-from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.stream import EpochRun, Stream
+from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import position_writer
-from mirrorflow_replicator.copy.form_tracker import FormTracker
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 from tests.model.writer import process, world
 from tests.model.writer.running import Outcome, Scenario, run
 from tests.model.writer.scenarios import SCENARIOS
@@ -316,11 +323,11 @@ def _always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
 
 
 def _sequences_start_again() -> tuple[Replaced, ...]:
-    return ((FormTracker, "first_ordinal", property(lambda tracker: tracker._began)),)
+    return ((WriteModeTracker, "first_ordinal", property(lambda tracker: tracker._began)),)
 
 
 def _transactions_count_in_the_plain_sequence() -> tuple[Replaced, ...]:
-    return ((FormTracker, "plain_sequence", lambda tracker, ordinal: ordinal),)  # noqa: ARG005
+    return ((WriteModeTracker, "plain_sequence", lambda tracker, ordinal: ordinal),)  # noqa: ARG005
 
 
 def _pipelines_at_once() -> tuple[Replaced, ...]:
@@ -331,15 +338,15 @@ def _pipelines_at_once() -> tuple[Replaced, ...]:
 
 
 def _checked(alter: Callable[[Any, Any, int, dict[str, Any]], Any]) -> Callable[[], tuple[Replaced, ...]]:
-    """The form of a batch is checked after *alter* has changed the tracker or the arguments; it returns the batch."""
+    """The mode of a batch is checked after *alter* has changed the tracker or the arguments; it returns the batch."""
 
     def replaced() -> tuple[Replaced, ...]:
-        original = FormTracker.check
+        original = WriteModeTracker.check
 
-        def check(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeForm | None:
+        def check(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeMode | None:
             return original(tracker, alter(tracker, batch, from_offset, fields), from_offset, **fields)
 
-        return ((FormTracker, "check", check),)
+        return ((WriteModeTracker, "check", check),)
 
     return replaced
 
@@ -364,7 +371,7 @@ def _without_epoch(tracker: Any, batch: Any, _from_offset: int, _fields: dict[st
 
 
 def _plain_with_a_short_memory() -> tuple[Replaced, ...]:
-    return ((form, "SHORTEST_EXPIRATION_MS", 0),)
+    return ((write_mode, "SHORTEST_EXPIRATION_MS", 0),)
 
 
 def _changes_without_a_position() -> tuple[Replaced, ...]:
@@ -374,7 +381,7 @@ def _changes_without_a_position() -> tuple[Replaced, ...]:
         is_sent = original(task, copier)
         if task.changing.pop(copier, None) is None:
             return is_sent
-        task._change_form(copier, copier.form.change)
+        task._change_mode(copier, copier.mode.change)
         return True
 
     return ((process.Task, "_send_next", send_next),)
@@ -384,7 +391,7 @@ def _no_position_after_a_doubt() -> tuple[Replaced, ...]:
     def rewind(tracker: Any, next_source_offset: int) -> None:
         tracker._next_source_offset, tracker.change = next_source_offset, None
 
-    return ((FormTracker, "rewind", rewind),)
+    return ((WriteModeTracker, "rewind", rewind),)
 
 
 def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
@@ -458,7 +465,7 @@ MUTANTS = (
     ),
     Mutant(
         name="left in spite of lost answers",
-        rule="No position says `left`, or changes the form, while a batch without an answer can still be appended.",
+        rule="No position says `left`, or changes the mode, while a batch without an answer can still be appended.",
         replaced=_left_in_spite_of_lost_answers,
         scenarios=("connections",),
         seeds=1000,
@@ -701,7 +708,7 @@ MUTANTS = (
     ),
     Mutant(
         name="changes without a position",
-        rule="A position is stored before the form changes, and before a new stretch of plain batches.",
+        rule="A position is stored before the mode changes, and before plain batches that do not continue the ones before.",
         replaced=_changes_without_a_position,
         scenarios=("mixed_race",),
     ),

@@ -1,6 +1,6 @@
 """A process of the model: it takes a flow and copies, by the product's own decisions.
 
-`mirrorflow_core.writer` decides how the flow is taken and when a start of a task ends, `FormTracker` and `Stream` how each
+`mirrorflow_core.writer` decides how the flow is taken and when a start of a task ends, `WriteModeTracker` and `Stream` how each
 partition is written. What is here is the shell: it fetches, sends and runs transactions, as `mirrorflow_replicator.copy` does
 (`partition_copier`, `partition_writer`, `partition_resumer`, `task_transaction`).
 """
@@ -14,18 +14,18 @@ from typing import Any, cast
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer import flow_plan, ownership, task_restart_rules
-from mirrorflow_core.writer import form as forms
+from mirrorflow_core.writer import write_mode as modes
 from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
-from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.ownership import Ownership
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
 from mirrorflow_core.writer.task_restart_rules import NO_ORDINAL
+from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import position_writer
-from mirrorflow_replicator.copy.form_tracker import FormTracker
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 from tests.model.errors import (
     INVALID_TXN_STATE,
     MESSAGE_TOO_LARGE,
@@ -56,7 +56,7 @@ class Copier:
 
     partition: TopicPartition
     start: WritePoint
-    form: FormTracker
+    mode: WriteModeTracker
     stream: Stream
     read_epoch: int  # leader epoch of the source's record before the next one; -1: unknown
     leader_epoch: int  # of the target, by the task's metadata
@@ -215,7 +215,7 @@ class Process:
             self.trimmed.add(partition)
 
     def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
-        earlier: dict[TopicPartition, FormTracker] = {}
+        earlier: dict[TopicPartition, WriteModeTracker] = {}
         ids, assigned = start.producers.ids, list(start.points)
         try:
             while not self.is_out:
@@ -224,7 +224,7 @@ class Process:
                 if recover is None:
                     return
                 self.recoveries += 1
-                earlier = {copier.partition: copier.form for copier in task.copiers}
+                earlier = {copier.partition: copier.mode for copier in task.copiers}
                 writable = [one for one in assigned if self.world.leaders[one].is_writable]
                 steps = ownership.recover_task(taken, ids, writable, recover.acknowledged)
                 if self.world.options.sleeps_before is not None:
@@ -246,14 +246,14 @@ class Task:
         self,
         process: Process,
         start: TaskStart,
-        earlier: dict[TopicPartition, FormTracker],
+        earlier: dict[TopicPartition, WriteModeTracker],
         left_out: list[TopicPartition],
     ) -> None:
         self.process, self.start, self.producers = process, start, start.producers
         self.left_out = [one for one in left_out if one not in start.problems]
         self.world = process.world
         self.random: random.Random = process.world.random
-        self.age_limit_ms = forms.plain_age_limit_ms(self.world.options.producer_expiration_ms)
+        self.age_limit_ms = modes.plain_age_limit_ms(self.world.options.producer_expiration_ms)
         self.copiers = [self._copier(partition, earlier.get(partition)) for partition in start.points]
         self.why = ""  # it has ended
         self.is_leaving = False  # nothing more is sent
@@ -264,11 +264,11 @@ class Task:
         self.began_ms = 0
         self.due_ms = self.world.now_ms + POSITION_MS
 
-    def _copier(self, partition: TopicPartition, earlier: FormTracker | None) -> Copier:
+    def _copier(self, partition: TopicPartition, earlier: WriteModeTracker | None) -> Copier:
         point = self.start.points[partition]
         producers = {
-            Form.PLAIN: self.producers.plain,
-            Form.TRANSACTION: self.producers.transactional,
+            WriteMode.PLAIN: self.producers.plain,
+            WriteMode.TRANSACTION: self.producers.transactional,
         }
         pair = OffsetPair(
             point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
@@ -276,7 +276,7 @@ class Task:
         return Copier(
             partition,
             point,
-            FormTracker(point, producers, earlier=earlier),
+            WriteModeTracker(point, producers, earlier=earlier),
             Stream(pair, point.epoch_run),
             read_epoch=point.source_epoch,
             leader_epoch=self.world.metadata[partition],
@@ -301,7 +301,7 @@ class Task:
             [
                 self._position(copier, is_left=copier.is_foreign)
                 for copier in self.copiers
-                if copier.is_begun and copier.form.is_plain and not copier.stream.has_fallen_back
+                if copier.is_begun and copier.mode.is_plain and not copier.stream.has_fallen_back
             ]
         )
 
@@ -399,7 +399,7 @@ class Task:
 
     def _acknowledged(self, copier: Copier, base_offset: int, append_time_ms: int) -> None:
         stream = copier.stream
-        if append_time_ms != UNKNOWN and copier.form.is_plain and not self.process.is_stamped:
+        if append_time_ms != UNKNOWN and copier.mode.is_plain and not self.process.is_stamped:
             copier.repeat_at = base_offset
             stream.suspect()
             self._doubt(copier)
@@ -411,7 +411,7 @@ class Task:
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
-        copier.is_alone = copier.form.is_plain and is_old and not self.process.is_stamped
+        copier.is_alone = copier.mode.is_plain and is_old and not self.process.is_stamped
         copier.heard_ms = copier.sent_ms
         if not continues:
             self._doubt(copier)
@@ -446,7 +446,7 @@ class Task:
         if copier.cut_to is not None:
             pair, copier.cut_to = pair._replace(source_offset=copier.cut_to - 1, source_epoch=UNKNOWN), None
         if copier.is_begun:
-            copier.form.rewind(pair.source_offset + 1)
+            copier.mode.rewind(pair.source_offset + 1)
         copier.stream.align(pair)
         if not copier.is_begun:
             copier.stream.pass_markers(copier.start.target_end - copier.start.records_end)
@@ -494,8 +494,8 @@ class Task:
 
     def _send_next(self, copier: Copier) -> bool:
         """Fetch and send one batch, if it may be sent now."""
-        stream, form, now_ms = copier.stream, copier.form, self.world.now_ms
-        if form.is_plain and now_ms - copier.heard_ms > self.age_limit_ms:
+        stream, mode, now_ms = copier.stream, copier.mode, self.world.now_ms
+        if mode.is_plain and now_ms - copier.heard_ms > self.age_limit_ms:
             copier.is_alone = True
         if self._is_truncated(copier):
             copier.has_diverged = True
@@ -512,7 +512,7 @@ class Task:
             stream.pass_over(fetched.next_offset, fetched.leader_epoch)
             copier.read_epoch = fetched.leader_epoch
             return True
-        change = form.check(
+        change = mode.check(
             fetched.batch,
             stream.next_offset,
             now_ms=now_ms,
@@ -521,19 +521,19 @@ class Task:
         )
         if change is not None:
             if copier.is_drained:
-                form.change, copier.is_held = change, True
+                mode.change, copier.is_held = change, True
                 self.changing[copier] = copier.doubts
             else:
                 copier.waits_for_answers = True
             return False
-        if not form.is_plain and not copier.is_inside:
+        if not mode.is_plain and not copier.is_inside:
             self.wanted[copier] = None
             return False
         self._send(copier, fetched)
         return True
 
     def _send(self, copier: Copier, fetched: SourceRecords) -> None:
-        stream, form, connection = copier.stream, copier.form, copier.connection
+        stream, mode, connection = copier.stream, copier.mode, copier.connection
         assert connection is not None
         most = self.process.batch_records.get(copier.partition, BATCH_RECORDS)
         offsets, numbers = fetched.from_offset(stream.next_offset, most)
@@ -551,16 +551,16 @@ class Task:
         if copier.is_drained:
             copier.sent_ms = self.world.now_ms
         produced = ProducedBatch(
-            form.producer.producer_id,
-            form.producer.epoch,
-            sequence_of(span.first - form.first_ordinal),
+            mode.producer.producer_id,
+            mode.producer.epoch,
+            sequence_of(span.first - mode.first_ordinal),
             span.max_timestamp,
-            not form.is_plain,
+            not mode.is_plain,
             numbers,
-            form.producer.transactional_id,
+            mode.producer.transactional_id,
         )
         stream.take(span)
-        form.taken(span.base_offset + span.count, span.source_epoch)
+        mode.taken(span.base_offset + span.count, span.source_epoch)
         copier.read_epoch = span.source_epoch
         connection.queue.append((produced, copier.answers.append))
         connection.sent_ms = self.world.now_ms
@@ -608,7 +608,7 @@ class Task:
 
     def _has_progress(self, copier: Copier) -> bool:
         stored = copier.start if copier.stored is None else copier.stored
-        return copier.form.is_plain and stored.next_source_offset != copier.stream.delivered.source_offset + 1
+        return copier.mode.is_plain and stored.next_source_offset != copier.stream.delivered.source_offset + 1
 
     def _has_doubts(self, copier: Copier) -> bool:
         return copier.has_lost_answers or copier.repeat_at is not None or copier.stream.has_fallen_back
@@ -679,8 +679,8 @@ class Task:
             if doubts[copier] == copier.doubts and copier not in changes:
                 copier.stream.pass_markers(1)
         for copier, change in changes.items():
-            if copier.form.change is change:
-                self._change_form(copier, change)
+            if copier.mode.change is change:
+                self._change_mode(copier, change)
 
     def _ask_leaders(self, copiers: Iterable[Copier]) -> Coroutine:
         """Ask the leaders for their epochs: the metadata may be older than an election."""
@@ -693,11 +693,11 @@ class Task:
             elif epoch > copier.target_epoch:
                 self._end(f"{copier.partition} has another leader")
 
-    def _ready_changes(self) -> dict[Copier, ChangeForm]:
+    def _ready_changes(self) -> dict[Copier, ChangeMode]:
         found = {
-            copier: copier.form.change
+            copier: copier.mode.change
             for copier, doubts in self.changing.items()
-            if copier.form.change is not None
+            if copier.mode.change is not None
             if not copier.is_asking
             and copier.doubts == doubts
             and copier.is_drained
@@ -706,9 +706,9 @@ class Task:
         self.changing.clear()
         return found
 
-    def _change_form(self, copier: Copier, change: ChangeForm) -> None:
+    def _change_mode(self, copier: Copier, change: ChangeMode) -> None:
         copier.stream.pass_over(change.next_source_offset, change.source_epoch)
-        copier.form.apply(change, copier.stream.next_ordinal, self.world.now_ms)
+        copier.mode.apply(change, copier.stream.next_ordinal, self.world.now_ms)
         copier.is_alone = True
         copier.is_held = False
 
@@ -755,18 +755,18 @@ class Task:
                 yield from self._end_transaction()
 
     def _position(
-        self, copier: Copier, change: ChangeForm | None = None, *, is_left: bool = False
+        self, copier: Copier, change: ChangeMode | None = None, *, is_left: bool = False
     ) -> WriterPosition:
         at = copier.stream.delivered
         point = flow_plan.point_behind(
             copier.start,
             copier.stream,
-            sequence=copier.form.plain_sequence(at.ordinal),
+            sequence=copier.mode.plain_sequence(at.ordinal),
             target_epoch=copier.target_epoch,
         )
-        form = copier.form.form
+        mode = copier.mode.current
         if change is not None:
-            form = change.form
+            mode = change.mode
             point = replace(
                 point,
                 next_source_offset=change.next_source_offset,
@@ -774,5 +774,5 @@ class Task:
                 epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
             )
         return position_at(
-            copier.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=is_left
+            copier.partition, point, self.producers, mode=mode, time_ms=self.world.now_ms, left=is_left
         )

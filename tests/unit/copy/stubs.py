@@ -9,14 +9,14 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint
-from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.copier_context import CopierContext
-from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
+from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
-PRODUCERS = {Form.TRANSACTION: Producer("t", 1, 16), Form.PLAIN: Producer("t-plain", 2, 16)}
+PRODUCERS = {WriteMode.TRANSACTION: Producer("t", 1, 16), WriteMode.PLAIN: Producer("t-plain", 2, 16)}
 MAP_STREAM = MapStream(0, "s", "t")
 START = OffsetPair(source_offset=99, ordinal=-1, target_offset=-1)
 
@@ -35,7 +35,7 @@ def context_at(
         changed=changed,
         clock_ms=lambda: now_ms,
         writer=writer,
-        plain_producer=PRODUCERS[Form.PLAIN],
+        plain_producer=PRODUCERS[WriteMode.PLAIN],
         unfenced_why=unfenced_why,
     )
 
@@ -44,9 +44,9 @@ def begun_writer(around: CopierContext, partition: int = 2) -> PartitionWriter:
     """The writer of a copier that has begun at source offset 100 in plain batches."""
     copier = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
     point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
-    form = FormTracker(point, PRODUCERS, is_fenced=around.is_fenced)
+    mode = WriteModeTracker(point, PRODUCERS, is_fenced=around.is_fenced)
     pipe: Any = SimpleNamespace(ready=lambda _: None)
-    writing = PartitionWriter(copier, pipe, form, Stream(START), MAP_STREAM)
+    writing = PartitionWriter(copier, pipe, mode, Stream(START), MAP_STREAM)
     copier.resume(writing, START)
     return writing
 

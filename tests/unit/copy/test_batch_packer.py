@@ -437,25 +437,25 @@ def in_epoch(batch, epoch):
     return changed
 
 
-@pytest.mark.parametrize("keeps_stretches", [True, False])
-def test_batches_are_merged_up_to_a_new_leader_epoch(keeps_stretches):
+@pytest.mark.parametrize("merges_across_gaps", [True, False])
+def test_batches_are_merged_up_to_a_new_leader_epoch(merges_across_gaps):
     """A position names one leader epoch; where the source loses it, what was copied of the epoch before stays copied."""
     batches = [in_epoch(batch_of(small(1), base_offset=at), at // 4) for at in range(8)]
     packer = packer_of(batches)
-    packer.keeps_stretches, packer.merges_across_gaps = keeps_stretches, not keeps_stretches
+    packer.merges_across_gaps = merges_across_gaps
 
     spans = [span for _, span in packed(packer, stream_at(0))]
 
     assert [(4, 0), (4, 1)] == [(span.count, span.source_epoch) for span in spans]
 
 
-def test_batches_that_keep_stretches_are_merged_up_to_an_old_record():
+def test_plain_batches_are_merged_up_to_an_old_record():
     batches = [
         batch_of([Record(0, at, b"k", b"v")], base_offset=offset)
         for offset, at in enumerate((WHEN, WHEN, WHEN - 10, WHEN))
     ]
     packer, stream = packer_of(batches), stream_at(0)
-    packer.keeps_stretches, packer.old_before_ms = True, WHEN - 5
+    packer.old_before_ms = WHEN - 5
 
     before = packed(packer, stream)
     needed, packer.transactional = packer.needs_pin, True

@@ -36,11 +36,11 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
-from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.ownership import Ownership, recover_task
-from mirrorflow_core.writer.position import Form, WriterPosition, obeyed_position
+from mirrorflow_core.writer.position import WriteMode, WriterPosition, obeyed_position
 from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transaction_log import LogBatch
+from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
@@ -594,7 +594,7 @@ def test_nothing_is_committed_after_an_election_that_the_metadata_does_not_show(
 def test_the_first_batch_of_a_form_is_alone_in_flight():
     """The leader may not know its producer yet, and would take a later batch instead of a refused one."""
     writing = begun().writing
-    writing.change_form(ChangeForm(Form.TRANSACTION, writing.stream.next_offset, 0))
+    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, writing.stream.next_offset, 0))
 
     assert writing.alone
 

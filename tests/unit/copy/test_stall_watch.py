@@ -77,7 +77,7 @@ class Task:
 
 
 def resume(copier):
-    copier.writing.form.rewind(START.source_offset + 1)
+    copier.writing.mode.rewind(START.source_offset + 1)
     copier.resume(copier.writing, START)
 
 

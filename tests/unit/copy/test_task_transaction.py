@@ -10,7 +10,7 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
-from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_replicator.copy import task_transaction
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
@@ -50,7 +50,9 @@ def transaction_of(
         SimpleNamespace(alias="west", metadata=metadata),  # type: ignore[arg-type]
         brokers,  # type: ignore[arg-type]
         TaskStart(
-            producers=TaskProducers(transactional=PRODUCERS[Form.TRANSACTION], plain=PRODUCERS[Form.PLAIN]),
+            producers=TaskProducers(
+                transactional=PRODUCERS[WriteMode.TRANSACTION], plain=PRODUCERS[WriteMode.PLAIN]
+            ),
             points={copier.source: POINT for copier in copiers},
             problems={},
         ),

@@ -1,4 +1,4 @@
-"""Decisions without brokers: form, window, lookup, committed records, side-by-side steps."""
+"""Decisions without brokers: mode, window, lookup, committed records, side-by-side steps."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_plan import WritePoint, point_behind
-from mirrorflow_core.writer.form import (
-    ChangeForm,
-    PartitionForm,
+from mirrorflow_core.writer.ownership import touch_interval_ms
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
+from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
+from mirrorflow_core.writer.task_restart_rules import why_start_ends
+from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
+from mirrorflow_core.writer.write_mode import (
+    ChangeMode,
+    PartitionMode,
     SourceBatch,
     Write,
     commit_interval_ms,
     plain_age_limit_ms,
 )
-from mirrorflow_core.writer.ownership import touch_interval_ms
-from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
-from mirrorflow_core.writer.task_restart_rules import why_start_ends
-from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
 AGE_MS = 12 * HOUR_MS
 PARTITION = TopicPartition("orders", 0)
-PLAIN = PartitionForm(form=Form.PLAIN, next_source_offset=10, source_epoch=1)
+PLAIN = PartitionMode(mode=WriteMode.PLAIN, next_source_offset=10, source_epoch=1)
 POINT = WritePoint(next_source_offset=10, source_epoch=1, sequence=-1, target_end=20, target_epoch=0)
 FENCE = Producer("p", 7, 18)
 POSITION = WriterPosition(
@@ -53,8 +53,8 @@ def source_batch(first=10, records=5, *, next_offset=None, epoch=1, timestamp=NO
     return SourceBatch(first, next_offset or first + records, records, epoch, timestamp)
 
 
-def decide(form, batch, now_ms=0):
-    return form.decide(batch, now_ms=now_ms, wall_ms=NOW_MS, age_limit_ms=AGE_MS)
+def decide(mode, batch, now_ms=0):
+    return mode.decide(batch, now_ms=now_ms, wall_ms=NOW_MS, age_limit_ms=AGE_MS)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def decide(form, batch, now_ms=0):
     [
         (source_batch(), Write()),
         (source_batch(timestamp=NOW_MS - AGE_MS + 1), Write()),
-        (source_batch(timestamp=NOW_MS - AGE_MS), ChangeForm(Form.TRANSACTION, 10, 1)),
-        (source_batch(12), ChangeForm(Form.PLAIN, 12, 1)),
-        (source_batch(epoch=2), ChangeForm(Form.PLAIN, 10, 2)),
-        (source_batch(next_offset=17), ChangeForm(Form.TRANSACTION, 10, 1)),
+        (source_batch(timestamp=NOW_MS - AGE_MS), ChangeMode(WriteMode.TRANSACTION, 10, 1)),
+        (source_batch(12), ChangeMode(WriteMode.PLAIN, 12, 1)),
+        (source_batch(epoch=2), ChangeMode(WriteMode.PLAIN, 10, 2)),
+        (source_batch(next_offset=17), ChangeMode(WriteMode.TRANSACTION, 10, 1)),
     ],
     ids=["fresh", "just fresh", "old", "gap", "new leader epoch", "gap inside"],
 )
@@ -74,13 +74,13 @@ def test_form_of_a_batch(batch, decision):
 
 
 def test_two_gaps_within_a_minute_mean_transactions_until_it_is_calm():
-    form = PLAIN
+    mode = PLAIN
     for at_ms, first in ((0, 12), (59_000, 20)):
-        form = form.changed(ChangeForm(Form.PLAIN, first, 1), at_ms)
-        form = form.taken(source_batch(first), at_ms)
+        mode = mode.changed(ChangeMode(WriteMode.PLAIN, first, 1), at_ms)
+        mode = mode.taken(source_batch(first), at_ms)
 
-    assert decide(form, source_batch(25), now_ms=60_000) == ChangeForm(Form.TRANSACTION, 25, 1)
-    assert decide(form, source_batch(25), now_ms=59_000 + 600_000) == Write()
+    assert decide(mode, source_batch(25), now_ms=60_000) == ChangeMode(WriteMode.TRANSACTION, 25, 1)
+    assert decide(mode, source_batch(25), now_ms=59_000 + 600_000) == Write()
 
 
 def test_age_limit_and_intervals():

@@ -16,7 +16,7 @@ from mirrorflow_core.writer.claim import (
     ids_to_take,
 )
 from mirrorflow_core.writer.position import (
-    Form,
+    WriteMode,
     WriterPosition,
     decode_position,
     encode_position,
@@ -39,7 +39,7 @@ POSITION = WriterPosition(
     source_topic_id="s",
     target_topic_id="t",
     writer=IDS.task(1),
-    form=Form.TRANSACTION,
+    mode=WriteMode.TRANSACTION,
     producer_id=9,
     producer_epoch=17,
     sequence=50,

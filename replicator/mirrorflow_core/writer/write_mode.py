@@ -8,7 +8,7 @@ gaps: `end_lookup` finds a source offset by addition.
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.position import WriteMode
 
 SHORTEST_EXPIRATION_MS: Final = 3_600_000
 FREQUENT_GAPS_MS: Final = 60_000  # two gaps within this time: the partition stays in transactions
@@ -34,13 +34,13 @@ class SourceBatch(NamedTuple):
 
 
 class Write(NamedTuple):
-    """The batch can be written in the partition's present form."""
+    """The batch can be written in the partition's current mode."""
 
 
-class ChangeForm(NamedTuple):
-    """Wait until all is acknowledged, store a position at `next_source_offset`, and continue in this form."""
+class ChangeMode(NamedTuple):
+    """Wait until all is acknowledged, store a position at `next_source_offset`, and continue in this mode."""
 
-    form: Form
+    mode: WriteMode
     next_source_offset: int
     source_epoch: int  # leader epoch of the batch there
 
@@ -61,10 +61,10 @@ def commit_pause_ms(last_commit_ms: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionForm:
-    """The form of a partition, and where the stretch of source offsets that was taken so far ends."""
+class PartitionMode:
+    """The mode of a partition, and the end of the source offsets that were taken so far."""
 
-    form: Form
+    mode: WriteMode
     next_source_offset: int
     source_epoch: int  # leader epoch of the record before; -1: unknown
     last_gap_ms: int | None = None  # monotonic
@@ -72,17 +72,21 @@ class PartitionForm:
 
     def decide(
         self, batch: SourceBatch, *, now_ms: int, wall_ms: int, age_limit_ms: int
-    ) -> Write | ChangeForm:
+    ) -> Write | ChangeMode:
         """Returns what to do before the next *batch* can be taken."""
         is_old = not age_limit_ms or wall_ms - batch.max_timestamp >= age_limit_ms
-        form = Form.TRANSACTION if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms) else Form.PLAIN
-        if form is not self.form:
-            return ChangeForm(form, batch.first_offset, batch.leader_epoch)
-        if form is Form.PLAIN and self._ends_stretch(batch):
-            return ChangeForm(Form.PLAIN, batch.first_offset, batch.leader_epoch)
+        mode = (
+            WriteMode.TRANSACTION
+            if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms)
+            else WriteMode.PLAIN
+        )
+        if mode is not self.mode:
+            return ChangeMode(mode, batch.first_offset, batch.leader_epoch)
+        if mode is WriteMode.PLAIN and self._interrupts(batch):
+            return ChangeMode(WriteMode.PLAIN, batch.first_offset, batch.leader_epoch)
         return Write()
 
-    def taken(self, batch: SourceBatch, now_ms: int) -> "PartitionForm":
+    def taken(self, batch: SourceBatch, now_ms: int) -> "PartitionMode":
         """Returns the state after *batch* was taken."""
         calm = self.last_gap_ms is None or now_ms - self.last_gap_ms >= CALM_MS
         after = replace(
@@ -93,18 +97,18 @@ class PartitionForm:
         )
         return after.with_gap(now_ms) if batch.has_gaps or self._skips(batch) else after
 
-    def changed(self, change: ChangeForm, now_ms: int) -> "PartitionForm":
+    def changed(self, change: ChangeMode, now_ms: int) -> "PartitionMode":
         """Returns the state after the position of *change* is committed."""
-        is_gap = change.form is Form.TRANSACTION or change.next_source_offset != self.next_source_offset
+        is_gap = change.mode is WriteMode.TRANSACTION or change.next_source_offset != self.next_source_offset
         after = self.with_gap(now_ms) if is_gap else self
         return replace(
             after,
-            form=change.form,
+            mode=change.mode,
             next_source_offset=change.next_source_offset,
             source_epoch=change.source_epoch,
         )
 
-    def with_gap(self, now_ms: int) -> "PartitionForm":
+    def with_gap(self, now_ms: int) -> "PartitionMode":
         """Returns the state after a gap of the source at *now_ms*."""
         is_frequent = self.last_gap_ms is not None and now_ms - self.last_gap_ms < FREQUENT_GAPS_MS
         return replace(
@@ -121,5 +125,5 @@ class PartitionForm:
     def _skips(self, batch: SourceBatch) -> bool:
         return batch.first_offset != self.next_source_offset
 
-    def _ends_stretch(self, batch: SourceBatch) -> bool:
+    def _interrupts(self, batch: SourceBatch) -> bool:
         return self._skips(batch) or batch.leader_epoch != self.source_epoch

@@ -1,10 +1,10 @@
-"""Tracks in which form one partition is written, and under which producer and sequence numbers.
+"""Tracks in which mode one partition is written, and under which producer and sequence numbers.
 
     plain batches ── gap, old record ──> position stored ──> transactions
           ^                                                        │
           └────────── position stored <── young, no gaps ──────────┘
 
-`mirrorflow_core.writer.form` decides; `copy.task_transaction` stores the position. Guarantee: plain batches behind a
+`mirrorflow_core.writer.write_mode` decides; `copy.task_transaction` stores the position. Guarantee: plain batches behind a
 stored position hold consecutive source offsets of one leader epoch, so that the end lookup counts them by their sequence
 numbers.
 """
@@ -15,28 +15,28 @@ from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_plan import WritePoint
-from mirrorflow_core.writer.form import ChangeForm, PartitionForm, SourceBatch
-from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.transaction_log import SEQUENCES
+from mirrorflow_core.writer.write_mode import ChangeMode, PartitionMode, SourceBatch
 
 
-class FormTracker:
-    """The form of one partition in one start of its task. Ordinals count the records since the count began."""
+class WriteModeTracker:
+    """The mode of one partition in one start of its task. Ordinals count the records since the count began."""
 
     def __init__(
         self,
         point: WritePoint,
-        producers: dict[Form, Producer],
+        producers: dict[WriteMode, Producer],
         *,
         is_fenced: bool = True,
-        earlier: "FormTracker | None" = None,
+        earlier: "WriteModeTracker | None" = None,
     ) -> None:
         """If others cannot be fenced, all batches are plain. *earlier* is of the task's start before."""
-        self.change: ChangeForm | None = None  # what the partition waits for
+        self.change: ChangeMode | None = None  # what the partition waits for
         self._producers = producers
         self._is_fenced = is_fenced
-        self._state: PartitionForm = PartitionForm(
-            form=Form.PLAIN,
+        self._state: PartitionMode = PartitionMode(
+            mode=WriteMode.PLAIN,
             next_source_offset=point.next_source_offset,
             source_epoch=point.source_epoch,
         )
@@ -47,39 +47,39 @@ class FormTracker:
                 last_gap_ms=before.last_gap_ms,
                 stays_in_transactions=before.stays_in_transactions,
             )
-        # The end of the present stretch; in plain batches it is newer than that of `_state`.
+        # The end of what was taken; in plain batches it is newer than that of `_state`.
         self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
-        self._written = dict.fromkeys(Form, 0)  # records of the forms before the present one
-        self._began = max(0, point.records)  # the ordinal at which the present form began
+        self._written = dict.fromkeys(WriteMode, 0)  # records of the modes before the current one
+        self._began = max(0, point.records)  # the ordinal at which the current mode began
 
     @property
-    def form(self) -> Form:
-        """The present form."""
-        return self._state.form
+    def current(self) -> WriteMode:
+        """The current mode."""
+        return self._state.mode
 
     @property
     def is_plain(self) -> bool:
         """Whether batches are written outside of transactions now."""
-        return self._state.form is Form.PLAIN
+        return self._state.mode is WriteMode.PLAIN
 
     @property
     def producer(self) -> Producer:
-        """The producer of the present form."""
-        return self._producers[self._state.form]
+        """The producer of the current mode."""
+        return self._producers[self._state.mode]
 
     @property
     def first_ordinal(self) -> int:
-        """The ordinal that sequence number 0 of the present producer stands for."""
-        return self._began - self._written[self._state.form]
+        """The ordinal that sequence number 0 of the current producer has."""
+        return self._began - self._written[self._state.mode]
 
     def plain_sequence(self, ordinal: int) -> int:
         """Returns the last sequence number of plain batches up to *ordinal*; -1: none yet."""
-        records = self._written[Form.PLAIN] + (ordinal + 1 - self._began if self.is_plain else 0)
+        records = self._written[WriteMode.PLAIN] + (ordinal + 1 - self._began if self.is_plain else 0)
         return (records - 1) % SEQUENCES if records else UNKNOWN
 
     def check(
         self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_stamped: bool
-    ) -> ChangeForm | None:
+    ) -> ChangeMode | None:
         """Returns what must happen before *batch* is written from *from_offset* on; None: nothing.
 
         *is_stamped*: the target sets the timestamps, so that no record is old.
@@ -108,11 +108,11 @@ class FormTracker:
             max_timestamp=oldest,
         )
         decision = self._present.decide(found, now_ms=now_ms, wall_ms=now_ms, age_limit_ms=age_limit_ms)
-        return decision if isinstance(decision, ChangeForm) else None
+        return decision if isinstance(decision, ChangeMode) else None
 
-    def refuse_plain(self, next_source_offset: int) -> ChangeForm:
+    def refuse_plain(self, next_source_offset: int) -> ChangeMode:
         """Returns the change that an old record at *next_source_offset* needs, which its batch did not show."""
-        return ChangeForm(Form.TRANSACTION, next_source_offset, self._source_epoch)
+        return ChangeMode(WriteMode.TRANSACTION, next_source_offset, self._source_epoch)
 
     def taken(self, next_source_offset: int, source_epoch: int) -> None:
         """Notes that all records before *next_source_offset*, the last of *source_epoch*, were sent."""
@@ -123,20 +123,20 @@ class FormTracker:
         self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
         self.change = None
 
-    def want(self, change: ChangeForm) -> None:
+    def want(self, change: ChangeMode) -> None:
         """Waits for *change*, whose position is to be committed."""
         self.change = change
 
-    def apply(self, change: ChangeForm, ordinal: int, now_ms: int) -> None:
+    def apply(self, change: ChangeMode, ordinal: int, now_ms: int) -> None:
         """Continue as *change* says, with the record of *ordinal*; its position is committed."""
-        self._written[self.form] += ordinal - self._began
+        self._written[self.current] += ordinal - self._began
         self._began = ordinal
         self._state = self._present.changed(change, now_ms)
         self._next_source_offset, self._source_epoch = change.next_source_offset, change.source_epoch
         self.change = None
 
     @property
-    def _present(self) -> PartitionForm:
+    def _present(self) -> PartitionMode:
         return replace(
             self._state, next_source_offset=self._next_source_offset, source_epoch=self._source_epoch
         )
