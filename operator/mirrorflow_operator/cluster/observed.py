@@ -18,6 +18,7 @@ from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
+    CONTAINER,
     FLOW_LABEL,
     HTTPS,
     MANAGED_BY,
@@ -25,7 +26,6 @@ from mirrorflow_operator.plan.names import (
     RUN_LABEL,
     SCHEME_ANNOTATION,
 )
-from mirrorflow_operator.plan.pod import CONTAINER
 from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
 from mirrorflow_operator.status.admission import Key, Resource

@@ -28,7 +28,7 @@ from mirrorflow_operator.api.workloads import (
     Verify,
 )
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.objects import content_hash
+from mirrorflow_operator.plan.drift import content_hash
 from mirrorflow_operator.plan.pod import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,

@@ -15,6 +15,7 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "mirrorflow-operator"
 FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
+CONTAINER: Final = "replicator"  # in the pods of connectors
 # On pods that serve HTTPS; the operator and Prometheus read it.
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTPS: Final = "https"

@@ -3,8 +3,8 @@
 The pod has one container, no privileges, no token, and only the Secrets that its properties refer to. It
 passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
 
-Defaults (requests, topology spread, permission to evict) apply where the spec sets nothing. The annotation
-DEFAULTS_ANNOTATION marks pods that have them (`rollouts.with_kept_pods`).
+Defaults (requests, topology spread, permission to evict) apply where the spec sets nothing; `plan.rollouts`
+decides which pods have them.
 
 A pod mounts the Secrets and ConfigMaps that its properties name, whether the plan put them there (from the
 resource's secret fields) or a user did (as a reference in a `config`), and those that its template lists.
@@ -31,13 +31,13 @@ from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.pod_sharing import (
     INTERNAL_PORT,
     POD_IP,
-    Shape,
     certificate,
     file_names,
     internal_listener,
     node_properties,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
+from mirrorflow_operator.plan.rollouts import FORMS, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +190,6 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
     return {name: part for name, part in parts.items() if part}
 
 
-DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"
-DEFAULTS: Final = "1"
 # One task under load uses 95 MiB (README, Speed); an idle connector uses 0.01 cores.
 REQUESTS: Final = ComputeAmounts(cpu="100m", memory="96Mi")
 # For the cluster autoscaler: the emptyDir holds only temporary files, and another pod continues the work.
@@ -225,11 +223,6 @@ def with_defaults(template: Template, *, is_shared: bool) -> Template:
 HTTP_PORT: Final = 8080
 LISTENERS_KEY: Final = "mirrorflow.http.listeners"
 CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
-CONTAINER: Final = "replicator"
-FORMS: Final[Mapping[bool, str]] = {
-    False: "standalone",
-    True: "distributed",
-}  # subcommand, by whether pods share the connector's work
 # A first start loads Python and connects to both clusters; slow disks or DNS must not cause a restart loop.
 STARTUP_PERIOD_S: Final = 2
 STARTUP_FAILURES: Final = 60
@@ -299,11 +292,11 @@ class ConnectorPods:
     def template(self, annotations: Mapping[str, str]) -> dict[str, Any]:
         template, name = self.spec.template, self.flow.metadata.name
         own = self.spec.service_account.annotations
-        marks = {DEFAULTS_ANNOTATION: DEFAULTS} if self.has_defaults else {}
+        scheme = {names.SCHEME_ANNOTATION: names.HTTPS} if self.is_secure else {}
         return {
             "metadata": {
                 "labels": {**template.labels, **names.labels(name, self.kind)},
-                "annotations": {**template.annotations, **marks, **annotations},
+                "annotations": {**template.annotations, **annotations, **scheme},
             },
             "spec": {
                 "serviceAccountName": self.name if own else name,
@@ -324,7 +317,7 @@ def _container(pods: ConnectorPods) -> dict[str, Any]:
     if is_shared:
         ports.append({"name": "internal", "containerPort": INTERNAL_PORT, "protocol": "TCP"})
     container: dict[str, Any] = {
-        "name": CONTAINER,
+        "name": names.CONTAINER,
         "image": spec.image or pods.image,
         "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *pods.files))],
         # The last log lines name the wrong setting; the status repeats them. The logs hold no secret.

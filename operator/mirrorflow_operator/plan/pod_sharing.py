@@ -13,11 +13,10 @@ pods, so scaling restarts no pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_core.replication_policy import worker_topic
-from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind, Connectors
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.properties import POD_LAYOUT, PROVIDER
@@ -67,47 +66,6 @@ HTTPS_PREFIX: Final = "listeners.https."
 _ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
 # One pod may be evicted at a time, so that the others take over its work before the next eviction.
 _UNAVAILABLE_MAX: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """The form of a connector's pods (standalone, or distributed if `is_shared`) and their number."""
-
-    is_shared: bool
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """The observed shape: that of the Deployment's spec, and whether pods of an earlier one still exist."""
-
-    shape: Shape
-    is_rolling: bool
-
-
-def shape_of(flow: MirrorFlow, kind: ConnectorKind) -> Shape:
-    """Returns the shape in the spec."""
-    connector = flow.spec.connectors.named(kind)
-    replicas = 0 if flow.spec.state is State.STOPPED else connector.replicas
-    return Shape(is_shared=connector.replicas > 1, replicas=replicas)
-
-
-def next_shape(wanted: Shape, live: Live | None) -> Shape:
-    """Returns the shape to apply now, on the way to *wanted*: the form changes only while there is one pod.
-
-    If template and number change at once, a Deployment also adds pods of the old template, which cannot use
-    the properties of the new one. So a change of form from or to several pods goes through one pod.
-    """
-    if live is None or wanted.replicas == 0:
-        return wanted
-    now = live.shape
-    one = min(1, wanted.replicas)
-    if now.is_shared and not wanted.is_shared and (now.replicas > 1 or live.is_rolling):
-        return Shape(is_shared=True, replicas=one)
-    is_changing = now.is_shared != wanted.is_shared
-    if wanted.is_shared and (is_changing or (now.replicas == 1 and live.is_rolling)):
-        return Shape(is_shared=True, replicas=one)
-    return wanted
 
 
 def node_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> dict[str, str]:

@@ -1,14 +1,15 @@
-"""Decides how Deployments are rolled out: the next step towards the spec, and why pods are replaced. Pure.
+"""Decides when and why the pods of a Deployment are replaced, and the next step of a rollout. Pure.
+
+What replaces pods: another pod template, whose annotations (`template_annotations`) have the hash of the
+properties and the id of the restart. An upgrade of the operator must replace none. So pods of an earlier
+release get the pod defaults only at their next rollout.
 
 A pod keeps a connector until another pod runs it and is ready. So changing `colocate`, in either direction,
 costs no more than a rolling update, and a new pod that never starts removes nothing. Meanwhile two pods run
 the same connector, as in every rolling update.
 
-A changed pod template replaces pods, and an upgrade of the operator must replace none. So pods of an earlier
-release get the pod defaults only at their next rollout.
-
 The reasons come from comparing Deployments and their properties. They contain names of settings, never
-values: more people can read Events than Secrets.
+values: more people can read Events than Secrets. `reconcile.object_writer` writes the Deployment and the Event.
 """
 
 import re
@@ -18,10 +19,35 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.workloads import RESERVED_VOLUMES, ConnectorKind
-from mirrorflow_operator.plan.names import CONNECTOR_LABEL
-from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object, holds
-from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION, FORMS
-from mirrorflow_operator.plan.pod_sharing import Live, Pods, Shape, connectors_in, hosts, next_shape, shape_of
+from mirrorflow_operator.plan.drift import Object, content_hash, matches
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL, CONTAINER
+from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, hosts
+from mirrorflow_operator.plan.properties import STATE_KEY
+
+HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
+RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
+# On pods that have the pod defaults of `plan.pod`.
+DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"
+# Keys that a pod follows in its mounted files, so that a change of them replaces no pod.
+FOLLOWED_KEYS: Final = frozenset({STATE_KEY})
+
+
+def template_annotations(
+    files: Mapping[str, str], *, restart_run_id: str, has_defaults: bool
+) -> dict[str, str]:
+    """Returns the annotations of a pod template that replace its pods when they change.
+
+    *files*: the properties files, without FOLLOWED_KEYS.
+    """
+    return {
+        **({DEFAULTS_ANNOTATION: "1"} if has_defaults else {}),
+        HASH_ANNOTATION: content_hash(files),
+        **({RESTART_ANNOTATION: restart_run_id} if restart_run_id else {}),
+    }
+
+
+# Subcommand of the replicator, by whether pods share the connector's work.
+FORMS: Final[Mapping[bool, str]] = {False: "standalone", True: "distributed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +73,53 @@ class DeploymentSeen:
     ready: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
-    form: str = ""  # a value of `plan.pod.FORMS`
+    form: str = ""  # a value of `FORMS`
     connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
     selector: str = ""  # the label selector of its pods, as text
 
 
-def shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The form of a connector's pods (standalone, or distributed if `is_shared`) and their number."""
+
+    is_shared: bool
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedShape:
+    """The observed shape: that of the Deployment's spec, and whether pods of an earlier one still exist."""
+
+    shape: Shape
+    is_rolling: bool
+
+
+def shape_of(flow: MirrorFlow, kind: ConnectorKind) -> Shape:
+    """Returns the shape in the spec."""
+    connector = flow.spec.connectors.named(kind)
+    replicas = 0 if flow.spec.state is State.STOPPED else connector.replicas
+    return Shape(is_shared=connector.replicas > 1, replicas=replicas)
+
+
+def next_shape(wanted: Shape, live: ObservedShape | None) -> Shape:
+    """Returns the shape to apply now, on the way to *wanted*: the form changes only while there is one pod.
+
+    If template and number change at once, a Deployment also adds pods of the old template, which cannot use
+    the properties of the new one. So a change of form from or to several pods goes through one pod.
+    """
+    if live is None or wanted.replicas == 0:
+        return wanted
+    now = live.shape
+    one = min(1, wanted.replicas)
+    if now.is_shared and not wanted.is_shared and (now.replicas > 1 or live.is_rolling):
+        return Shape(is_shared=True, replicas=one)
+    is_changing = now.is_shared != wanted.is_shared
+    if wanted.is_shared and (is_changing or (now.replicas == 1 and live.is_rolling)):
+        return Shape(is_shared=True, replicas=one)
+    return wanted
+
+
+def next_shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:
     """Returns the shape each connector's pods have in the next step.
 
     *deployments*: the existing ones, by connector name.
@@ -60,11 +127,11 @@ def shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[
     found = {}
     for kind in ConnectorKind:
         wanted = shape_of(flow, kind)
-        found[kind] = next_shape(wanted, _live(deployments.get(kind.value)))
+        found[kind] = next_shape(wanted, _observed_shape(deployments.get(kind.value)))
     return found
 
 
-def _live(seen: DeploymentSeen | None) -> Live | None:
+def _observed_shape(seen: DeploymentSeen | None) -> ObservedShape | None:
     if seen is None:
         return None
     # Readiness is ignored: a rollout whose pods never become ready must be reversible.
@@ -74,7 +141,7 @@ def _live(seen: DeploymentSeen | None) -> Live | None:
         or seen.replicas > min(seen.updated, seen.wanted)
     )
     shape = Shape(is_shared=seen.form == FORMS[True], replicas=seen.wanted)
-    return Live(shape=shape, is_rolling=is_rolling)
+    return ObservedShape(shape=shape, is_rolling=is_rolling)
 
 
 def postponed_connectors(
@@ -194,7 +261,7 @@ def _adds_others(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> b
 
 def _differs(old: Any, new: Any) -> bool:
     """Returns whether the values differ; *old* may have API server defaults, *new* may lack a value."""
-    return not (holds(old, new) and bool(old) == bool(new))
+    return not (matches(old, new) and bool(old) == bool(new))
 
 
 def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
@@ -255,5 +322,5 @@ def with_kept_pods(
 def _kept(planned: Object, without: Object, live: Mapping[str, Any] | None) -> Object:
     if live is None or has_pod_defaults(live):
         return planned
-    is_same = holds(live["spec"]["template"], without["spec"]["template"])
+    is_same = matches(live["spec"]["template"], without["spec"]["template"])
     return without if is_same and not reasons_to_roll(live, without, {}, {}) else planned

@@ -15,11 +15,18 @@ from mirrorflow_operator.cluster.client import DEPLOYMENT
 from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.view import ObjectId
 from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
-from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.pod_sharing import Pods, Shape, pods
+from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.pod_sharing import Pods, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
-from mirrorflow_operator.plan.rollouts import has_pod_defaults, postponed_connectors, shapes, with_kept_pods
+from mirrorflow_operator.plan.rollouts import (
+    Shape,
+    has_pod_defaults,
+    next_shapes,
+    postponed_connectors,
+    with_kept_pods,
+)
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
@@ -80,7 +87,7 @@ def plan_flow(
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:
         return unchanged  # the flow was never admitted, so it has no pods to stop
-    steps = shapes(flow, observed.deployments)
+    steps = next_shapes(flow, observed.deployments)
     postponed_kinds = postponed_connectors(flow, sharing, observed.deployments)
     facts = (
         (resource.uid, resource.generation, admission.version, admission.flow_id, admission.refusal),

@@ -23,8 +23,8 @@ from mirrorflow_operator.errors import (
     RejectedError,
 )
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.plan.drift import Object, content_hash, matches
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
-from mirrorflow_operator.plan.objects import Object, content_hash, holds
 from mirrorflow_operator.plan.pod_sharing import hosts
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.reconcile.desired_state import DesiredState
@@ -127,7 +127,7 @@ class ObjectWriter:
         self.view.put(kind, response)
         made = child_seen(kind, response)
         self._settled.pop(made.id, None)
-        if not holds(made.content(), content_of(wanted)):
+        if not matches(made.content(), content_of(wanted)):
             if len(self._settled) >= SETTLED_MAX:
                 self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
@@ -148,7 +148,7 @@ class ObjectWriter:
             return False
         if self._settled.get(live.id) == (live.content_hash, live.digest):
             return True
-        return holds(live.content(), content_of(wanted))
+        return matches(live.content(), content_of(wanted))
 
     async def _found(self, wanted: Object) -> ChildSeen | None:
         """Returns the object of that name that the view lacks: None, or one that lost its flow label.

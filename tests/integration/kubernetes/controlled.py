@@ -8,8 +8,9 @@ from typing import Any
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, held_back, job_objects
-from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.spark_jobs import decide
 from tests.harness.kafka.processes import wait_until

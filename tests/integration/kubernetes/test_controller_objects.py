@@ -10,8 +10,8 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of, read_document
 from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.pod import DEFAULTS_ANNOTATION
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION
 from mirrorflow_operator.reconcile.object_writer import owned
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, Written

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_operator.api.load import flow_of, read_document
-from mirrorflow_operator.plan.objects import Object
+from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.kubectl import Kubectl

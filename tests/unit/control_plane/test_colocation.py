@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
 from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
-from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.drift import Object
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.pod import WORKER_FILE
-from mirrorflow_operator.plan.pod_sharing import Pods, Shape, connectors_in, pods
+from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import (
     DeploymentSeen,
+    Shape,
     deployment_of,
     is_moving,
     postponed_connectors,

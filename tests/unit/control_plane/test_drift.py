@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.plan.objects import holds
+from mirrorflow_operator.plan.drift import matches
 
 PLANNED: dict[str, Any] = {
     "spec": {
@@ -50,7 +50,7 @@ def _live() -> dict[str, Any]:
 
 
 def test_server_defaults_and_rewritten_values_are_no_difference():
-    assert holds(_live(), PLANNED)
+    assert matches(_live(), PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_changed_field_is_a_difference(change: Any):
     live = _live()
     change(live)
 
-    assert not holds(live, PLANNED)
+    assert not matches(live, PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_changed_field_is_a_difference(change: Any):
     ],
 )
 def test_quantities_are_compared_as_amounts(live: str, planned: str, *, same: bool):
-    assert holds({"limits": {"memory": live}}, {"limits": {"memory": planned}}) is same
+    assert matches({"limits": {"memory": live}}, {"limits": {"memory": planned}}) is same
 
 
 def test_other_texts_are_not_compared_as_amounts():
-    assert not holds({"name": "1"}, {"name": "1000m"})
+    assert not matches({"name": "1"}, {"name": "1000m"})
 
 
 _VALUES = st.recursive(
@@ -103,9 +103,9 @@ _VALUES = st.recursive(
 
 @given(_VALUES)
 def test_an_object_matches_itself(value: Any):
-    assert holds(value, value)
+    assert matches(value, value)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), _VALUES), st.dictionaries(st.sampled_from("wxyz"), _VALUES))
 def test_additional_fields_are_no_difference(planned: dict[str, Any], more: dict[str, Any]):
-    assert holds({**planned, **more}, planned)
+    assert matches({**planned, **more}, planned)

@@ -13,8 +13,9 @@ import yaml
 
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, held_back, in_turn, job_objects
-from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_seed.settings import FlowFiles, load_job
 from tests.unit.control_plane.test_objects import EXAMPLES, GOLDENS, _Dumper

@@ -14,11 +14,12 @@ import yaml
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
+from mirrorflow_operator.plan.drift import Object
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.plan.rollouts import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"

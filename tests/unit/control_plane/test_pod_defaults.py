@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.pod import DEFAULTS_ANNOTATION
+from mirrorflow_operator.plan.drift import Object
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.plan.rollouts import with_kept_pods
+from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, with_kept_pods
 from tests.unit.control_plane.observations import mirror_flow
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

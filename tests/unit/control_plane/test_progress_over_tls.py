@@ -20,7 +20,8 @@ from mirrorflow_operator.cluster.progress_client import (
 )
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.drift import Object
+from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_operator.status.progress import Reading, Unread
 from mirrorflow_replicator.config.providers import Resolver

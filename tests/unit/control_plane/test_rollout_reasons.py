@@ -3,8 +3,7 @@
 import copy
 from typing import Any
 
-from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION
-from mirrorflow_operator.plan.rollouts import NAMED_MAX, reasons_to_roll
+from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, NAMED_MAX, RESTART_ANNOTATION, reasons_to_roll
 
 DEPLOYMENT: dict[str, Any] = {
     "spec": {

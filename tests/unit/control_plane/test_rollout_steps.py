@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.plan.pod_sharing import Live, Shape, next_shape
-from mirrorflow_operator.plan.rollouts import shapes
+from mirrorflow_operator.plan.rollouts import ObservedShape, Shape, next_shape, next_shapes
 from tests.unit.control_plane.observations import SOURCE, deployment, mirror_flow
 
 # Without others to share with there is one pod, or none.
@@ -23,7 +22,7 @@ def test_the_spec_is_reached_and_the_form_changes_with_one_pod(begin: Shape, wan
     now = begin
     for _ in range(STEPS_MAX):
         for is_rolling in (True, False):
-            following = next_shape(wanted, Live(shape=now, is_rolling=is_rolling))
+            following = next_shape(wanted, ObservedShape(shape=now, is_rolling=is_rolling))
             if following.is_shared != now.is_shared and wanted.replicas:
                 assert max(following.replicas, now.replicas) <= 1
         now = following
@@ -42,7 +41,7 @@ def test_a_second_pod_is_added_after_the_first_has_the_new_form():
     rolling = deployment(form="distributed", generation=2, observed_generation=2, replicas=2)
     rolled = deployment(form="distributed", generation=2, observed_generation=2)
 
-    steps = [shapes(flow, {"source": seen})[SOURCE] for seen in (alone, rolling, rolled)]
+    steps = [next_shapes(flow, {"source": seen})[SOURCE] for seen in (alone, rolling, rolled)]
 
     assert [(one.is_shared, one.replicas) for one in steps] == [(True, 1), (True, 1), (True, 2)]
 
@@ -53,6 +52,6 @@ def test_the_last_pod_changes_its_form_after_the_others_have_ended():
     going = deployment(**several, observed_generation=1, replicas=3, updated=3, ready=3)
     one = deployment(**several, observed_generation=2)
 
-    steps = [shapes(mirror_flow(), {"source": seen})[SOURCE] for seen in (three, going, one)]
+    steps = [next_shapes(mirror_flow(), {"source": seen})[SOURCE] for seen in (three, going, one)]
 
     assert [(step.is_shared, step.replicas) for step in steps] == [(True, 1), (True, 1), (False, 1)]
