@@ -24,7 +24,7 @@ from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment
-from mirrorflow_operator.status.summary_conditions import new_problems
+from mirrorflow_operator.status.conditions import new_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     timestamp,
 )
-from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Finding, bounded
+from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, bounded
 from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since, is_rolling
 from mirrorflow_operator.status.pod_failures import Workload, connector_status, workload_of
 from mirrorflow_operator.status.progress import Checkpoints, Reading, SideReachability, SideSummary
@@ -71,11 +71,11 @@ def settle(finding: Finding, reported: Condition | None, observation: Observatio
     """Returns the condition for *finding*, where the status has *reported*."""
     now_s, generation = observation.now_s, observation.resource.generation
     since = _since(finding, observation.memory.since, now_s)
-    is_decided = finding.reason in DECIDED or (reported is not None and reported.reason in _DECIDED)
+    is_immediate = finding.reason in IMMEDIATE or (reported is not None and reported.reason in _IMMEDIATE)
     if (
         reported is not None
         and reported.status not in {ConditionStatus.UNKNOWN, finding.status}
-        and not is_decided
+        and not is_immediate
     ):
         left_s = _left_s(finding, reported, since, observation)
         if left_s > 0:
@@ -129,8 +129,8 @@ def _wait_s(finding: Finding, settle_s: float) -> float:
     return settle_s if is_replicating else 0.0
 
 
-# Reasons that a person decided: their end shows at once, too, instead of after a minute.
-_DECIDED: Final = frozenset(reason.value for reason in DECIDED)
+# The end of such a reason shows at once, too, instead of after a minute.
+_IMMEDIATE: Final = frozenset(reason.value for reason in IMMEDIATE)
 _REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
 _RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
 _NONE: Final = ConnectorStatus()
@@ -144,7 +144,7 @@ class Assessment:
 
     `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
     `causes`: the replicator's reasons behind each condition, by condition type
-    (`summary_conditions.new_problems`).
+    (`conditions.new_problems`).
     """
 
     status: Status

@@ -1,14 +1,24 @@
-"""Defines all condition types and reasons, and Finding: the current value of one condition before hysteresis.
+"""Defines all condition types and reasons, the Finding of one condition, and which conditions are problems. Pure.
+
+To add a condition: add its type and reasons here, decide it in the module of its subject, and call that from
+`assess`.
+
+    reachability          SourceReachable, TargetReachable
+    replication           TopicsSelected, Replicating, CheckpointsFresh
+    spark_jobs            Seeded
+    verification          Verified
+    summary_conditions    Accepted, Degraded, Ready, Reconciling, Stalled
 
 docs/conditions.md explains each reason and what to do about it; a test compares it with this list.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from mirrorflow_operator.api.status import MESSAGE_MAX, ConditionStatus
+from mirrorflow_operator.api.status import MESSAGE_MAX, Condition, ConditionStatus
 
 
 class ConditionType(Enum):
@@ -120,8 +130,8 @@ FINAL: Final = frozenset(
         Reason.SETTINGS_REFUSED,
     }
 )
-# Results of what a user requested or wrote: conditions show them at once, without settling.
-DECIDED: Final = FINAL | {
+# Results of what a user requested or wrote: conditions show them at once, without hysteresis.
+IMMEDIATE: Final = FINAL | {
     Reason.PAUSING,
     Reason.PAUSED,
     Reason.STOPPING,
@@ -129,6 +139,33 @@ DECIDED: Final = FINAL | {
     Reason.SECRET_MISSING,
     Reason.IDENTITY_REFUSED,
 }
+
+
+# Conditions for which False is a problem; the others describe progress.
+_FALSE_IS_PROBLEM: Final = frozenset(
+    {
+        ConditionType.ACCEPTED.value,
+        ConditionType.SOURCE_REACHABLE.value,
+        ConditionType.TARGET_REACHABLE.value,
+        ConditionType.TOPICS_SELECTED.value,
+        ConditionType.REPLICATING.value,
+        ConditionType.CHECKPOINTS_FRESH.value,
+        ConditionType.READY.value,
+    }
+)
+# A user requested these states, or waits for them.
+_REQUESTED: Final = frozenset(
+    one.value for one in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
+)
+_FAILED_RUNS: Final = frozenset(
+    one.value
+    for one in (
+        Reason.SEED_FAILED,
+        Reason.DIFFERENCES_FOUND,
+        Reason.VERIFICATION_FAILED,
+        Reason.VERIFICATION_OVERDUE,
+    )
+)
 
 
 _MORE: Final = " ..."
@@ -180,3 +217,44 @@ def bounded(text: str, length_max: int = MESSAGE_MAX) -> str:
         "".join(letter if letter.isprintable() else " " for letter in text[: 4 * length_max]).split()
     )
     return line if len(line) <= length_max else line[: length_max - len(_MORE)] + _MORE
+
+
+_WORD: Final = re.compile(r"[A-Za-z0-9]+")
+
+
+def new_problems(
+    before: Sequence[Condition], now: Sequence[Condition], causes: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[str, str]]:
+    """Yields reason and message of each problem that *now* has and *before* had not, each once.
+
+    *causes*: those of the conditions of *now*, by type; a new cause under the same reason is a new problem.
+    Ready comes last, because it usually repeats another condition.
+    """
+    known = {one.type: one for one in before}
+    yielded: set[str] = set()
+    for one in sorted(now, key=lambda condition: condition.type == ConditionType.READY.value):
+        if not _is_problem(one) or one.reason in yielded or one.message in yielded:
+            continue
+        if _is_known(one, known.get(one.type), causes.get(one.type, frozenset())):
+            continue
+        yielded |= {one.reason, one.message}
+        yield one.reason, one.message
+
+
+def _is_known(one: Condition, before: Condition | None, causes: frozenset[str]) -> bool:
+    """Whether *before* is the same problem; its message names the causes, so they survive a restart."""
+    if before is None or (before.status, before.reason) != (one.status, one.reason):
+        return False
+    if one.type == ConditionType.DEGRADED.value:
+        return one.message == before.message
+    return causes <= set(_WORD.findall(before.message))
+
+
+def _is_problem(one: Condition) -> bool:
+    if one.type == ConditionType.DEGRADED.value:
+        return one.status is ConditionStatus.TRUE
+    if one.reason == Reason.SOURCE_DATA_LOST.value or one.reason in _FAILED_RUNS:
+        return True
+    return (
+        one.type in _FALSE_IS_PROBLEM and one.status is ConditionStatus.FALSE and one.reason not in _REQUESTED
+    )

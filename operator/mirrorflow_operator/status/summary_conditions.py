@@ -1,17 +1,16 @@
 """Decides the conditions Accepted and Degraded, and the summary conditions Ready, Reconciling and Stalled. Pure.
 
 Ready reports the first problem of all conditions. Reconciling and Stalled are conditions of kstatus, on which
-Flux, Helm and other tools wait. New problems are reported as Events, too.
+Flux, Helm and other tools wait.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.status import Condition, ConditionStatus
+from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, is_overdue, is_rolling
@@ -188,34 +187,6 @@ def _objects_refused(observation: Observation) -> str:
     return f"The API server refuses the flow's objects: {observation.write_error}"
 
 
-_WORD: Final = re.compile(r"[A-Za-z0-9]+")
-# Conditions for which False is a problem; the others describe progress.
-_FALSE_IS_PROBLEM: Final = frozenset(
-    {
-        ConditionType.ACCEPTED.value,
-        ConditionType.SOURCE_REACHABLE.value,
-        ConditionType.TARGET_REACHABLE.value,
-        ConditionType.TOPICS_SELECTED.value,
-        ConditionType.REPLICATING.value,
-        ConditionType.CHECKPOINTS_FRESH.value,
-        ConditionType.READY.value,
-    }
-)
-# A user requested these states, or waits for them.
-_REQUESTED: Final = frozenset(
-    one.value for one in (Reason.PAUSING, Reason.PAUSED, Reason.STOPPING, Reason.STOPPED, Reason.SEEDING)
-)
-_FAILED_RUNS: Final = frozenset(
-    one.value
-    for one in (
-        Reason.SEED_FAILED,
-        Reason.DIFFERENCES_FOUND,
-        Reason.VERIFICATION_FAILED,
-        Reason.VERIFICATION_OVERDUE,
-    )
-)
-
-
 def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
     """Returns Degraded: True if the spec or a connector has warnings.
 
@@ -238,41 +209,3 @@ def _warnings(kind: ConnectorKind, summaries: Sequence[Summary]) -> str:
         return ""
     more = " ..." if worst.warnings > len(worst.first_warnings) else ""
     return f"The {kind.value} connector warns ({worst.warnings}): {' '.join(worst.first_warnings)}{more}"
-
-
-def new_problems(
-    before: Sequence[Condition], now: Sequence[Condition], causes: Mapping[str, frozenset[str]]
-) -> Iterator[tuple[str, str]]:
-    """Yields reason and message of each problem that *now* has and *before* had not, each once.
-
-    *causes*: those of the conditions of *now*, by type; a new cause under the same reason is a new problem.
-    Ready comes last, because it usually repeats another condition.
-    """
-    known = {one.type: one for one in before}
-    yielded: set[str] = set()
-    for one in sorted(now, key=lambda condition: condition.type == ConditionType.READY.value):
-        if not _is_problem(one) or one.reason in yielded or one.message in yielded:
-            continue
-        if _is_known(one, known.get(one.type), causes.get(one.type, frozenset())):
-            continue
-        yielded |= {one.reason, one.message}
-        yield one.reason, one.message
-
-
-def _is_known(one: Condition, before: Condition | None, causes: frozenset[str]) -> bool:
-    """Whether *before* is the same problem; its message names the causes, so they survive a restart."""
-    if before is None or (before.status, before.reason) != (one.status, one.reason):
-        return False
-    if one.type == ConditionType.DEGRADED.value:
-        return one.message == before.message
-    return causes <= set(_WORD.findall(before.message))
-
-
-def _is_problem(one: Condition) -> bool:
-    if one.type == ConditionType.DEGRADED.value:
-        return one.status is ConditionStatus.TRUE
-    if one.reason == Reason.SOURCE_DATA_LOST.value or one.reason in _FAILED_RUNS:
-        return True
-    return (
-        one.type in _FALSE_IS_PROBLEM and one.status is ConditionStatus.FALSE and one.reason not in _REQUESTED
-    )

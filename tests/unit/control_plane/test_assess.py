@@ -32,7 +32,7 @@ from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSee
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
 from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.assess import Assessment, assess
-from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Problem, Reason
+from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Problem, Reason
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
     ConnectorSeen,
@@ -500,5 +500,5 @@ def test_the_crd_accepts_every_reason() -> None:
     pattern = schema["properties"]["conditions"]["items"]["properties"]["reason"]["pattern"]
 
     assert all(re.search(pattern, one.value) for one in (*Reason, *ConditionType))
-    assert all(isinstance(reason, Reason) for reason in DECIDED)
+    assert all(isinstance(reason, Reason) for reason in IMMEDIATE)
     assert {one.value for one in ConditionStatus} == {"True", "False", "Unknown"}

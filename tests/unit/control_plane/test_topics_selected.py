@@ -6,8 +6,8 @@ import pytest
 
 from mirrorflow_operator.api.status import Condition, Status
 from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.conditions import new_problems
 from mirrorflow_operator.status.progress import Reading, ReasonCount, Replicating, Unread
-from mirrorflow_operator.status.summary_conditions import new_problems
 from tests.unit.control_plane.observations import NOW_S, observed, reading, settled
 
 MISTYPED = ReasonCount(
