@@ -32,7 +32,8 @@ from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.samples import Samples
-from mirrorflow_replicator.http.server import HttpServer, ServerTls
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server_tls import ServerTls
 from mirrorflow_replicator.http.worker_view import (
     Request,
     Response,

@@ -26,7 +26,8 @@ from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_operator.status.progress import Reading, Unread
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone
-from mirrorflow_replicator.http.server import HttpServer, server_context
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server_tls import server_context
 from tests.unit.control_plane.observations import mirror_flow
 from tests.unit.http.reports import connector, view
 from tests.unit.kafka.certificates import authority, signed

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, SettingError
-from mirrorflow_replicator.http.server import HttpServer, ServerTls, server_context
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server_tls import ServerTls, server_context
 from tests.unit.http.reports import view
 from tests.unit.kafka.certificates import authority, signed
 

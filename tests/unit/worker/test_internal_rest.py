@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_replicator.http.commands import Fence, PutTasks
-from mirrorflow_replicator.http.server import HttpServer, server_context
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server_tls import server_context
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.worker.internal_rest import call, flow_of, flow_path, route
 from tests.unit.http.reports import view
