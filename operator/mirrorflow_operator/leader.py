@@ -58,8 +58,8 @@ class Lease:
     duration_s: float
     clock: Callable[[], float] = time.monotonic
     renewed_at: float | None = None  # clock time at the start of the last successful renewal; None: not held
-    # Clock time until which other candidates do not take over; kept until `stood_down`.
-    promised_until: float | None = None
+    # Clock time until which other candidates do not take over; kept until `work_stopped`.
+    expires_at: float | None = None
     answered_at: float | None = None  # clock time of the last response of the API server about the record
     _seen: tuple[str, int, str] | None = None  # holder, transitions, renewTime of another's record
     _seen_at: float = field(default=0.0)
@@ -103,9 +103,9 @@ class Lease:
             else:
                 wait_s = self.retry_s / CALL_TIMEOUT_PART
 
-    def stood_down(self) -> None:
+    def work_stopped(self) -> None:
         """Records that all work done under the Lease has ended."""
-        self.promised_until = None
+        self.expires_at = None
 
     async def release(self) -> None:
         """Releases the Lease if it is held. If this fails, other candidates wait until it expires."""
@@ -135,7 +135,7 @@ class Lease:
                 _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, str(error) or "no answer in time")
             return False
         if held:
-            self.renewed_at, self.promised_until = begun, begun + self.duration_s
+            self.renewed_at, self.expires_at = begun, begun + self.duration_s
         return held
 
     async def _read_and_hold(self) -> bool:

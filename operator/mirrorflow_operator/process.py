@@ -120,7 +120,7 @@ class Operator:
             if not work.done():
                 _LOG.error("The work did not stop in time; exiting.")
                 os._exit(1)
-            lease.stood_down()
+            lease.work_stopped()
             self.leader = None
             if failed:
                 _LOG.error("The leader's work has failed.", exc_info=work.exception())
@@ -195,7 +195,7 @@ def _watchdog(lease: Lease) -> None:
     """Ends the process before its Lease expires if its event loop hangs or the process was frozen."""
     while True:
         time.sleep(WATCHDOG_EVERY_S)
-        until = lease.promised_until
+        until = lease.expires_at
         if until is not None and time.monotonic() > until - WATCHDOG_EVERY_S:
             os.write(2, b"The Lease is about to expire; exiting.\n")
             os._exit(1)

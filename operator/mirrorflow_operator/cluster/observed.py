@@ -27,9 +27,9 @@ from mirrorflow_operator.plan.names import (
     SCHEME_ANNOTATION,
 )
 from mirrorflow_operator.plan.pod_sharing import connectors_in
-from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.status.admission import Key, Resource
-from mirrorflow_operator.status.observation import JobSeen, PodSeen
+from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message
@@ -39,7 +39,7 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSeen:
+class CachedChild:
     """An object with a flow's label: its identity, its owner and its compressed content."""
 
     kind: ObjectKind
@@ -69,7 +69,7 @@ class ChildSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowSeen:
+class CachedFlow:
     """A MirrorFlow, its resourceVersion, and whether it is being deleted."""
 
     resource: Resource
@@ -77,7 +77,7 @@ class FlowSeen:
     deleting: bool
 
 
-def flow_seen(body: Object) -> FlowSeen:
+def cached_flow(body: Object) -> CachedFlow:
     """Returns the facts of a MirrorFlow; an invalid one has its errors instead of a flow."""
     metadata, status = body["metadata"], body.get("status") or {}
     flow = None
@@ -92,7 +92,7 @@ def flow_seen(body: Object) -> FlowSeen:
         flow = flow_of(document)
     except InvalidSpecError as error:
         errors = error.errors
-    return FlowSeen(
+    return CachedFlow(
         resource=Resource(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -108,11 +108,11 @@ def flow_seen(body: Object) -> FlowSeen:
     )
 
 
-def child_seen(kind: ObjectKind, body: Object) -> ChildSeen:
+def cached_child(kind: ObjectKind, body: Object) -> CachedChild:
     """Returns the facts of *body*, an object with a flow's label."""
     metadata = body["metadata"]
     text = as_text(content_of(body)).encode()
-    return ChildSeen(
+    return CachedChild(
         kind=kind,
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -154,12 +154,12 @@ def connector_of(body: Object) -> str:
     return _label(body, CONNECTOR_LABEL)
 
 
-def deployment_seen(body: Object) -> DeploymentSeen:
+def observed_deployment(body: Object) -> ObservedDeployment:
     """Returns a Deployment's pod counts, conditions, image and connectors."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
     container = _replicator(spec["template"])
     selector = spec.get("selector", {}).get("matchLabels") or {}
-    return DeploymentSeen(
+    return ObservedDeployment(
         name=metadata["name"],
         generation=metadata.get("generation", 0),
         observed_generation=status.get("observedGeneration", 0),
@@ -194,7 +194,7 @@ def job_of(body: Object) -> str:
     return _label(body, "batch.kubernetes.io/job-name")
 
 
-def job_seen(body: Object, kind: RunKind) -> JobSeen:
+def observed_job(body: Object, kind: RunKind) -> ObservedJob:
     """Returns the facts of a Job; the view adds its pods."""
     metadata, status = body["metadata"], body.get("status") or {}
     ended: Object = next(
@@ -205,7 +205,7 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
         ),
         {},
     )
-    return JobSeen(
+    return ObservedJob(
         name=metadata["name"],
         kind=kind,
         uid=metadata["uid"],
@@ -220,7 +220,7 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
     )
 
 
-def pod_seen(body: Object) -> PodSeen:
+def observed_pod(body: Object) -> ObservedPod:
     """Returns the facts of a pod and its one container; callers add Events and progress readings."""
     metadata, status = body["metadata"], body.get("status") or {}
     container: Object = next(
@@ -233,7 +233,7 @@ def pod_seen(body: Object) -> PodSeen:
     ended = state.get("terminated") or last.get("terminated") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
-    return PodSeen(
+    return ObservedPod(
         name=metadata["name"],
         uid=metadata["uid"],
         phase=status.get("phase", "Pending"),

@@ -14,7 +14,7 @@ from mirrorflow_operator.api.status import seconds
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.cluster.observed import MESSAGE_MAX
 from mirrorflow_operator.errors import ApiServerError
-from mirrorflow_operator.status.observation import JobSeen, PodEvent, PodSeen
+from mirrorflow_operator.status.observation import ObservedJob, ObservedPod, PodEvent
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class PodEventReader:
     _cached: dict[str, tuple[float, tuple[PodEvent, ...]]] = field(default_factory=dict)
     _next_at: float = 0.0
 
-    async def warnings_of_pod(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
+    async def warnings_of_pod(self, namespace: str, pod: ObservedPod, now_s: float) -> tuple[PodEvent, ...]:
         """Returns the warnings about *pod* while it is stuck, else none.
 
         Where they cannot be read, returns those of the last read.
@@ -44,7 +44,7 @@ class PodEventReader:
         is_stuck = may_be_stuck(pod) and now_s - pod.created_s >= STUCK_AFTER_S
         return await self._warnings(namespace, pod.name, pod.uid, is_stuck=is_stuck)
 
-    async def warnings_of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
+    async def warnings_of_job(self, namespace: str, job: ObservedJob, now_s: float) -> tuple[PodEvent, ...]:
         """Returns the warnings about *job* while it has no pod; such Events are on the Job itself."""
         since_s = job.started_s or job.created_s
         is_stuck = has_no_driver(job) and now_s - since_s >= STUCK_AFTER_S
@@ -77,7 +77,7 @@ class PodEventReader:
         return tuple(sorted(events, key=lambda event: event.last_seen_s)[-KEPT_MAX:])
 
 
-def may_be_stuck(pod: PodSeen) -> bool:
+def may_be_stuck(pod: ObservedPod) -> bool:
     """Returns whether *pod* is in a state whose cause Kubernetes reports in Events."""
     return not pod.deleting and pod.phase == "Pending" and pod.waiting_reason in _STUCK
 

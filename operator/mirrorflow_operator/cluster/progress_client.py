@@ -17,7 +17,13 @@ from yarl import URL
 
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan.pod import HTTP_PORT
-from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Unread, read_summary, unread_reading
+from mirrorflow_operator.status.progress import (
+    BODY_MAX_BYTES,
+    PollFailure,
+    Reading,
+    failed_reading,
+    read_summary,
+)
 
 PATH: Final = "/progress"
 # A pod is in the same cluster; TCP repeats a lost handshake packet after one second
@@ -87,18 +93,20 @@ async def request_progress(client: aiohttp.ClientSession, target: ScrapeTarget, 
             server_hostname=None if target.tls is None else target.tls.name,
         ) as response:
             if response.status != 200:
-                return unread_reading(now_s, Unread.REFUSED, f"it answers with HTTP status {response.status}")
+                return failed_reading(
+                    now_s, PollFailure.REFUSED, f"it answers with HTTP status {response.status}"
+                )
             return read_summary(await _body(response.content), read_at_s=now_s)
     except TimeoutError:
-        return unread_reading(
-            now_s, Unread.UNREACHABLE, f"it does not answer within {RESPONSE_MAX_S:g} seconds"
+        return failed_reading(
+            now_s, PollFailure.UNREACHABLE, f"it does not answer within {RESPONSE_MAX_S:g} seconds"
         )
     except (aiohttp.ClientSSLError, ssl.CertificateError):
-        return unread_reading(now_s, Unread.REFUSED, "TLS certificate verification failed")
+        return failed_reading(now_s, PollFailure.REFUSED, "TLS certificate verification failed")
     except (OSError, aiohttp.ServerDisconnectedError):
-        return unread_reading(now_s, Unread.UNREACHABLE, "the connection fails")
+        return failed_reading(now_s, PollFailure.UNREACHABLE, "the connection fails")
     except (aiohttp.ClientError, ValueError):
-        return unread_reading(now_s, Unread.UNREADABLE, "invalid HTTP response")
+        return failed_reading(now_s, PollFailure.UNREADABLE, "invalid HTTP response")
 
 
 async def _body(content: aiohttp.StreamReader) -> bytes:

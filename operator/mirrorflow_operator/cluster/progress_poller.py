@@ -152,7 +152,7 @@ class Poller:
         finally:
             entry.in_flight = False
         self.metrics.polls.inc()
-        if reading.unread is not None:
+        if reading.failure is not None:
             self.metrics.polls_failed.inc()
         if self._entries.get(_target_id(target)) is not entry:
             return  # the target was removed during the poll

@@ -11,13 +11,13 @@ from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget, 
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.observation import PodSeen
+from mirrorflow_operator.status.observation import ObservedPod
 
 
 def scrape_targets(
     key: Key,
-    pods: Iterable[tuple[str, PodSeen]],
-    drivers: Iterable[tuple[str, PodSeen]],
+    pods: Iterable[tuple[str, ObservedPod]],
+    drivers: Iterable[tuple[str, ObservedPod]],
     *,
     connector_names: Mapping[ConnectorKind, str],
     ca_bundle: CaBundle | None,
@@ -47,7 +47,7 @@ def scrape_targets(
     return connectors + jobs
 
 
-def polled_name(pod: PodSeen, connector: str, connector_names: Mapping[ConnectorKind, str]) -> str:
+def polled_name(pod: ObservedPod, connector: str, connector_names: Mapping[ConnectorKind, str]) -> str:
     """Returns the name by which *pod* is polled for *connector*; "" where the pod runs only one."""
     if len(pod.connectors) < 2:
         return ""
@@ -55,11 +55,13 @@ def polled_name(pod: PodSeen, connector: str, connector_names: Mapping[Connector
     return "" if kind is None else connector_names.get(kind, kind.java_class)
 
 
-def _is_pollable(pod: PodSeen) -> bool:
+def _is_pollable(pod: ObservedPod) -> bool:
     return bool(pod.ip) and pod.phase == "Running" and not pod.deleting
 
 
-def _tls_parameters(key: Key, host: str, pod: PodSeen, ca_bundle: CaBundle | None) -> TlsParameters | None:
+def _tls_parameters(
+    key: Key, host: str, pod: ObservedPod, ca_bundle: CaBundle | None
+) -> TlsParameters | None:
     if not pod.is_secure or ca_bundle is None:
         return None
     namespace, flow = key

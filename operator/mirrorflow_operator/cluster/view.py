@@ -35,23 +35,23 @@ from mirrorflow_operator.cluster.client import (
     connection,
 )
 from mirrorflow_operator.cluster.observed import (
-    ChildSeen,
-    FlowSeen,
-    child_seen,
+    CachedChild,
+    CachedFlow,
+    cached_child,
+    cached_flow,
     connector_of,
     created_s,
-    deployment_seen,
-    flow_seen,
     job_of,
-    job_seen,
+    observed_deployment,
+    observed_job,
+    observed_pod,
     owner_key,
-    pod_seen,
     run_kind_of,
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
-from mirrorflow_operator.plan.rollouts import DeploymentSeen
+from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.admission import CrossFlowChecks, Key
-from mirrorflow_operator.status.observation import JobSeen, PodSeen
+from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
@@ -64,19 +64,21 @@ DELETED_MAX = 10_000
 class _FlowObjects:
     """Cached objects labelled with one flow."""
 
-    children: dict[ObjectId, ChildSeen] = field(default_factory=dict)
-    deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector name
-    pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with the connector name
-    jobs: dict[str, JobSeen] = field(default_factory=dict)  # by name
+    children: dict[ObjectId, CachedChild] = field(default_factory=dict)
+    deployments: dict[str, ObservedDeployment] = field(default_factory=dict)  # by connector name
+    pods: dict[str, tuple[str, ObservedPod]] = field(
+        default_factory=dict
+    )  # by pod name, with the connector name
+    jobs: dict[str, ObservedJob] = field(default_factory=dict)  # by name
     schedules: dict[str, float] = field(default_factory=dict)  # creation times by name
-    drivers: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with their Job's
+    drivers: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)  # by pod name, with their Job's
 
 
 @dataclass(slots=True)
 class View:
     """The operator's observed state of the cluster; each change returns the keys of flows to reconcile."""
 
-    flows: dict[Key, FlowSeen] = field(default_factory=dict)
+    flows: dict[Key, CachedFlow] = field(default_factory=dict)
     cross_flow_checks: CrossFlowChecks = field(default_factory=CrossFlowChecks)
     kubernetes_id: str = ""  # the uid of kube-system, which identifies the cluster; "" where unknown
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
@@ -91,33 +93,33 @@ class View:
     def identify(self, kubernetes_id: str) -> None:
         self.kubernetes_id = kubernetes_id
 
-    def children(self, key: Key) -> Mapping[ObjectId, ChildSeen]:
+    def children(self, key: Key) -> Mapping[ObjectId, CachedChild]:
         """Returns the objects with the flow's label, without pods."""
         return self._by_flow[key].children if key in self._by_flow else {}
 
-    def deployments(self, key: Key) -> Mapping[str, DeploymentSeen]:
+    def deployments(self, key: Key) -> Mapping[str, ObservedDeployment]:
         """Returns the flow's Deployments by connector name."""
         return self._by_flow[key].deployments if key in self._by_flow else {}
 
-    def pods(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
+    def pods(self, key: Key) -> Iterator[tuple[str, ObservedPod]]:
         """Returns the flow's connector pods with their connector names, sorted by pod name."""
         return iter(
             [pod for _, pod in sorted(self._by_flow[key].pods.items())] if key in self._by_flow else []
         )
 
-    def jobs(self, key: Key) -> tuple[JobSeen, ...]:
+    def jobs(self, key: Key) -> tuple[ObservedJob, ...]:
         """Returns the flow's Spark jobs with their drivers, sorted by name."""
         if key not in self._by_flow:
             return ()
         objects = self._by_flow[key]
-        drivers: dict[str, list[PodSeen]] = {}
+        drivers: dict[str, list[ObservedPod]] = {}
         for job, pod in objects.drivers.values():
             drivers.setdefault(job, []).append(pod)
         return tuple(
             replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(objects.jobs.items())
         )
 
-    def drivers(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
+    def drivers(self, key: Key) -> Iterator[tuple[str, ObservedPod]]:
         """Returns the flow's driver pods with the name of their Job, which may be deleted."""
         return iter(list(self._by_flow[key].drivers.values()) if key in self._by_flow else [])
 
@@ -194,7 +196,7 @@ class View:
         self, kind: ObjectKind, found: ObjectId, key: Key, body: Mapping[str, Any]
     ) -> frozenset[Key]:
         if kind is MIRROR_FLOW:
-            seen = flow_seen(body)
+            seen = cached_flow(body)
             before = self.flows.get(key)
             self.flows[key] = seen
             affected = self.cross_flow_checks.put(seen.resource)
@@ -207,11 +209,11 @@ class View:
             pods, owner = objects.pods, connector_of(body)
             if run_kind_of(body) is not None:
                 pods, owner = objects.drivers, job_of(body)
-            pod = (owner, pod_seen(body))
+            pod = (owner, observed_pod(body))
             same = pods.get(found[2]) == pod
             pods[found[2]] = pod
             return NOTHING if same else frozenset((key,))
-        child = child_seen(kind, body)
+        child = cached_child(kind, body)
         before_child = objects.children.get(found)
         same = before_child is not None and (before_child.digest, before_child.deleting) == (
             child.digest,
@@ -219,12 +221,12 @@ class View:
         )
         objects.children[found] = child
         if kind is DEPLOYMENT:
-            connector, deployment = connector_of(body), deployment_seen(body)
+            connector, deployment = connector_of(body), observed_deployment(body)
             same = same and objects.deployments.get(connector) == deployment
             objects.deployments[connector] = deployment
         run = run_kind_of(body)
         if kind is JOB and run is not None:
-            job = job_seen(body, run)
+            job = observed_job(body, run)
             same = same and objects.jobs.get(found[2]) == job
             objects.jobs[found[2]] = job
         if kind is CRON_JOB:

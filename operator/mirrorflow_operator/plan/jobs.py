@@ -60,7 +60,7 @@ class Runs:
 
     seed: bool = False  # the run of spec.seed.runId; no scheduled verification begins meanwhile
     verify: bool = False  # the run of spec.verify.runId
-    holds_connector: bool = False  # the source connector has no pods, because the seed does its work
+    replaces_source: bool = False  # the source connector has no pods, because the seed does its work
     # Names of ended Jobs that are kept for their logs and until the status reports them.
     kept: frozenset[str] = frozenset()
 
@@ -415,7 +415,7 @@ def _network_policy(run: _Run) -> Object:
     }
 
 
-def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
+def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]:
     """Returns *planned* with 0 replicas for the source connector, whose work a seed does.
 
     The two at once would only block each other.
@@ -429,7 +429,9 @@ def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
     ]
 
 
-def in_turn(planned: list[Object], *, there: frozenset[str], alive: frozenset[str]) -> list[Object]:
+def without_blocked_jobs(
+    planned: list[Object], *, there: frozenset[str], alive: frozenset[str]
+) -> list[Object]:
     """Returns *planned* without new Jobs that must not run beside another Job whose driver is still alive.
 
     *there* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of

@@ -84,7 +84,7 @@ def policy_settings(flow: MirrorFlow) -> PolicySettings:
     )
 
 
-def naming_of(flow: MirrorFlow) -> TopicSelection:
+def topic_selection_of(flow: MirrorFlow) -> TopicSelection:
     spec, policy = flow.spec, make_policy(policy_settings(flow))
     return TopicSelection(
         include=spec.topics.include,

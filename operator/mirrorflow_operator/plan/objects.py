@@ -30,19 +30,19 @@ def objects(
     image: str,
     shapes: Mapping[ConnectorKind, Shape] = AS_SPECIFIED,
     verifies: bool = False,
-    source_waits: bool = False,
+    seed_replaces_source: bool = False,
     has_defaults: bool = True,
 ) -> list[Object]:
     """Returns every object of *flow*, in the order in which they are needed.
 
     *shapes* override form and number of pods from the spec. *verifies*: the operator has a certificate
     authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
-    *source_waits* is that of `pods`, *has_defaults* that of `ConnectorPods`.
+    *seed_replaces_source* is that of `pods`, *has_defaults* that of `ConnectorPods`.
     """
     name = flow.metadata.name
     found = [_service_account(names.metadata(name, flow.metadata.namespace, name), {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
-    for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
+    for host, kinds in pods(flow.spec.connectors, planned, seed_replaces_source=seed_replaces_source).items():
         shape = shapes.get(host) or shape_of(flow, host)
         # Distributed workers run only what their config topic has: until a pod of several connectors is
         # standalone, the other connectors wait.

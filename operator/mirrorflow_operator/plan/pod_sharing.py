@@ -26,16 +26,18 @@ _SUFFIX: Final = ".properties"
 Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
 
 
-def pods(connectors: Connectors, running: Iterable[ConnectorKind], *, source_waits: bool = False) -> Pods:
+def pods(
+    connectors: Connectors, running: Iterable[ConnectorKind], *, seed_replaces_source: bool = False
+) -> Pods:
     """Returns the connectors of each pod, by the pod's first connector; *running* are those that have work.
 
-    *source_waits*: a seed does the work of the source connector, which then shares its pod with no other.
+    *seed_replaces_source*: a seed does the work of the source connector, which then shares its pod with no other.
     """
     kinds = [kind for kind in ConnectorKind if kind in set(running)]
     listed = [
         kind
         for kind in kinds
-        if kind in connectors.colocate and not (source_waits and kind is ConnectorKind.SOURCE)
+        if kind in connectors.colocate and not (seed_replaces_source and kind is ConnectorKind.SOURCE)
     ]
     return {kind: tuple(listed) if kind in listed else (kind,) for kind in kinds if kind not in listed[1:]}
 

@@ -237,25 +237,25 @@ def worker_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
     }
 
 
-def config_of_worker(config: Mapping[str, str]) -> dict[str, str]:
+def worker_config(config: Mapping[str, str]) -> dict[str, str]:
     """Returns the entries of a connector's `config` that are for its worker."""
     return {key: value for key, value in config.items() if key.startswith(KEYS_OF_WORKER)}
 
 
-def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
+def connector_config(config: Mapping[str, str]) -> dict[str, str]:
     """Returns the entries of a connector's `config` that are for the connector."""
     return {key: value for key, value in config.items() if not key.startswith(KEYS_OF_WORKER)}
 
 
-def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:
+def without_unused_offset_syncs(properties: Mapping[str, str]) -> dict[str, str]:
     """Returns *properties* without `offset-syncs.*` if offset syncs are disabled: MM2 refuses both."""
-    silent = is_silent(properties)
+    silent = disables_offset_syncs(properties)
     return {
         key: value for key, value in properties.items() if not (silent and key.startswith("offset-syncs."))
     }
 
 
-def is_silent(config: Mapping[str, str]) -> bool:
+def disables_offset_syncs(config: Mapping[str, str]) -> bool:
     """Returns whether *config* disables offset syncs."""
     return config.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
 
@@ -396,7 +396,7 @@ def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
     """
     whole = plan_all(flow, secrets, flow_id=flow_id)
     active = active_kinds(flow)
-    silent = is_silent(flow.spec.connectors.source.config)
+    silent = disables_offset_syncs(flow.spec.connectors.source.config)
     return replace(
         whole,
         connectors=tuple(one for one in whole.connectors if one.kind in active),
@@ -408,7 +408,7 @@ def active_kinds(flow: MirrorFlow) -> tuple[ConnectorKind, ...]:
     """Returns the connectors of *flow* that have work."""
     spec = flow.spec
     found = [ConnectorKind.SOURCE]
-    if spec.groups.include and not is_silent(spec.connectors.source.config):
+    if spec.groups.include and not disables_offset_syncs(spec.connectors.source.config):
         found.append(ConnectorKind.CHECKPOINT)
     if spec.heartbeats.emit_to:
         found.append(ConnectorKind.HEARTBEAT)
@@ -437,15 +437,15 @@ def plan_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> P
             ConnectorPlan(
                 name=kind.java_class,
                 kind=kind,
-                worker_properties=worker | config_of_worker(connectors.named(connectors.host(kind)).config),
-                connector_properties=without_contradiction(
+                worker_properties=worker | worker_config(connectors.named(connectors.host(kind)).config),
+                connector_properties=without_unused_offset_syncs(
                     {
                         "name": kind.java_class,
                         "connector.class": CONNECTOR_PACKAGE + kind.java_class,
                         "tasks.max": str(connectors.named(kind).tasks),
                         **shared,
                         **own[kind](flow.spec),
-                        **config_of_connector(connectors.named(kind).config),
+                        **connector_config(connectors.named(kind).config),
                     }
                 ),
             )

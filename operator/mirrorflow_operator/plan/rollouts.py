@@ -61,7 +61,7 @@ class DeploymentCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentSeen:
+class ObservedDeployment:
     """The Deployment of a connector, as the Deployment controller reports it."""
 
     name: str
@@ -119,7 +119,9 @@ def next_shape(wanted: Shape, live: ObservedShape | None) -> Shape:
     return wanted
 
 
-def next_shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:
+def next_shapes(
+    flow: MirrorFlow, deployments: Mapping[str, ObservedDeployment]
+) -> dict[ConnectorKind, Shape]:
     """Returns the shape each connector's pods have in the next step.
 
     *deployments*: the existing ones, by connector name.
@@ -131,7 +133,7 @@ def next_shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> 
     return found
 
 
-def _observed_shape(seen: DeploymentSeen | None) -> ObservedShape | None:
+def _observed_shape(seen: ObservedDeployment | None) -> ObservedShape | None:
     if seen is None:
         return None
     # Readiness is ignored: a rollout whose pods never become ready must be reversible.
@@ -145,7 +147,7 @@ def _observed_shape(seen: DeploymentSeen | None) -> ObservedShape | None:
 
 
 def postponed_connectors(
-    flow: MirrorFlow, wanted: Pods, deployments: Mapping[str, DeploymentSeen]
+    flow: MirrorFlow, wanted: Pods, deployments: Mapping[str, ObservedDeployment]
 ) -> frozenset[ConnectorKind]:
     """Returns the connectors whose old Deployment must stay until the new pod is ready.
 
@@ -168,8 +170,8 @@ def postponed_connectors(
 
 
 def deployment_of(
-    kind: ConnectorKind, wanted: Pods, deployments: Mapping[str, DeploymentSeen]
-) -> DeploymentSeen | None:
+    kind: ConnectorKind, wanted: Pods, deployments: Mapping[str, ObservedDeployment]
+) -> ObservedDeployment | None:
     """Returns the Deployment planned for *kind*; the one it leaves only if the planned one does not exist."""
     connector = kind.value
     deployment = deployments.get(hosts(wanted).get(kind, kind).value)
@@ -179,7 +181,7 @@ def deployment_of(
 
 
 def is_moving(
-    kind: ConnectorKind, deployment: DeploymentSeen | None, deployments: Mapping[str, DeploymentSeen]
+    kind: ConnectorKind, deployment: ObservedDeployment | None, deployments: Mapping[str, ObservedDeployment]
 ) -> bool:
     """Whether a Deployment other than *deployment* runs *kind*, which is then on its way."""
     connector = kind.value
@@ -187,7 +189,7 @@ def is_moving(
     return bool(running) and running != [deployment]
 
 
-def _runs_connector(live: DeploymentSeen | None, connector: str) -> bool:
+def _runs_connector(live: ObservedDeployment | None, connector: str) -> bool:
     """Whether all pods of *live* run the connector from the newest template and are ready.
 
     Also True where *live* is planned to have no pods.

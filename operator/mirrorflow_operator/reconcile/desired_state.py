@@ -12,11 +12,16 @@ from functools import partial
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.client import DEPLOYMENT
-from mirrorflow_operator.cluster.observed import ChildSeen
+from mirrorflow_operator.cluster.observed import CachedChild
 from mirrorflow_operator.cluster.view import ObjectId
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import SparkDefaults, held_back, in_turn, job_objects
+from mirrorflow_operator.plan.jobs import (
+    SparkDefaults,
+    job_objects,
+    without_blocked_jobs,
+    without_source_pods,
+)
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.pod_sharing import Pods, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
@@ -30,7 +35,7 @@ from mirrorflow_operator.plan.rollouts import (
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
+from mirrorflow_operator.status.spark_jobs import DueJobs, SeedStall, decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +46,15 @@ class InputsDigest:
     children: dict[ObjectId, tuple[object, ...]]
 
     @classmethod
-    def of(cls, facts: tuple[object, ...], children: Iterable[ChildSeen]) -> "InputsDigest":
+    def of(cls, facts: tuple[object, ...], children: Iterable[CachedChild]) -> "InputsDigest":
         return cls(facts=facts, children={child.id: _child_digest(child) for child in children})
 
-    def with_written(self, made: Iterable[ChildSeen]) -> "InputsDigest":
+    def with_written(self, made: Iterable[CachedChild]) -> "InputsDigest":
         """Returns a copy updated with the results of the pass's own writes."""
         return replace(self, children=self.children | {child.id: _child_digest(child) for child in made})
 
 
-def _child_digest(child: ChildSeen) -> tuple[object, ...]:
+def _child_digest(child: CachedChild) -> tuple[object, ...]:
     return child.digest, child.owner_uid, child.deleting
 
 
@@ -73,16 +78,16 @@ def plan_flow(
     admission: Admission,
     settings: Settings,
     *,
-    holding: Holding | None,
+    seed_stall: SeedStall | None,
     converged: InputsDigest | None,
 ) -> DesiredState:
-    """Returns the desired state; *holding* and *converged* are those of the flow's last pass."""
+    """Returns the desired state; *seed_stall* and *converged* are those of the flow's last pass."""
     resource, flow = observed.resource, admission.flow
-    due = decide(flow, resource.status, observed.jobs, holding, observed.now_s)
+    due = decide(flow, resource.status, observed.jobs, seed_stall, observed.now_s)
     if flow is None:
         return DesiredState(due_jobs=due)
     connectors = active_kinds(flow)
-    sharing = pods(flow.spec.connectors, connectors, source_waits=due.runs.holds_connector)
+    sharing = pods(flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source)
     unchanged = DesiredState(due_jobs=due, connectors=connectors, pods=sharing)
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:
@@ -101,7 +106,7 @@ def plan_flow(
     running = {child.name: child.content() for child in deployments}
     planned = _objects(flow, admission, due, settings, steps, running)
     postponed = frozenset(names.object_name(resource.name, kind) for kind in postponed_kinds)
-    in_time = in_turn(
+    in_time = without_blocked_jobs(
         [one for one in planned if one["metadata"]["name"] not in postponed],
         there=frozenset(job.name for job in observed.jobs),
         alive=observed.drivers_alive,
@@ -134,13 +139,13 @@ def _objects(
         image=f"{settings.replicator_image}:{version}",
         shapes=steps,
         verifies=bool(settings.progress_ca),
-        source_waits=due.runs.holds_connector,
+        seed_replaces_source=due.runs.replaces_source,
     )
     found = planned_with()
     if not all(map(has_pod_defaults, running.values())):
         found = with_kept_pods(found, planned_with(has_defaults=False), running)
-    if due.runs.holds_connector:
-        found = held_back(found, flow)
+    if due.runs.replaces_source:
+        found = without_source_pods(found, flow)
     defaults = SparkDefaults(image=f"{settings.seed_image}:{version}", account=settings.seed_account)
     jobs = job_objects(flow, due.runs, defaults=defaults, flow_id=flow_id)
     return [*found, *jobs]

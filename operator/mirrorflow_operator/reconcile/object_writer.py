@@ -13,7 +13,13 @@ from typing import Any, Final
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
-from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, content_of, owner_uid
+from mirrorflow_operator.cluster.observed import (
+    CONTENT_HASH,
+    CachedChild,
+    cached_child,
+    content_of,
+    owner_uid,
+)
 from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.errors import (
     BrokenError,
@@ -40,7 +46,7 @@ SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes no
 class Written:
     """The objects that a step wrote or deleted, and the error that ended it, if the user can fix it."""
 
-    children: tuple[ChildSeen, ...] = ()
+    children: tuple[CachedChild, ...] = ()
     bodies: tuple[Mapping[str, Any], ...] = ()  # applied objects, as the API server returned them
     failure: OperatorError | None = None
 
@@ -64,7 +70,7 @@ class ObjectWriter:
         resource = observed.resource
         if observed.unreadable:
             return Written(failure=ForbiddenError(f"namespace {resource.namespace}", observed.unreadable))
-        children: list[ChildSeen] = []
+        children: list[CachedChild] = []
         bodies: list[Object] = []
         created: list[str] = []
         failure: OperatorError | None = None
@@ -75,7 +81,7 @@ class ObjectWriter:
                 if body is None:
                     continue
                 bodies.append(body)
-                children.append(child_seen(kind_of(one), body))
+                children.append(cached_child(kind_of(one), body))
                 if one["kind"] == DEPLOYMENT.name and found is None:
                     created.append(one["metadata"]["name"])
                 event = event_of_write(one, found, desired.objects, observed.children)
@@ -91,7 +97,7 @@ class ObjectWriter:
         """Deletes managed objects that are not planned, unless *applied* failed. Raises as `apply` does."""
         if desired.inputs is None or applied.failure is not None:
             return Written(failure=applied.failure)
-        children: list[ChildSeen] = []
+        children: list[CachedChild] = []
         planned = {*map(id_of, desired.objects)}
         host_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
         try:
@@ -125,7 +131,7 @@ class ObjectWriter:
         response = await self.client.apply(kind, wanted, force=live is not None)
         self.metrics.api_writes.labels(verb="apply", kind=kind.plural).inc()
         self.view.put(kind, response)
-        made = child_seen(kind, response)
+        made = cached_child(kind, response)
         self._settled.pop(made.id, None)
         if not matches(made.content(), content_of(wanted)):
             if len(self._settled) >= SETTLED_MAX:
@@ -133,7 +139,7 @@ class ObjectWriter:
             self._settled[made.id] = (made.content_hash, made.digest)
         return response
 
-    async def _prune(self, child: ChildSeen) -> bool:
+    async def _prune(self, child: CachedChild) -> bool:
         """Deletes *child* if it still exists."""
         live = self.view.children((child.namespace, child.flow)).get(child.id)
         if live is None or live.uid != child.uid or live.deleting:
@@ -143,14 +149,14 @@ class ObjectWriter:
         self._settled.pop(child.id, None)
         return True
 
-    def _is_there(self, wanted: Object, live: ChildSeen) -> bool:
+    def _is_there(self, wanted: Object, live: CachedChild) -> bool:
         if live.content_hash != wanted["metadata"]["annotations"][CONTENT_HASH]:
             return False
         if self._settled.get(live.id) == (live.content_hash, live.digest):
             return True
         return matches(live.content(), content_of(wanted))
 
-    async def _found(self, wanted: Object) -> ChildSeen | None:
+    async def _found(self, wanted: Object) -> CachedChild | None:
         """Returns the object of that name that the view lacks: None, or one that lost its flow label.
 
         Raises NameConflictError where it has no MirrorFlow owner.
@@ -161,7 +167,7 @@ class ObjectWriter:
             for body in bodies:
                 if not owner_uid(body):
                     raise NameConflictError(kind.name, metadata["namespace"], metadata["name"])
-                return child_seen(kind, body)
+                return cached_child(kind, body)
         return None
 
 
@@ -188,7 +194,7 @@ def owned(planned: Object, resource: Resource) -> Object:
     }
 
 
-def _is_prunable(child: ChildSeen, desired: DesiredState, resource: Resource) -> bool:
+def _is_prunable(child: CachedChild, desired: DesiredState, resource: Resource) -> bool:
     if child.deleting or child.owner_uid != resource.uid or child.name in desired.postponed:
         return False
     if child.kind is JOB and child.name in desired.due_jobs.runs.kept:
@@ -203,7 +209,7 @@ def id_of(planned: Object) -> ObjectId:
 
 
 def event_of_write(
-    one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[ObjectId, ChildSeen]
+    one: Object, found: CachedChild | None, planned: Sequence[Object], before: Mapping[ObjectId, CachedChild]
 ) -> tuple[str, str] | None:
     """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
 
@@ -224,7 +230,7 @@ def event_of_write(
 
 
 def _why_it_rolls(
-    deployment: Object, planned: Sequence[Object], before: Mapping[ObjectId, ChildSeen]
+    deployment: Object, planned: Sequence[Object], before: Mapping[ObjectId, CachedChild]
 ) -> tuple[str, ...]:
     _, namespace, name = id_of(deployment)
     files = (CONFIG_MAP.name, namespace, name)
@@ -240,7 +246,7 @@ def _why_it_rolls(
     )
 
 
-def event_of_removal(child: ChildSeen, host_of: Mapping[str, str]) -> tuple[str, str]:
+def event_of_removal(child: CachedChild, host_of: Mapping[str, str]) -> tuple[str, str]:
     """Returns reason and note of the Event for deleting *child*.
 
     *host_of* maps each planned connector to the connector whose pod it runs in, both by name.

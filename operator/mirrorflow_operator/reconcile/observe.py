@@ -7,10 +7,10 @@ from typing import Any
 
 from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import (
-    ChildSeen,
+    CachedChild,
     connector_of,
-    deployment_seen,
-    job_seen,
+    observed_deployment,
+    observed_job,
     run_kind_of,
 )
 from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may_be_stuck
@@ -19,10 +19,10 @@ from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.scrape_targets import polled_name, scrape_targets
 from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.plan.properties import connector_names
-from mirrorflow_operator.plan.rollouts import DeploymentSeen
+from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
-from mirrorflow_operator.status.observation import JobSeen, PodSeen
+from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 
@@ -35,14 +35,14 @@ class ObservedFlow:
     conflict: Problem | None  # with another flow
     kubernetes_id: str  # the id of the Kubernetes cluster; "" where unknown
     unreadable: str  # why the flow's namespace cannot be read; "" if it can
-    children: Mapping[ObjectId, ChildSeen]
-    deployments: Mapping[str, DeploymentSeen]  # by connector name
-    jobs: tuple[JobSeen, ...]  # with their drivers
+    children: Mapping[ObjectId, CachedChild]
+    deployments: Mapping[str, ObservedDeployment]  # by connector name
+    jobs: tuple[ObservedJob, ...]  # with their drivers
     drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
     schedule_created_s: float | None  # of the CronJob
     has_stuck_pods: bool
     # By connector name, with Events and that connector's reading.
-    pods: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
+    pods: Mapping[str, tuple[ObservedPod, ...]] = field(default_factory=dict)
 
     @property
     def events_reread_after_s(self) -> float | None:
@@ -50,16 +50,16 @@ class ObservedFlow:
         return REREAD_S if self.has_stuck_pods or any(map(has_no_driver, self.jobs)) else None
 
     def with_writes(
-        self, bodies: Iterable[Mapping[str, Any]], deleted: Iterable[ChildSeen]
+        self, bodies: Iterable[Mapping[str, Any]], deleted: Iterable[CachedChild]
     ) -> "ObservedFlow":
         """Returns a copy with this pass's writes: *bodies* as the API server returned them, and deletions."""
         deployments, jobs = dict(self.deployments), {job.name: job for job in self.jobs}
         for body in bodies:
             run = run_kind_of(body)
             if body["kind"] == DEPLOYMENT.name:
-                deployments[connector_of(body)] = deployment_seen(body)
+                deployments[connector_of(body)] = observed_deployment(body)
             elif body["kind"] == JOB.name and run is not None:
-                job = job_seen(body, run)
+                job = observed_job(body, run)
                 known = jobs.get(job.name, job)
                 jobs[job.name] = replace(job, pods=known.pods, events=known.events)
         gone = {(child.kind, child.name) for child in deleted}
@@ -110,7 +110,7 @@ class Observer:
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )
         # From here on the API server is asked for Events; what changes meanwhile is for the next pass.
-        running: dict[str, list[PodSeen]] = {}
+        running: dict[str, list[ObservedPod]] = {}
         for _, pod in pods:
             for connector in pod.connectors:
                 name = polled_name(pod, connector, connectors)
@@ -121,7 +121,7 @@ class Observer:
             jobs=tuple([await self._job(key[0], job, found.now_s) for job in found.jobs]),
         )
 
-    async def _pod(self, namespace: str, pod: PodSeen, now_s: float, connector: str = "") -> PodSeen:
+    async def _pod(self, namespace: str, pod: ObservedPod, now_s: float, connector: str = "") -> ObservedPod:
         """Returns *pod* with its Kubernetes Events and its last reading.
 
         *connector* names the connector to read where the pod runs several.
@@ -129,7 +129,7 @@ class Observer:
         events = await self.pod_events.warnings_of_pod(namespace, pod, now_s)
         return replace(pod, events=events, reading=self.poller.reading(pod.uid, connector))
 
-    async def _job(self, namespace: str, job: JobSeen, now_s: float) -> JobSeen:
+    async def _job(self, namespace: str, job: ObservedJob, now_s: float) -> ObservedJob:
         pods = [await self._pod(namespace, pod, now_s) for pod in job.pods]
         events = await self.pod_events.warnings_of_job(namespace, job, now_s)
         return replace(job, pods=tuple(pods), events=events)

@@ -19,8 +19,8 @@ from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, Status
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
-from mirrorflow_operator.status.spark_jobs import Holding
+from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, Observation, ObservedConnector
+from mirrorflow_operator.status.spark_jobs import SeedStall
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _FlowMemory:
 
     uid: str
     assessment: AssessmentMemory = field(default_factory=AssessmentMemory)
-    holding: Holding | None = None
+    seed_stall: SeedStall | None = None
     converged: InputsDigest | None = None  # the inputs of the last pass after which nothing was left to write
     status: StatusMemory = field(default_factory=StatusMemory)
 
@@ -68,9 +68,9 @@ class Reconciler:
             conflict=observed.conflict,
         )
         desired = plan_flow(
-            observed, admission, self.settings, holding=memory.holding, converged=memory.converged
+            observed, admission, self.settings, seed_stall=memory.seed_stall, converged=memory.converged
         )
-        memory.holding = desired.due_jobs.holding
+        memory.seed_stall = desired.due_jobs.seed_stall
         applied = await self.objects.apply(desired, observed)
         pruned = await self.objects.prune(desired, observed, applied)
         failure = pruned.failure
@@ -128,14 +128,14 @@ def _observation(
 
 def _connectors(
     observed: ObservedFlow, admission: Admission, desired: DesiredState
-) -> Iterator[ConnectorSeen]:
+) -> Iterator[ObservedConnector]:
     """Yields the connectors that are planned or still exist."""
     flow, deployments = admission.flow, observed.deployments
     for kind in ConnectorKind:
         connector, deployment = kind.value, deployment_of(kind, desired.pods, deployments)
         if deployment is None and kind not in desired.connectors and connector not in observed.pods:
             continue
-        yield ConnectorSeen(
+        yield ObservedConnector(
             kind=kind,
             deployment=deployment,
             pods=observed.pods.get(connector, ()),

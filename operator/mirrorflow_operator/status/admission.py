@@ -26,7 +26,7 @@ from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.status.conditions import Problem, Reason
 
@@ -220,7 +220,7 @@ def _flow(resource: Resource, flow: MirrorFlow) -> _Flow:
             flow="/".join(resource.key),
             source=_endpoint(flow.spec.source, resource.namespace, source),
             target=_endpoint(flow.spec.target, resource.namespace, target),
-            naming=naming_of(flow),
+            naming=topic_selection_of(flow),
         ),
         include=flow.spec.topics.include,
     )

@@ -229,7 +229,7 @@ def _connectors(
     if not workloads:
         return None
     found = {one.seen.kind.value: connector_status(one, flow) for one in workloads}
-    if observation.runs.holds_connector and found.get("source", _NONE).phase is Phase.STOPPED:
+    if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)
 
@@ -264,7 +264,7 @@ def reading_digest(reading: Reading) -> Hashable:
     if reading.report is not None:
         return reading.report  # a job is finite, and the status shows its figures
     if summary is None:
-        return reading.unread
+        return reading.failure
     checkpoints, stale_s = summary.checkpoints, stale_after_s(summary.checkpoints)
     figures = replace(
         summary,

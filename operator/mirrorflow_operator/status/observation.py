@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import NO_RUNS, RunKind, Runs
-from mirrorflow_operator.plan.rollouts import DeploymentSeen
+from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.admission import Admission, Resource
-from mirrorflow_operator.status.progress import Reading, Summary, Unread
+from mirrorflow_operator.status.progress import PollFailure, Reading, Summary
 
 FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
 
@@ -28,7 +28,7 @@ class PodEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class ObservedPod:
     """One pod of a connector: the state of its one container, its events and its last reading."""
 
     name: str
@@ -59,18 +59,18 @@ class PodSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorSeen:
+class ObservedConnector:
     """One connector with its Deployment (None: not created yet) and its pods, possibly shared with others."""
 
     kind: ConnectorKind
-    deployment: DeploymentSeen | None = None
-    pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
+    deployment: ObservedDeployment | None = None
+    pods: tuple[ObservedPod, ...] = ()  # their readings are of this connector
     host: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
     is_moving: bool = False  # it is on its way from one Deployment to another (`rollouts.is_moving`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
+class ObservedJob:
     """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, "" until then."""
 
     name: str
@@ -84,7 +84,7 @@ class JobSeen:
     reason: str = ""
     message: str = ""
     suspended: bool = False
-    pods: tuple[PodSeen, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
     events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
 
 
@@ -118,20 +118,20 @@ class Observation:
     resource: Resource
     admission: Admission  # from `admission.admit`; the plan is based on it
     now_s: float
-    connectors: tuple[ConnectorSeen, ...] = ()  # those that are planned or still exist
+    connectors: tuple[ObservedConnector, ...] = ()  # those that are planned or still exist
     memory: AssessmentMemory = field(default_factory=AssessmentMemory)
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
-    jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
+    jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
     schedule_created_s: float | None = None  # of the CronJob of the verification
     runs: Runs = NO_RUNS  # from `spark_jobs.decide`; the plan is based on it
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     write_error: str = ""
 
-    def connector(self, kind: ConnectorKind) -> ConnectorSeen | None:
+    def connector(self, kind: ConnectorKind) -> ObservedConnector | None:
         return next((one for one in self.connectors if one.kind is kind), None)
 
-    def readings(self, seen: ConnectorSeen | None) -> list[Reading]:
+    def readings(self, seen: ObservedConnector | None) -> list[Reading]:
         """Returns the readings of the pods of *seen* that are not older than `fresh_s`."""
         return [
             pod.reading
@@ -139,22 +139,22 @@ class Observation:
             if pod.reading is not None and self.now_s - pod.reading.read_at_s <= self.fresh_s
         ]
 
-    def summaries(self, seen: ConnectorSeen | None) -> list[Summary]:
+    def summaries(self, seen: ObservedConnector | None) -> list[Summary]:
         """Returns the summaries among the fresh readings of *seen*."""
         return [reading.summary for reading in self.readings(seen) if reading.summary is not None]
 
-    def unread(self, seen: ConnectorSeen | None) -> Unread | None:
+    def poll_failure(self, seen: ObservedConnector | None) -> PollFailure | None:
         """Returns why the most recent of the failed polls failed; None if none did."""
-        failed = [one for one in self.readings(seen) if one.unread is not None]
-        return max(failed, key=lambda one: one.read_at_s).unread if failed else None
+        failed = [one for one in self.readings(seen) if one.failure is not None]
+        return max(failed, key=lambda one: one.read_at_s).failure if failed else None
 
 
-def has_pods(seen: ConnectorSeen) -> bool:
+def has_pods(seen: ObservedConnector) -> bool:
     """Whether a pod of the connector may still run."""
     return any(pod.is_alive for pod in seen.pods)
 
 
-def has_outdated_pods(seen: ConnectorSeen) -> bool:
+def has_outdated_pods(seen: ObservedConnector) -> bool:
     """Whether a pod of an earlier spec, or a terminating one, may still run."""
     running = [pod for pod in seen.pods if pod.is_alive]
     found = seen.deployment
@@ -164,7 +164,7 @@ def has_outdated_pods(seen: ConnectorSeen) -> bool:
     return any(pod.deleting for pod in running) or (bool(running) and (replaces or seen.is_moving))
 
 
-def is_rolling(seen: ConnectorSeen) -> bool:
+def is_rolling(seen: ObservedConnector) -> bool:
     """Whether the Deployment's rollout is not complete.
 
     After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
@@ -183,7 +183,7 @@ def is_rolling(seen: ConnectorSeen) -> bool:
     )
 
 
-def is_overdue(seen: ConnectorSeen) -> bool:
+def is_overdue(seen: ObservedConnector) -> bool:
     """Whether the rollout has exceeded the Deployment's progress deadline."""
     return seen.deployment is not None and any(
         one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"

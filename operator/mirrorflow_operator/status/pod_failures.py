@@ -9,9 +9,9 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
 from mirrorflow_operator.plan import pod_sharing
 from mirrorflow_operator.plan.names import object_name
-from mirrorflow_operator.plan.rollouts import DeploymentSeen
+from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.conditions import Problem, Reason, bounded
-from mirrorflow_operator.status.observation import ConnectorSeen, PodSeen, has_outdated_pods
+from mirrorflow_operator.status.observation import ObservedConnector, ObservedPod, has_outdated_pods
 
 KEYS_MAX = 5  # in one message
 
@@ -63,12 +63,12 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 class Workload:
     """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
 
-    seen: ConnectorSeen
+    seen: ObservedConnector
     problem: Problem | None
     serves: bool
 
 
-def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -> Workload:
+def workload_of(seen: ObservedConnector, *, flow: MirrorFlow | None, now_s: float) -> Workload:
     """Returns the workload of *seen*, with the first problem found."""
     return Workload(
         seen=seen,
@@ -77,7 +77,7 @@ def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -
     )
 
 
-def _serves(pod: PodSeen) -> bool:
+def _serves(pod: ObservedPod) -> bool:
     """Whether the pod runs this connector.
 
     In a shared pod each connector's own report counts: one that cannot start does not affect the others.
@@ -88,7 +88,7 @@ def _serves(pod: PodSeen) -> bool:
     return summary is not None and summary.state in _AT_WORK and not summary.tasks_failed
 
 
-def _problems(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
+def _problems(seen: ObservedConnector, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     connector, host = seen.kind.value, (seen.host or seen.kind).value
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
@@ -103,7 +103,7 @@ def _problems(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
 
 
 def pod_problems(
-    pod: PodSeen, subject: str, path: str, flow: MirrorFlow | None, now_s: float
+    pod: ObservedPod, subject: str, path: str, flow: MirrorFlow | None, now_s: float
 ) -> Iterator[Problem]:
     """Yields why *pod* does not run.
 
@@ -138,7 +138,7 @@ def pod_problems(
         yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
 
 
-def _exit_problems(pod: PodSeen, subject: str, path: str) -> Iterator[Problem]:
+def _exit_problems(pod: ObservedPod, subject: str, path: str) -> Iterator[Problem]:
     """Yields why the container ended, where it has been restarted or waits for a restart."""
     if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
         return
@@ -185,7 +185,7 @@ def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorSt
     )
 
 
-def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) -> Phase:
+def _phase(workload: Workload, deployment: ObservedDeployment, state: State | None) -> Phase:
     if deployment.wanted == 0:
         return Phase.STOPPED
     pods = workload.seen.pods
@@ -200,7 +200,7 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     return Phase.UNKNOWN if any(pod.phase == "Unknown" for pod in pods) else Phase.PENDING
 
 
-def workload_name(flow: str, seen: ConnectorSeen) -> str:
+def workload_name(flow: str, seen: ObservedConnector) -> str:
     """Returns the argument for `kubectl logs`: `deploy/<name>`."""
     found = seen.deployment
     return f"deploy/{object_name(flow, seen.kind) if found is None else found.name}"

@@ -239,7 +239,7 @@ class Summary:
         return (self.state == "PAUSED" or self.stands_by) and not self.tasks_running
 
 
-class Unread(Enum):
+class PollFailure(Enum):
     """Why a poll gave no summary."""
 
     UNREACHABLE = "PodUnreachable"  # no response from its address
@@ -252,46 +252,46 @@ class Unread(Enum):
 class Reading:
     """The result of one poll of one pod at `read_at_s` (wall clock).
 
-    Either a connector's `summary`, a Spark driver's `report`, or `unread` with `problem`, the end of a
+    Either a connector's `summary`, a Spark driver's `report`, or `failure` with `problem`, the end of a
     sentence.
     """
 
     read_at_s: float
     summary: Summary | None = None
     report: Report | None = None
-    unread: Unread | None = None
+    failure: PollFailure | None = None
     problem: str = ""
 
 
 def read_summary(body: bytes, *, read_at_s: float) -> Reading:
-    """Parses *body* into a Reading; `unread` is set where it cannot be read."""
+    """Parses *body* into a Reading; `failure` is set where it cannot be read."""
     if len(body) > BODY_MAX_BYTES:
-        return unread_reading(read_at_s, Unread.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
+        return failed_reading(read_at_s, PollFailure.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return unread_reading(read_at_s, Unread.UNREADABLE, "it is not JSON")
+        return failed_reading(read_at_s, PollFailure.UNREADABLE, "it is not JSON")
     if not isinstance(value, dict):
-        return unread_reading(read_at_s, Unread.UNREADABLE, "it is not a JSON object")
+        return failed_reading(read_at_s, PollFailure.UNREADABLE, "it is not a JSON object")
     version = value.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
-        return unread_reading(read_at_s, Unread.UNREADABLE, "it has no version")
+        return failed_reading(read_at_s, PollFailure.UNREADABLE, "it has no version")
     if version not in VERSIONS:
-        return unread_reading(
-            read_at_s, Unread.UNKNOWN_VERSION, "its version is not one that this operator reads"
+        return failed_reading(
+            read_at_s, PollFailure.UNKNOWN_VERSION, "its version is not one that this operator reads"
         )
     if "job" in value:
         report = read_report(value)
         if report is None:
-            return unread_reading(
-                read_at_s, Unread.UNREADABLE, "it belongs to a job that this operator does not support"
+            return failed_reading(
+                read_at_s, PollFailure.UNREADABLE, "it belongs to a job that this operator does not support"
             )
         return Reading(read_at_s=read_at_s, report=report)
     return Reading(read_at_s=read_at_s, summary=_summary(value))
 
 
-def unread_reading(read_at_s: float, unread: Unread, problem: str) -> Reading:
-    return Reading(read_at_s=read_at_s, unread=unread, problem=problem)
+def failed_reading(read_at_s: float, failure: PollFailure, problem: str) -> Reading:
+    return Reading(read_at_s=read_at_s, failure=failure, problem=problem)
 
 
 def _summary(value: Mapping[str, Any]) -> Summary:

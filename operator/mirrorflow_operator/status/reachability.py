@@ -5,7 +5,7 @@ from typing import Final
 
 from mirrorflow_operator.api.status import ClusterIds
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
-from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods
+from mirrorflow_operator.status.observation import Observation, ObservedConnector, has_outdated_pods
 from mirrorflow_operator.status.progress import SideReachability, SideSummary
 
 # A restarting broker is unreachable for less time; a longer outage of a cluster is reported.
@@ -37,7 +37,9 @@ def reachable(observation: Observation, kind: ConditionType, alias: str) -> Find
     return unknown(kind, Reason.NOT_ASKED, f"No connector has reported yet whether cluster {alias} answers.")
 
 
-def _sides_of(observation: Observation, seen: ConnectorSeen, kind: ConditionType) -> Iterator[SideSummary]:
+def _sides_of(
+    observation: Observation, seen: ObservedConnector, kind: ConditionType
+) -> Iterator[SideSummary]:
     for summary in observation.summaries(seen):
         yield summary.source if _SIDES[kind] == "source" else summary.target
 

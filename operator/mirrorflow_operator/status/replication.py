@@ -10,9 +10,9 @@ from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus, Lag
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
-from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods, has_pods
+from mirrorflow_operator.status.observation import Observation, ObservedConnector, has_outdated_pods, has_pods
 from mirrorflow_operator.status.pod_failures import workload_name
-from mirrorflow_operator.status.progress import Checkpoints, ReasonCount, Replicating, Summary, Unread
+from mirrorflow_operator.status.progress import Checkpoints, PollFailure, ReasonCount, Replicating, Summary
 
 _KIND: Final = ConditionType.REPLICATING
 _FRESH: Final = ConditionType.CHECKPOINTS_FRESH
@@ -53,11 +53,11 @@ _HINTS: Final = {
     _LOST: "records were deleted before they were copied: spec.topics.onSourceLoss defines what happens",
     _NOT_COPIED: "a topic has no copy on the target: see the connector's warnings",
 }
-_UNREAD: Final = {
-    Unread.UNREACHABLE: "its pod does not answer the operator",
-    Unread.REFUSED: "its pod refuses to report its progress",
-    Unread.UNREADABLE: "the response of its pod cannot be read",
-    Unread.UNKNOWN_VERSION: "its pod reports in a version that this operator does not support",
+_POLL_FAILURES: Final = {
+    PollFailure.UNREACHABLE: "its pod does not answer the operator",
+    PollFailure.REFUSED: "its pod refuses to report its progress",
+    PollFailure.UNREADABLE: "the response of its pod cannot be read",
+    PollFailure.UNKNOWN_VERSION: "its pod reports in a version that this operator does not support",
 }
 # Checkpoints are stale after this many of the connector's intervals, but not before _STALE_AFTER_S.
 _INTERVALS_MISSED: Final = 3
@@ -70,7 +70,7 @@ def replicating(observation: Observation, state: State) -> Finding:
     """Returns Replicating: True while records are copied or there is nothing to copy."""
     if state is not State.RUNNING:
         return _halted(_KIND, state, observation, observation.connector(ConnectorKind.SOURCE))
-    if observation.runs.holds_connector:
+    if observation.runs.replaces_source:
         return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector starts when it has ended.")
     seen = observation.connector(ConnectorKind.SOURCE)
     found = observation.summaries(seen)
@@ -157,7 +157,7 @@ def stale_after_s(done: Checkpoints | None) -> float:
 
 
 def _halted(
-    kind: ConditionType, state: State, observation: Observation, seen: ConnectorSeen | None
+    kind: ConditionType, state: State, observation: Observation, seen: ObservedConnector | None
 ) -> Finding:
     """Returns the finding for a paused, stopped or refused flow.
 
@@ -179,7 +179,7 @@ def _halted(
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
 
 
-def _still_copies(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> str:
+def _still_copies(kind: ConditionType, observation: Observation, seen: ObservedConnector | None) -> str:
     """Returns which pod of a paused connector copies, or may copy; "" if none does."""
     if seen is None:
         return ""
@@ -199,15 +199,17 @@ def _still_copies(kind: ConditionType, observation: Observation, seen: Connector
     return "not every pod has reported yet that it is paused" if len(found) < len(running) else ""
 
 
-def _unreported(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> Finding:
+def _unreported(kind: ConditionType, observation: Observation, seen: ObservedConnector | None) -> Finding:
     """Returns Unknown for a connector without a readable pod: not started yet, or unreachable.
 
     Such a pod may still copy.
     """
-    why = observation.unread(seen)
+    why = observation.poll_failure(seen)
     if why is not None:
         return unknown(
-            kind, Reason.PROGRESS_UNKNOWN, f"It is unknown whether the connector works: {_UNREAD[why]}."
+            kind,
+            Reason.PROGRESS_UNKNOWN,
+            f"It is unknown whether the connector works: {_POLL_FAILURES[why]}.",
         )
     if seen is None or not any(pod.ready for pod in seen.pods):
         return unknown(kind, Reason.STARTING, "The connector's pod has not started yet.")

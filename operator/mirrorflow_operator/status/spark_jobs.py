@@ -36,7 +36,7 @@ from mirrorflow_operator.status.conditions import (
     unknown,
     yes,
 )
-from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
+from mirrorflow_operator.status.observation import Observation, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.progress import Report, report_of
 
@@ -46,7 +46,7 @@ _ENDED: Final = frozenset({RunPhase.SUCCEEDED.value, RunPhase.FAILED.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class SeedStall:
     """A seed's last progress, and since when it has not changed; if it is lost, the time counts from now."""
 
     step: tuple[object, ...]
@@ -58,12 +58,16 @@ class DueJobs:
     """The decision; `again_after_s`: seconds until the next one if no event comes earlier."""
 
     runs: Runs
-    holding: Holding | None = None
+    seed_stall: SeedStall | None = None
     again_after_s: float | None = None
 
 
 def decide(
-    flow: MirrorFlow | None, status: Status, jobs: Sequence[JobSeen], holding: Holding | None, now_s: float
+    flow: MirrorFlow | None,
+    status: Status,
+    jobs: Sequence[ObservedJob],
+    seed_stall: SeedStall | None,
+    now_s: float,
 ) -> DueJobs:
     """Returns the runs that *flow* should have; *jobs*: the existing ones, *status*: records ended runs."""
     kept = frozenset(name for kind in RunKind for name in _kept(jobs, kind))
@@ -81,15 +85,15 @@ def decide(
     if not is_seeding or flow.spec.state is not State.RUNNING or seed is None:
         return DueJobs(runs=runs)
     step = _step(newest(jobs, RunKind.SEED, seed.run_id), seed.run_id)
-    if holding is None or holding.step != step or holding.since_s > now_s:
-        holding = Holding(step=step, since_s=now_s)
-    left_s = holding.since_s + HOLD_S - now_s
+    if seed_stall is None or seed_stall.step != step or seed_stall.since_s > now_s:
+        seed_stall = SeedStall(step=step, since_s=now_s)
+    left_s = seed_stall.since_s + HOLD_S - now_s
     if left_s <= 0:
-        return DueJobs(runs=runs, holding=holding)
-    return DueJobs(runs=replace(runs, holds_connector=True), holding=holding, again_after_s=left_s)
+        return DueJobs(runs=runs, seed_stall=seed_stall)
+    return DueJobs(runs=replace(runs, replaces_source=True), seed_stall=seed_stall, again_after_s=left_s)
 
 
-def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[JobSeen]) -> bool:
+def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[ObservedJob]) -> bool:
     """Whether a run with that id is requested and has not ended."""
     if kind is RunKind.VERIFY:
         is_recorded = status.verify is not None and status.verify.ended_run_id == run_id
@@ -105,7 +109,7 @@ def has_ended(status: RunStatus | None, run_id: str) -> bool:
     return status is not None and status.run_id == run_id and status.phase in _ENDED
 
 
-def newest(jobs: Iterable[JobSeen], kind: RunKind, run_id: str | None = None) -> JobSeen | None:
+def newest(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:
     """Returns the newest Job of *kind*; with *run_id*, of that run, preferring a Job that has ended."""
     found = [job for job in jobs if job.kind is kind and run_id in {None, job.run_id}]
     return max(
@@ -115,36 +119,36 @@ def newest(jobs: Iterable[JobSeen], kind: RunKind, run_id: str | None = None) ->
     )
 
 
-def reports(job: JobSeen) -> list[tuple[PodSeen, Report]]:
+def reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
     """Returns the last report of each driver of *job* that has made one, newest driver first."""
     pods = sorted(job.pods, key=lambda pod: (-pod.created_s, pod.name))
     return [(pod, found) for pod in pods if (found := _report(pod, job.kind)) is not None]
 
 
-def _report(pod: PodSeen, kind: RunKind) -> Report | None:
+def _report(pod: ObservedPod, kind: RunKind) -> Report | None:
     found = report_of(pod.terminated_message) if pod.terminated_message else None
     if found is None and pod.reading is not None:
         found = pod.reading.report
     return found if found is not None and found.kind is kind else None
 
 
-def last_report(job: JobSeen) -> Report | None:
+def last_report(job: ObservedJob) -> Report | None:
     """Returns the last report of the newest driver that has made one."""
     return next((report for _, report in reports(job)), None)
 
 
-def driver(job: JobSeen) -> PodSeen | None:
+def driver(job: ObservedJob) -> ObservedPod | None:
     """Returns the newest driver that runs or will run; None without one."""
     alive = [pod for pod in job.pods if pod.is_alive]
     return max(alive, key=lambda pod: pod.created_s, default=None)
 
 
-def has_no_driver(job: JobSeen) -> bool:
+def has_no_driver(job: ObservedJob) -> bool:
     """Whether *job* is active but has no driver pod."""
     return not (job.outcome or job.suspended) and driver(job) is None
 
 
-def _step(job: JobSeen | None, run_id: str) -> tuple[object, ...]:
+def _step(job: ObservedJob | None, run_id: str) -> tuple[object, ...]:
     """Returns a fingerprint of the seed's progress: it changes whenever the seed has advanced."""
     if job is None:
         return (run_id,)
@@ -157,7 +161,7 @@ def _step(job: JobSeen | None, run_id: str) -> tuple[object, ...]:
     return (run_id, job.name, "" if pod is None else pod.uid, *done)
 
 
-def _kept(jobs: Sequence[JobSeen], kind: RunKind) -> list[str]:
+def _kept(jobs: Sequence[ObservedJob], kind: RunKind) -> list[str]:
     """Returns the newest ended Jobs, to keep; the CronJob's own limits apply to those of a schedule."""
     ended = [job for job in jobs if job.kind is kind and job.run_id and job.outcome]
     return [job.name for job in sorted(ended, key=lambda job: -(job.ended_s or job.created_s))[:ENDED_KEPT]]
@@ -171,7 +175,7 @@ _GIVEN_UP: Final = {
 }
 
 
-def phase_of(job: JobSeen) -> RunPhase:
+def phase_of(job: ObservedJob) -> RunPhase:
     if job.outcome in _FINAL:
         return _FINAL[job.outcome]
     if job.suspended:
@@ -180,14 +184,14 @@ def phase_of(job: JobSeen) -> RunPhase:
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
-def driver_problem(job: JobSeen, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
+def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
     if job.outcome or job.suspended:
         return None
     return next(_problems(job, flow, now_s), None)
 
 
-def _problems(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
+def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
     pod = driver(job)
     if pod is not None:
         path = f"spec.{job.kind.value}.driver"
@@ -197,7 +201,7 @@ def _problems(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[P
         yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {quote}")
 
 
-def failure(job: JobSeen, report: Report | None) -> str:
+def failure(job: ObservedJob, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     message = "" if report is None or not report.message else f": {report.message}"
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
@@ -209,7 +213,7 @@ def log_hint(job: str) -> str:
     return f"See kubectl logs job/{job}."
 
 
-def totals(before: SeedStatus, reports: Iterable[tuple[PodSeen, Report]]) -> dict[str, object]:
+def totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) -> dict[str, object]:
     """Returns the fields of the status *before* that *reports*, each with its driver's pod, update."""
     driver, records, size_bytes = before.driver, before.records, before.bytes
     for pod, report in sorted(reports, key=lambda one: (one[0].created_s, one[0].uid)):
@@ -259,7 +263,7 @@ def _without_job(run_id: str, same: SeedStatus | None) -> SeedStatus:
     return same.model_copy(update={"phase": pending, "message": message, "estimated_seconds": None})
 
 
-def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: Observation) -> SeedStatus:
+def _with_job(job: ObservedJob, run_id: str, same: SeedStatus | None, observation: Observation) -> SeedStatus:
     phase = phase_of(job)
     report = last_report(job)
     found = same or SeedStatus(run_id=run_id)
@@ -281,7 +285,7 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
     return found.model_copy(update=update)
 
 
-def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
+def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
     if job.outcome == "Failed":
         return failure(job, report)
     if report is None:
@@ -332,7 +336,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
             )
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None:
-        beside = "" if observation.runs.holds_connector else " The connector continues."
+        beside = "" if observation.runs.replaces_source else " The connector continues."
         return no(_KIND, problem.reason, f"{problem.message.rstrip('.')}.{beside}")
     if status.phase == RunPhase.RUNNING.value:
         return _running(observation, status)
@@ -358,7 +362,7 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
     ends = "" if status.estimated_seconds is None else _more(status.estimated_seconds)
     beside = (
         ""
-        if observation.runs.holds_connector
+        if observation.runs.replaces_source
         else " It makes no progress. The connector's pod starts and waits until the seed releases the flow."
     )
     details = (

@@ -122,7 +122,7 @@ def _problems(
     for workload in workloads:
         if workload.problem is not None and not workload.serves:
             yield no(ConditionType.READY, workload.problem.reason, workload.problem.message)
-        if _is_scaled_away(workload) and not observation.runs.holds_connector:
+        if _is_scaled_away(workload) and not observation.runs.replaces_source:
             message = "spec.connectors.source.replicas is 0: nothing is copied."
             yield no(ConditionType.READY, Reason.SCALED_TO_ZERO, message)
     for kind, reason in _UNREACHABLE.items():
@@ -155,7 +155,7 @@ def reconciling(
         return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
     if observation.write_error:
         return yes(kind, Reason.OBJECTS_REFUSED, _objects_refused(observation))
-    if observation.runs.holds_connector:
+    if observation.runs.replaces_source:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.seen)]
     if not rolling and replicating.reason in _ENDING:

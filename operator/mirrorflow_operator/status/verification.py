@@ -20,7 +20,7 @@ from mirrorflow_operator.api.workloads import Verify
 from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.cron_schedule import days_between_max
-from mirrorflow_operator.status.observation import JobSeen, Observation
+from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (
     driver_problem,
     failure,
@@ -56,7 +56,7 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
     return found if found != VerifyStatus() else None
 
 
-def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
+def _is_older(job: ObservedJob, before: VerifyStatus) -> bool:
     """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
     if job.name == before.job or before.phase in _UNFINISHED:
         return False
@@ -64,7 +64,7 @@ def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
     return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
 
 
-def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> VerifyStatus:
+def _with_job(job: ObservedJob, found: VerifyStatus, observation: Observation) -> VerifyStatus:
     same = (
         found
         if found.job == job.name
@@ -153,7 +153,7 @@ def _finding_while_running(observation: Observation, flow: MirrorFlow | None, ve
     return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
 
 
-def _so_far(job: JobSeen | None) -> str:
+def _so_far(job: ObservedJob | None) -> str:
     report = None if job is None else last_report(job)
     if report is None or not report.windows.total:
         return ""

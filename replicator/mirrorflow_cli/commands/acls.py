@@ -40,7 +40,7 @@ from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, 
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
 from mirrorflow_operator.plan.pod_sharing import own_topics
-from mirrorflow_operator.plan.properties import is_silent
+from mirrorflow_operator.plan.properties import disables_offset_syncs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
     if "*" not in [name for name, _ in patterns(flow.spec.topics.include)]:
         # Heartbeats are always copied, whatever the flow's topics: they show that the flow is alive.
         yield Grant(kind="topic", name="heartbeats", access=SOURCE_TOPIC)
-    if flow.spec.offset_syncs.location is Side.SOURCE and not _is_silent(flow):
+    if flow.spec.offset_syncs.location is Side.SOURCE and not _disables_offset_syncs(flow):
         yield _syncs_grant(flow, flow.spec.target.alias)
     if flow.spec.topics.acls.sync is not SyncMode.OFF:
         yield Grant(kind="cluster", name="", access=ACLS_READ)
@@ -82,7 +82,7 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         yield Grant(kind="topic", name=name, access=on_copies)
     yield Grant(kind="topic", name=f"mm2-offsets.{spec.source.alias}.internal", access=STORE)
     yield Grant(kind="topic", name=claims_topic(spec.source.alias), access=LOG)
-    if not _is_silent(flow):
+    if not _disables_offset_syncs(flow):
         yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), access=LOG)
         if spec.offset_syncs.location is Side.TARGET:
             yield _syncs_grant(flow, spec.source.alias)
@@ -114,8 +114,8 @@ def remote_patterns(flow: MirrorFlow) -> list[tuple[str, bool]]:
     return patterns(flow.spec.topics.include)
 
 
-def _is_silent(flow: MirrorFlow) -> bool:
-    return is_silent(flow.spec.connectors.source.config)
+def _disables_offset_syncs(flow: MirrorFlow) -> bool:
+    return disables_offset_syncs(flow.spec.connectors.source.config)
 
 
 def internal_names(flow: MirrorFlow) -> ReplicationPolicy:

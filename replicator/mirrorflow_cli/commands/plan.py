@@ -18,7 +18,7 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
-from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_replicator.config.plugins import make_selection
@@ -177,7 +177,7 @@ def found_together(
             flow=flow.metadata.name,
             source=_endpoint(flow.spec.source, seen),
             target=_endpoint(flow.spec.target, seen),
-            naming=naming_of(flow),
+            naming=topic_selection_of(flow),
         )
         for flow in flows
     ]

@@ -9,7 +9,7 @@ from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, held_back, job_objects
+from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, job_objects, without_source_pods
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.spark_jobs import decide
@@ -62,11 +62,11 @@ def everything(
     flow_id: str = "",
 ) -> list[Object]:
     """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
-    waits = runs.holds_connector
+    waits = runs.replaces_source
     planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
-    found = objects(flow, planned, image=image, source_waits=waits)
-    if runs.holds_connector:
-        found = held_back(found, flow)
+    found = objects(flow, planned, image=image, seed_replaces_source=waits)
+    if runs.replaces_source:
+        found = without_source_pods(found, flow)
     defaults = SparkDefaults(image=seed_image)
     return [*found, *job_objects(flow, runs, defaults=defaults, flow_id=flow_id)]
 

@@ -14,10 +14,10 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.jobs import RunKind
-from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.status.admission import Admission, Resource, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import ConnectorSeen, JobSeen, Observation, PodSeen
+from mirrorflow_operator.status.observation import Observation, ObservedConnector, ObservedJob, ObservedPod
 from mirrorflow_operator.status.progress import (
     Checkpoints,
     Reading,
@@ -95,9 +95,9 @@ def reading(now_s: float = NOW_S, **changes: Any) -> Reading:
     return Reading(read_at_s=now_s - 5, summary=summary(**changes))
 
 
-def pod(**changes: Any) -> PodSeen:
+def pod(**changes: Any) -> ObservedPod:
     return replace(
-        PodSeen(
+        ObservedPod(
             name="east-to-west-source-7d9f-x2k4q",
             phase="Running",
             ready=True,
@@ -111,10 +111,10 @@ def pod(**changes: Any) -> PodSeen:
     )
 
 
-def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> DeploymentSeen:
+def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedDeployment:
     word = {SOURCE: "source", CHECKPOINT: "checkpoint", HEARTBEAT: "heartbeat"}[kind]
     return replace(
-        DeploymentSeen(
+        ObservedDeployment(
             name=f"east-to-west-{word}",
             generation=1,
             observed_generation=1,
@@ -129,12 +129,12 @@ def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> DeploymentSeen:
     )
 
 
-def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ConnectorSeen:
+def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedConnector:
     found = pod()
     if kind is CHECKPOINT:
         done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
         found = pod(reading=reading(checkpoints=done))
-    return replace(ConnectorSeen(kind=kind, deployment=deployment(kind), pods=(found,)), **changes)
+    return replace(ObservedConnector(kind=kind, deployment=deployment(kind), pods=(found,)), **changes)
 
 
 def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
@@ -144,7 +144,7 @@ def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
     return Reading(read_at_s=now_s - 5, report=report)
 
 
-def driver(**changes: Any) -> PodSeen:
+def driver(**changes: Any) -> ObservedPod:
     """A driver at work."""
     return pod(
         **{
@@ -157,11 +157,11 @@ def driver(**changes: Any) -> PodSeen:
     )
 
 
-def job(**changes: Any) -> JobSeen:
+def job(**changes: Any) -> ObservedJob:
     """The seed of run 1 with a driver at work, which *changes* may give a `reading`."""
     pods = (driver(**{name: changes.pop(name) for name in ("reading",) if name in changes}),)
     return replace(
-        JobSeen(
+        ObservedJob(
             name="east-to-west-seed-1a2b3c4d",
             kind=RunKind.SEED,
             uid="8a7a0f6c-0000-4000-8000-000000000002",
@@ -217,12 +217,12 @@ def advanced(
         jobs=jobs,
         runs=replace(
             decide(observation.admission.flow, status, jobs, None, now_s).runs,
-            holds_connector=observation.runs.holds_connector,
+            replaces_source=observation.runs.replaces_source,
         ),
     )
 
 
-def _later(one: PodSeen, by_s: float) -> PodSeen:
+def _later(one: ObservedPod, by_s: float) -> ObservedPod:
     events = tuple(replace(event, last_seen_s=event.last_seen_s + by_s) for event in one.events)
     read = one.reading
     return replace(

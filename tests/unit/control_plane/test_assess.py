@@ -28,28 +28,28 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.rollouts import DeploymentCondition, DeploymentSeen
+from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
 from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.assess import Assessment, assess
 from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Problem, Reason
 from mirrorflow_operator.status.observation import (
     AssessmentMemory,
-    ConnectorSeen,
     Observation,
+    ObservedConnector,
+    ObservedPod,
     PodEvent,
-    PodSeen,
 )
 from mirrorflow_operator.status.progress import (
     Checkpoints,
     MissingReference,
+    PollFailure,
     Reading,
     ReasonCount,
     Replicating,
     SideReachability,
     SideSummary,
     Summary,
-    Unread,
 )
 from tests.unit.control_plane.observations import (
     NOW_S,
@@ -106,7 +106,7 @@ _summary = st.builds(
 _reading = st.one_of(
     st.none(),
     st.builds(Reading, read_at_s=st.just(NOW_S), summary=_summary),
-    st.builds(Reading, read_at_s=st.just(NOW_S), unread=st.sampled_from(Unread), problem=_text),
+    st.builds(Reading, read_at_s=st.just(NOW_S), failure=st.sampled_from(PollFailure), problem=_text),
 )
 _event = st.builds(
     PodEvent,
@@ -115,7 +115,7 @@ _event = st.builds(
     last_seen_s=st.floats(NOW_S - 2000, NOW_S + 2000),
 )
 _pod = st.builds(
-    PodSeen,
+    ObservedPod,
     name=st.just("east-to-west-source-x"),
     phase=st.sampled_from(["Pending", "Running", "Failed", "Unknown"]),
     ready=st.booleans(),
@@ -134,7 +134,7 @@ _pod = st.builds(
     reading=_reading,
 )
 _deployment = st.builds(
-    DeploymentSeen,
+    ObservedDeployment,
     name=st.just("east-to-west-source"),
     generation=st.just(3),
     observed_generation=st.integers(0, 3),
@@ -158,7 +158,7 @@ _deployment = st.builds(
 _connectors = st.tuples(
     *(
         st.builds(
-            ConnectorSeen,
+            ObservedConnector,
             kind=st.just(kind),
             deployment=st.one_of(st.none(), _deployment),
             pods=st.lists(_pod, max_size=2).map(tuple),
@@ -237,7 +237,7 @@ def _ready(status: Status) -> Condition:
 
 WELL = observed()
 STUCK = observed({"reading": reading(replicating=Replicating.STUCK, lag_records=9, lag_s=90.0)})
-SILENT = observed({"reading": Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)})
+SILENT = observed({"reading": Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)})
 
 
 class _Life:

@@ -17,7 +17,7 @@ from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import (
-    DeploymentSeen,
+    ObservedDeployment,
     Shape,
     deployment_of,
     is_moving,
@@ -67,18 +67,18 @@ def _words(found: Mapping[tuple[str, str], Object]) -> dict[str, tuple[str, ...]
     }
 
 
-@given(listed=_lists, running=_running, source_waits=st.booleans())
+@given(listed=_lists, running=_running, seed_replaces_source=st.booleans())
 def test_each_active_connector_has_one_pod(
-    *, listed: tuple[ConnectorKind, ...], running: set[ConnectorKind], source_waits: bool
+    *, listed: tuple[ConnectorKind, ...], running: set[ConnectorKind], seed_replaces_source: bool
 ):
     """Whatever is listed; the source connector's is its own while a seed does its work."""
-    found = pods(Connectors(colocate=listed), running, source_waits=source_waits)
+    found = pods(Connectors(colocate=listed), running, seed_replaces_source=seed_replaces_source)
 
     assert sorted(kind.value for kinds in found.values() for kind in kinds) == sorted(
         kind.value for kind in running
     )
     assert all(kinds[0] is host for host, kinds in found.items())
-    assert not source_waits or found.get(SOURCE, (SOURCE,)) == (SOURCE,)
+    assert not seed_replaces_source or found.get(SOURCE, (SOURCE,)) == (SOURCE,)
 
 
 def test_two_connectors_share_a_deployment_and_the_third_is_unchanged():
@@ -130,7 +130,7 @@ def test_the_first_listed_connector_configures_the_pod_even_without_work():
 def test_a_seed_keeps_the_other_connectors_of_the_shared_pod():
     flow = _flow(["source", *BOTH], source={"resources": {"limits": {"memory": "99Mi"}}})
 
-    found = _objects(flow, source_waits=True)
+    found = _objects(flow, seed_replaces_source=True)
 
     assert _words(found) == {"source": ("source",), "checkpoint": ("checkpoint", "heartbeat")}
     for key in (("Deployment", "source"), ("Deployment", "checkpoint")):
@@ -145,7 +145,7 @@ def test_distributed_pods_run_only_their_own_connector():
     assert _words(_objects(_flow(["source", *BOTH]), shapes=shared)) == {"source": ("source",)}
 
 
-def _live(kind: ConnectorKind, *words: str, **changes: Any) -> DeploymentSeen:
+def _live(kind: ConnectorKind, *words: str, **changes: Any) -> ObservedDeployment:
     return deployment(kind, connectors=words, **changes)
 
 
@@ -153,7 +153,7 @@ class _Cluster:
     """Deployments as the operator's passes and the controller make them, one step at a time."""
 
     def __init__(self) -> None:
-        self.live: dict[str, DeploymentSeen] = {}
+        self.live: dict[str, ObservedDeployment] = {}
 
     def pass_over(self, flow: MirrorFlow, wanted: Pods) -> None:
         """What a pass writes: all that is not left alone."""
@@ -179,7 +179,7 @@ class _Cluster:
         self.live[word] = replace(one, observed_generation=one.generation, replicas=1, updated=1, ready=1)
 
 
-def _is_rolled(one: DeploymentSeen) -> bool:
+def _is_rolled(one: ObservedDeployment) -> bool:
     return one.observed_generation == one.generation and one.ready == 1
 
 

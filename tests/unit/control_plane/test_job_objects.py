@@ -14,7 +14,13 @@ import yaml
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, held_back, in_turn, job_objects
+from mirrorflow_operator.plan.jobs import (
+    Runs,
+    SparkDefaults,
+    job_objects,
+    without_blocked_jobs,
+    without_source_pods,
+)
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_seed.settings import FlowFiles, load_job
@@ -256,7 +262,7 @@ def test_a_held_connector_has_no_pods_and_keeps_its_other_objects() -> None:
     """So its pods are the same when it is resumed."""
     flow = _example("everything")
     planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
-    held = held_back(planned, flow)
+    held = without_source_pods(planned, flow)
 
     differing = [(one, other) for one, other in zip(planned, held, strict=True) if one != other]
     assert ["east-to-west-source"] == [one["metadata"]["name"] for one, _ in differing]
@@ -270,11 +276,13 @@ def test_a_new_job_waits_until_other_drivers_have_ended() -> None:
     rest, name = [one for one in planned if one["kind"] != "Job"], _job()["metadata"]["name"]
     before = frozenset({"east-to-west-seed-before"})
 
-    assert rest == in_turn(planned, there=frozenset(), alive=before)
-    assert planned == in_turn(planned, there=frozenset({name}), alive=before | {name})
-    assert planned == in_turn(planned, there=frozenset(), alive=frozenset({name}))
-    assert planned == in_turn(planned, there=before, alive=frozenset())
-    assert planned == in_turn(planned, there=frozenset(), alive=frozenset({"east-to-west-verify-29387460"}))
+    assert rest == without_blocked_jobs(planned, there=frozenset(), alive=before)
+    assert planned == without_blocked_jobs(planned, there=frozenset({name}), alive=before | {name})
+    assert planned == without_blocked_jobs(planned, there=frozenset(), alive=frozenset({name}))
+    assert planned == without_blocked_jobs(planned, there=before, alive=frozenset())
+    assert planned == without_blocked_jobs(
+        planned, there=frozenset(), alive=frozenset({"east-to-west-verify-29387460"})
+    )
 
 
 @pytest.mark.parametrize("other", ["east-to-west-verify-29387460", "by-hand", "east-to-west-seed-1"])
@@ -282,10 +290,10 @@ def test_requested_and_scheduled_verifications_exclude_each_other(other: str) ->
     """Never two at once; a seed that has not quite ended makes the target differ."""
     planned = _jobs("everything", Runs(verify=True))
 
-    assert [one for one in planned if one["kind"] != "Job"] == in_turn(
+    assert [one for one in planned if one["kind"] != "Job"] == without_blocked_jobs(
         planned, there=frozenset(), alive=frozenset({other})
     )
-    assert planned == in_turn(planned, there=frozenset(), alive=frozenset())
+    assert planned == without_blocked_jobs(planned, there=frozenset(), alive=frozenset())
     assert _of_kind(planned, "CronJob")[0]["spec"]["suspend"] is True
     assert _of_kind(_jobs("everything", Runs()), "CronJob")[0]["spec"]["suspend"] is False
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mirrorflow_operator.cluster.observed import flow_seen
+from mirrorflow_operator.cluster.observed import cached_flow
 
 SMALLEST = Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml"
 
@@ -24,7 +24,7 @@ def test_a_pinned_version_survives_a_status_that_another_release_has_written() -
         "reason": "Replicating",
         "lastTransitionTime": "2026-11-22T00:00:00Z",
     }
-    seen = flow_seen(
+    seen = cached_flow(
         _body(
             {
                 "observedGeneration": 2,

@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.topology import samples
 from mirrorflow_operator.status.admission import CrossFlowChecks, Resource
 from tests.unit.control_plane.test_cross_flow_checks import resource
@@ -88,7 +88,7 @@ def test_transforms_rename_topics_as_java_would() -> None:
         }
     }
 
-    naming = naming_of(flow_of(spec))
+    naming = topic_selection_of(flow_of(spec))
 
     assert [naming.target_topic(topic) for topic in ("sales.v1.orders", "sales.v2")] == [
         "sales-orders",
@@ -103,4 +103,4 @@ def test_invalid_transforms_rename_nothing() -> None:
         "source": {"config": {"transforms": "r", "transforms.r.type": "TimestampRouter"}}
     }
 
-    assert naming_of(flow_of(spec)).target_topic("sales.v1") == "east.sales.v1"
+    assert topic_selection_of(flow_of(spec)).target_topic("sales.v1") == "east.sales.v1"

@@ -14,7 +14,7 @@ import yaml
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_operator.api.load import load_flow
-from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.worker import load_standalone
@@ -153,7 +153,7 @@ def test_the_operator_selects_topics_as_the_planned_connector(name: str) -> None
     settings = worker.connectors[0].source
 
     assert settings is not None
-    assert naming_of(load_flow((EXAMPLES / f"{name}.yaml").read_text())) == make_selection(settings)
+    assert topic_selection_of(load_flow((EXAMPLES / f"{name}.yaml").read_text())) == make_selection(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)

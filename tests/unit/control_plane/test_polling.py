@@ -13,7 +13,7 @@ from mirrorflow_operator.cluster.progress_client import ScrapeTarget, TlsParamet
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
+from mirrorflow_operator.status.progress import BODY_MAX_BYTES, PollFailure, Reading, Replicating
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary
@@ -52,26 +52,26 @@ def test_a_summary_is_read():
 
 
 @pytest.mark.parametrize(
-    ("response", "unread"),
+    ("response", "failure"),
     [
-        (answer(b"", "503 Service Unavailable"), Unread.REFUSED),
-        (answer(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), Unread.REFUSED),
-        (answer(b"<html>"), Unread.UNREADABLE),
-        (answer(b" " * (BODY_MAX_BYTES + 1)), Unread.UNREADABLE),
-        (answer(b"{}" * 10)[:-4], Unread.UNREADABLE),
-        (answer(b"{}", "200 OK", "Content-Encoding: gzip"), Unread.UNREADABLE),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", Unread.UNREADABLE),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", Unread.UNREADABLE),
-        (summary(version=99), Unread.UNKNOWN_VERSION),
+        (answer(b"", "503 Service Unavailable"), PollFailure.REFUSED),
+        (answer(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), PollFailure.REFUSED),
+        (answer(b"<html>"), PollFailure.UNREADABLE),
+        (answer(b" " * (BODY_MAX_BYTES + 1)), PollFailure.UNREADABLE),
+        (answer(b"{}" * 10)[:-4], PollFailure.UNREADABLE),
+        (answer(b"{}", "200 OK", "Content-Encoding: gzip"), PollFailure.UNREADABLE),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", PollFailure.UNREADABLE),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", PollFailure.UNREADABLE),
+        (summary(version=99), PollFailure.UNKNOWN_VERSION),
     ],
     ids=["503", "redirect", "html", "long", "cut", "zipped", "long-head", "ssh", "other-version"],
 )
-def test_an_unreadable_response_has_a_reason(response: bytes, unread: Unread):
+def test_an_unreadable_response_has_a_reason(response: bytes, failure: PollFailure):
     """None raises an exception, and no redirect is followed."""
     reading = _poll_once(response)
 
     assert reading.summary is None
-    assert unread is reading.unread
+    assert failure is reading.failure
     assert reading.problem
 
 
@@ -79,7 +79,7 @@ def test_an_endless_body_is_not_read_to_its_end():
     """The size limit holds whatever the response headers state."""
     endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000_000
 
-    assert _poll_once(endless).unread is Unread.UNREADABLE
+    assert _poll_once(endless).failure is PollFailure.UNREADABLE
 
 
 def test_each_connector_of_a_shared_pod_is_polled_by_name():
@@ -106,14 +106,14 @@ def test_a_refused_connection_is_unreachable():
         async with session() as client:
             return await request_progress(client, _target(free_port()), now_s=0.0)
 
-    assert asyncio.run(once()).unread is Unread.UNREACHABLE
+    assert asyncio.run(once()).failure is PollFailure.UNREACHABLE
 
 
 def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """The poll ends after RESPONSE_MAX_S."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.1)
 
-    assert _poll_once(SILENT).unread is Unread.UNREACHABLE
+    assert _poll_once(SILENT).failure is PollFailure.UNREACHABLE
 
 
 def test_a_certificate_must_have_the_name(tmp_path: Path):
@@ -137,7 +137,7 @@ def test_a_certificate_must_have_the_name(tmp_path: Path):
 
     right, wrong = asyncio.run(both())
     assert right.summary is not None
-    assert wrong.unread is Unread.REFUSED
+    assert wrong.failure is PollFailure.REFUSED
 
 
 class _Polling:
@@ -172,7 +172,7 @@ class _Polling:
 
 
 def _digest(reading: Reading) -> object:
-    return reading.unread if reading.summary is None else reading.summary.replicating
+    return reading.failure if reading.summary is None else reading.summary.replicating
 
 
 def test_unchanged_readings_queue_no_flow():
@@ -219,7 +219,7 @@ def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.Monk
     """The interval is bounded after any number of polls: 1,025 are half a day."""
 
     async def unreachable(*_: object, now_s: float) -> Reading:
-        return Reading(read_at_s=now_s, unread=Unread.UNREACHABLE)
+        return Reading(read_at_s=now_s, failure=PollFailure.UNREACHABLE)
 
     monkeypatch.setattr(progress_poller, "request_progress", unreachable)
 

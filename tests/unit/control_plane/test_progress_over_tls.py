@@ -23,7 +23,7 @@ from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
-from mirrorflow_operator.status.progress import Reading, Unread
+from mirrorflow_operator.status.progress import PollFailure, Reading
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone
 from mirrorflow_replicator.http.server import HttpServer
@@ -106,7 +106,7 @@ def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
     )
 
     assert trusted.summary is not None
-    assert (wrong_name.unread, untrusted.unread) == (Unread.REFUSED, Unread.REFUSED)
+    assert (wrong_name.failure, untrusted.failure) == (PollFailure.REFUSED, PollFailure.REFUSED)
 
 
 def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> None:

@@ -16,11 +16,11 @@ from mirrorflow_operator.status.progress import (
     REASONS_MAX,
     Checkpoints,
     MissingReference,
+    PollFailure,
     Reading,
     Replicating,
     SideReachability,
     Summary,
-    Unread,
     read_summary,
 )
 from mirrorflow_replicator.http import progress
@@ -105,24 +105,24 @@ def test_a_summary_of_the_previous_release_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "unread"),
+    ("body", "failure"),
     [
-        (b"", Unread.UNREADABLE),
-        (b"[]", Unread.UNREADABLE),
-        (b'{"version":"1"}', Unread.UNREADABLE),
-        (b'{"version":true}', Unread.UNREADABLE),
-        (b'{"version":2}', Unread.UNKNOWN_VERSION),
-        (b'{"version":1%s}' % (b"0" * 4080), Unread.UNKNOWN_VERSION),
-        (b"[" * BODY_MAX_BYTES, Unread.UNREADABLE),
-        (b'{"version":1,"a":"%s"}' % (b"x" * BODY_MAX_BYTES), Unread.UNREADABLE),
-        (b'{"version":1}\xff', Unread.UNREADABLE),
+        (b"", PollFailure.UNREADABLE),
+        (b"[]", PollFailure.UNREADABLE),
+        (b'{"version":"1"}', PollFailure.UNREADABLE),
+        (b'{"version":true}', PollFailure.UNREADABLE),
+        (b'{"version":2}', PollFailure.UNKNOWN_VERSION),
+        (b'{"version":1%s}' % (b"0" * 4080), PollFailure.UNKNOWN_VERSION),
+        (b"[" * BODY_MAX_BYTES, PollFailure.UNREADABLE),
+        (b'{"version":1,"a":"%s"}' % (b"x" * BODY_MAX_BYTES), PollFailure.UNREADABLE),
+        (b'{"version":1}\xff', PollFailure.UNREADABLE),
     ],
 )
-def test_an_invalid_summary_is_unreadable(body: bytes, unread: Unread) -> None:
+def test_an_invalid_summary_is_unreadable(body: bytes, failure: PollFailure) -> None:
     """With the reason; nothing of the body is repeated."""
     reading = read_summary(body, read_at_s=1.0)
 
-    assert (None, unread) == (reading.summary, reading.unread)
+    assert (None, failure) == (reading.summary, reading.failure)
     assert reading.problem
 
 
@@ -167,4 +167,4 @@ def test_no_bytes_break_the_operator(body: bytes) -> None:
     """A port that something else listens on."""
     reading = read_summary(body, read_at_s=1.0)
 
-    assert (reading.summary is None) != (reading.unread is None)
+    assert (reading.summary is None) != (reading.failure is None)

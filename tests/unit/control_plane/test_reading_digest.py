@@ -11,13 +11,13 @@ from mirrorflow_operator.status.assess import assess, reading_digest
 from mirrorflow_operator.status.observation import Observation
 from mirrorflow_operator.status.progress import (
     Checkpoints,
+    PollFailure,
     Reading,
     ReasonCount,
     Replicating,
     SideReachability,
     SideSummary,
     Summary,
-    Unread,
 )
 from tests.unit.control_plane import observations
 from tests.unit.control_plane.observations import CHECKPOINT, NOW_S, connector, observed, pod, summary
@@ -116,8 +116,8 @@ def test_moving_figures_keep_the_digest():
 
 def test_the_reason_of_a_failed_poll_is_part_of_the_digest():
     """Not with the wording of an error, which may differ each time."""
-    first, again = (Reading(read_at_s=0.0, unread=Unread.UNREACHABLE, problem=text) for text in "ab")
-    other = Reading(read_at_s=0.0, unread=Unread.REFUSED)
+    first, again = (Reading(read_at_s=0.0, failure=PollFailure.UNREACHABLE, problem=text) for text in "ab")
+    other = Reading(read_at_s=0.0, failure=PollFailure.REFUSED)
 
     assert reading_digest(first) == reading_digest(again)
     assert reading_digest(first) != reading_digest(other)

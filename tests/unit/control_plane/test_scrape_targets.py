@@ -9,18 +9,18 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget
 from mirrorflow_operator.cluster.scrape_targets import scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
-from mirrorflow_operator.status.observation import PodSeen
+from mirrorflow_operator.status.observation import ObservedPod
 from tests.unit.kafka.certificates import authority
 
 KEY = ("flows", "east-to-west")
 WANTED = {ConnectorKind.SOURCE: "Source", ConnectorKind.CHECKPOINT: "Check", ConnectorKind.HEARTBEAT: "Beat"}
-POD = PodSeen(
+POD = ObservedPod(
     name="p", uid="u1", phase="Running", ready=True, ip="10.0.0.1", connectors=("source",), is_secure=True
 )
 
 
 def targets(
-    *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), ca_bundle: CaBundle | None = None
+    *pods: ObservedPod, drivers: tuple[ObservedPod, ...] = (), ca_bundle: CaBundle | None = None
 ) -> list[ScrapeTarget]:
     return scrape_targets(
         KEY,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_operator.api.status import SeedStatus, Status
-from mirrorflow_operator.status.observation import PodSeen
+from mirrorflow_operator.status.observation import ObservedPod
 from mirrorflow_operator.status.spark_jobs import seed_status
 from tests.unit.control_plane.observations import (
     NOW_S,
@@ -24,13 +24,13 @@ FLOW: Final = mirror_flow(seed={"runId": "1"})
 BYTES_EACH: Final = 10
 
 
-def at_work(number: int, records: int) -> PodSeen:
+def at_work(number: int, records: int) -> ObservedPod:
     """The driver of that number, which has copied *records*."""
     figures = seed_reading(records=records, bytes=records * BYTES_EACH)
     return driver(name=f"driver-{number}", uid=f"uid-{number}", created_s=NOW_S + number, reading=figures)
 
 
-def ended(number: int, records: int) -> PodSeen:
+def ended(number: int, records: int) -> ObservedPod:
     """As `at_work`, after its process has ended with its last figures."""
     last = {"version": 1, "job": "seed", "records": records, "bytes": records * BYTES_EACH}
     return replace(
@@ -38,7 +38,7 @@ def ended(number: int, records: int) -> PodSeen:
     )
 
 
-def status_after(before: SeedStatus | None, *pods: PodSeen, **changes: Any) -> SeedStatus:
+def status_after(before: SeedStatus | None, *pods: ObservedPod, **changes: Any) -> SeedStatus:
     """The seed's status after *before*, where the Job has *pods*."""
     seen = replace(job(), pods=pods, **changes)
     found = seed_status(observed(resource=resource(FLOW, status=Status(seed=before)), jobs=(seen,)), FLOW)

@@ -8,9 +8,9 @@ import pytest
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import Observation, PodSeen
+from mirrorflow_operator.status.observation import Observation, ObservedPod
 from mirrorflow_operator.status.pod_failures import needed_keys
-from mirrorflow_operator.status.progress import Checkpoints, Reading, Replicating, Unread
+from mirrorflow_operator.status.progress import Checkpoints, PollFailure, Reading, Replicating
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     HEARTBEAT,
@@ -32,7 +32,7 @@ ADVANCES: dict[str, Any] = {"replicating": Replicating.ADVANCING, "records_per_s
 _PAUSED = observed(flow=mirror_flow(state="Paused")).admission
 
 
-def _pods(*readings: Reading) -> tuple[PodSeen, ...]:
+def _pods(*readings: Reading) -> tuple[ObservedPod, ...]:
     return tuple(pod(name=f"pod-{at}", uid=str(at), reading=one) for at, one in enumerate(readings))
 
 
@@ -91,7 +91,7 @@ def test_a_paused_pod_that_cannot_be_polled_stays_paused() -> None:
     flow = mirror_flow(state="Paused")
     paused = replace(paused, resource=resource(flow), admission=_PAUSED)
     silent = replace(
-        paused, connectors=_source(Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)).connectors
+        paused, connectors=_source(Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)).connectors
     )
     told = settled(paused)
 
@@ -125,7 +125,7 @@ def test_one_stuck_pod_is_reported_as_one_of_several():
 
 
 def test_an_unreachable_pod_does_not_hide_the_others():
-    silent = Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)
+    silent = Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)
 
     status = settled(_source(silent, reading(**ADVANCES)))
 

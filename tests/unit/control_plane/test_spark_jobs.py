@@ -11,7 +11,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
 from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max
-from mirrorflow_operator.status.observation import JobSeen
+from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.progress import Report, read_summary, report_of
 from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, decide
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
@@ -25,7 +25,7 @@ def _flow(**spec: Any) -> MirrorFlow:
 
 
 def _decide(
-    *jobs: JobSeen, flow: MirrorFlow | None = None, status: Status | None = None, now_s: float = NOW_S
+    *jobs: ObservedJob, flow: MirrorFlow | None = None, status: Status | None = None, now_s: float = NOW_S
 ) -> DueJobs:
     return decide(flow or _flow(), status or Status(), jobs, None, now_s)
 
@@ -54,22 +54,22 @@ def test_a_job_deleted_before_its_end_is_due_again() -> None:
 
 def test_the_connector_waits_for_the_seed_and_continues_after_any_result() -> None:
     """A seed that failed stops no replication."""
-    assert _decide(job()).runs.holds_connector
+    assert _decide(job()).runs.replaces_source
     for outcome in ("Complete", "Failed"):
-        assert not _decide(job(outcome=outcome)).runs.holds_connector
+        assert not _decide(job(outcome=outcome)).runs.replaces_source
 
 
 def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
     """Its image cannot be pulled, its executors do not come, its driver hangs: after ten minutes both work."""
     still = job(pods=())
     first = decide(_flow(), Status(), (still,), None, NOW_S)
-    late = decide(_flow(), Status(), (still,), first.holding, NOW_S + HOLD_S)
+    late = decide(_flow(), Status(), (still,), first.seed_stall, NOW_S + HOLD_S)
     moved = job(reading=seed_reading(records=7))
-    again = decide(_flow(), Status(), (moved,), late.holding, NOW_S + HOLD_S + 1)
+    again = decide(_flow(), Status(), (moved,), late.seed_stall, NOW_S + HOLD_S + 1)
 
-    assert (first.runs.holds_connector, first.again_after_s) == (True, HOLD_S)
-    assert (late.runs.seed, late.runs.holds_connector) == (True, False)
-    assert again.runs.holds_connector
+    assert (first.runs.replaces_source, first.again_after_s) == (True, HOLD_S)
+    assert (late.runs.seed, late.runs.replaces_source) == (True, False)
+    assert again.runs.replaces_source
 
 
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
@@ -77,7 +77,7 @@ def test_a_paused_flow_keeps_its_run_and_holds_no_connector(state: str) -> None:
     """The Job is suspended; a paused connector's pods show the lag."""
     runs = _decide(job(suspended=True), flow=_flow(state=state)).runs
 
-    assert (runs.seed, runs.holds_connector) == (True, False)
+    assert (runs.seed, runs.replaces_source) == (True, False)
 
 
 def test_a_verification_waits_for_the_seed() -> None:
@@ -134,7 +134,7 @@ flows = st.builds(
 
 @given(flows, statuses, st.lists(jobs, max_size=5), st.floats(0, 5_000))
 def test_no_run_starts_twice_and_no_connector_waits_forever(
-    flow: MirrorFlow, status: Status, found: list[JobSeen], later_s: float
+    flow: MirrorFlow, status: Status, found: list[ObservedJob], later_s: float
 ) -> None:
     """What has ended is over; what holds the connector ends by itself."""
     first = decide(flow, status, found, None, NOW_S)
@@ -143,11 +143,11 @@ def test_no_run_starts_twice_and_no_connector_waits_forever(
 
     assert not (runs.seed and (RunKind.SEED, "1") in ended)
     assert not (runs.verify and (RunKind.VERIFY, "1") in ended)
-    assert runs.holds_connector <= runs.seed
-    assert runs == decide(flow, status, found, first.holding, NOW_S).runs
-    afterwards = decide(flow, status, found, first.holding, NOW_S + HOLD_S + later_s)
-    assert not afterwards.runs.holds_connector
-    assert (first.again_after_s is not None) == runs.holds_connector
+    assert runs.replaces_source <= runs.seed
+    assert runs == decide(flow, status, found, first.seed_stall, NOW_S).runs
+    afterwards = decide(flow, status, found, first.seed_stall, NOW_S + HOLD_S + later_s)
+    assert not afterwards.runs.replaces_source
+    assert (first.again_after_s is not None) == runs.replaces_source
 
 
 def test_a_drivers_report_is_parsed() -> None:

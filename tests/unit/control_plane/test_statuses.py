@@ -22,16 +22,16 @@ from mirrorflow_operator.reconcile.status_writer import status_document
 from mirrorflow_operator.status.admission import Admission, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Problem, Reason
-from mirrorflow_operator.status.observation import JobSeen, Observation, PodEvent
+from mirrorflow_operator.status.observation import Observation, ObservedJob, PodEvent
 from mirrorflow_operator.status.progress import (
     Checkpoints,
     MissingReference,
+    PollFailure,
     Reading,
     ReasonCount,
     Replicating,
     SideReachability,
     SideSummary,
-    Unread,
     read_report,
 )
 from mirrorflow_operator.status.spark_jobs import decide
@@ -192,14 +192,14 @@ REFUSED_BY_KUBERNETES = PodEvent(
 )
 
 
-def _seed(seen: JobSeen | None, *, held: bool = True, **spec: Any) -> Observation:
+def _seed(seen: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observation:
     """A flow that is asked to be seeded; its connector has no pods while it is held."""
     found = resource(mirror_flow(**{**SEED, **spec}))
     found_jobs = () if seen is None else (seen,)
     runs = decide(found.flow, found.status, found_jobs, None, NOW_S).runs
-    runs = replace(runs, holds_connector=runs.holds_connector and held)
+    runs = replace(runs, replaces_source=runs.replaces_source and held)
     first = connector()
-    if runs.holds_connector:
+    if runs.replaces_source:
         none = deployment(wanted=0, replicas=0, updated=0, ready=0)
         first = connector(deployment=none, pods=())
     return observed(
@@ -518,7 +518,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     ),
     "pods-unreachable": (
         lambda: observed(
-            {"reading": Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE, problem="timed out")}
+            {"reading": Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE, problem="timed out")}
         ),
         "Unknown",
         "ProgressUnknown",

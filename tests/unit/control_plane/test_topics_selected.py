@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_operator.api.status import Condition, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import new_problems
-from mirrorflow_operator.status.progress import Reading, ReasonCount, Replicating, Unread
+from mirrorflow_operator.status.progress import PollFailure, Reading, ReasonCount, Replicating
 from tests.unit.control_plane.observations import NOW_S, observed, reading, settled
 
 MISTYPED = ReasonCount(
@@ -46,7 +46,7 @@ def test_topics_selected_is_what_the_connector_reports(
 
 
 def test_an_unreachable_pod_leaves_topics_selected_unknown() -> None:
-    away = Reading(read_at_s=NOW_S - 5, unread=Unread.UNREACHABLE)
+    away = Reading(read_at_s=NOW_S - 5, failure=PollFailure.UNREACHABLE)
 
     assert answer(assess(observed({"reading": away})).status, "TopicsSelected") == ("Unknown", "NotAsked")
 

@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.names import naming_of
+from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 
 
@@ -52,7 +52,7 @@ def route(
             topics=topics,
         ),
         target=Endpoint(alias=target.alias, addresses=frozenset(target.bootstrap_servers), cluster_id=ids[1]),
-        naming=naming_of(one),
+        naming=topic_selection_of(one),
     )
 
 
@@ -289,7 +289,7 @@ def test_a_slow_pattern_ends_the_search_with_an_error() -> None:
 @pytest.mark.parametrize("pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)"])
 def test_java_s_expressions_are_matched_as_java_matches_them(pattern: str) -> None:
     """Validated, looked at together and followed."""
-    naming = naming_of(flow("east", "west", include=(pattern,)))
+    naming = topic_selection_of(flow("east", "west", include=(pattern,)))
 
     assert [topic for topic in ("a", "a.bc", "1") if naming.copies(topic)] == {
         r"\Qa.b\E.*": ["a.bc"], r"\p{Alpha}+": ["a"], "(?<x>a)": ["a"],
