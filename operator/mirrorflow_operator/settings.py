@@ -55,13 +55,13 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         pod_name=known.get("POD_NAME", default.pod_name),
         listener_host=host,
         listener_port=port,
-        poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
+        poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, minimum=0.1),
         progress_ca=known.get("MIRRORFLOW_PROGRESS_CA", ""),
-        settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, least=0, most=3_600),
-        workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
+        settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, minimum=0, maximum=3_600),
+        workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, minimum=1, maximum=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),
-        lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),
-        resync_s=_number(known, "MIRRORFLOW_RESYNC_S", default.resync_s, least=1),
+        lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, minimum=3, maximum=3_600),
+        resync_s=_number(known, "MIRRORFLOW_RESYNC_S", default.resync_s, minimum=1),
         log_level=_level(known, default),
     )
 
@@ -72,7 +72,7 @@ def _list(known: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _number(
-    known: Mapping[str, str], name: str, default: float, *, least: float, most: float = 86_400.0
+    known: Mapping[str, str], name: str, default: float, *, minimum: float, maximum: float = 86_400.0
 ) -> float:
     text = known.get(name)
     if text is None:
@@ -81,8 +81,8 @@ def _number(
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not least <= number <= most:
-        raise SettingsError(name, text, f"write a number from {least:g} to {most:g}")
+    if not minimum <= number <= maximum:
+        raise SettingsError(name, text, f"write a number from {minimum:g} to {maximum:g}")
     return number
 
 

@@ -20,7 +20,7 @@ from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.java.properties import format_properties, parse_properties, read_list
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings, WorkerSettings
 from mirrorflow_kafka.security.client_security import ClientSettingError, check_client, clients_of
-from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.rules.table import may_hold_secret
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy
 from mirrorflow_operator.api.workloads import ConnectorKind
@@ -116,7 +116,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
                 ", or --from HOST:PORT --to HOST:PORT --topics REGEX" if hasattr(arguments, "source") else ""
             )
             raise UsageError(f"Specify a flow: -f FILE{flags}.")
-        return flow_of(document_of(arguments))
+        return parse_flow(document_of(arguments))
     except InvalidSpecError as error:
         raise UsageError(in_flags(error, arguments)) from error
 

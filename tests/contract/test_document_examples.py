@@ -14,7 +14,7 @@ from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import command_parser
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_replicator.__main__ import _parser
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone
@@ -123,7 +123,7 @@ def test_yaml_is_of_a_valid_flow_or_of_the_chart(block: Block) -> None:
     if block.text.startswith("    "):
         fragment = {"spec": {"connectors": fragment}}
     if set(fragment) <= {"apiVersion", "kind", "metadata", "spec"}:
-        flow_of(merged(yaml.safe_load(SMALLEST), fragment))
+        parse_flow(merged(yaml.safe_load(SMALLEST), fragment))
     else:
         values = yaml.safe_load((ROOT / "charts" / "mirrorflow" / "values.yaml").read_text())
         assert [] == list(unknown(fragment, values))

@@ -30,7 +30,7 @@ EMPTY: Final[tuple[Any, ...]] = (
 _BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each applies only to values of its type
 # Members that a default added have no field manager, so server-side apply would merge them with those of the
 # first manager that sets some: `include: [orders]` would still copy `.*`.
-JOINED: Final = frozenset({"set", "map"})
+MERGED_LIST_TYPES: Final = frozenset({"set", "map"})
 LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
 
 
@@ -43,7 +43,7 @@ def structural(model: type[BaseModel]) -> Schema:
 def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, path: str, depth: int) -> Schema:
     if depth > DEPTH_MAX:
         raise ValueError(f"{path} holds itself, which no structural schema can say")
-    flat = _in_place(dict(schema), definitions, path)
+    flat = _resolved(dict(schema), definitions, path)
     result = {key: value for key, value in flat.items() if key not in LEFT_OUT and key != "$defs"}
     below = depth + 1
     if "const" in result:
@@ -64,14 +64,14 @@ def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, pat
     if "items" in result:
         result["items"] = _converted(result["items"], definitions, path=f"{path}[]", depth=below)
         result["items"].pop("default", None)
-    if result.get("default", ...) in EMPTY or result.get("x-kubernetes-list-type") in JOINED:
+    if result.get("default", ...) in EMPTY or result.get("x-kubernetes-list-type") in MERGED_LIST_TYPES:
         result.pop("default", None)
     if "type" not in result and "x-kubernetes-int-or-string" not in result:
         raise ValueError(f"{path} has no type")
     return result
 
 
-def _in_place(schema: Schema, definitions: Mapping[str, Any], path: str) -> Schema:
+def _resolved(schema: Schema, definitions: Mapping[str, Any], path: str) -> Schema:
     """Returns *schema* with its reference or its "T or null" resolved; keys of *schema* itself win."""
     while True:
         if "$ref" in schema:

@@ -195,10 +195,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def load_flow(text: str) -> MirrorFlow:
     """Returns the MirrorFlow in *text*, valid by types and rules. Raises InvalidSpecError with all errors."""
-    return flow_of(read_document(text))
+    return parse_flow(read_document(text))
 
 
-def flow_of(document: Mapping[str, Any]) -> MirrorFlow:
+def parse_flow(document: Mapping[str, Any]) -> MirrorFlow:
     """Returns the MirrorFlow in a parsed document; errors as in `load_flow`."""
     try:
         # As strict JSON, like the API server, which does not accept a quoted number.

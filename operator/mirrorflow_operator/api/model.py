@@ -105,6 +105,6 @@ def same_amount(one: str, other: str) -> bool:
     return one == other
 
 
-def whole(quantity: int | str) -> int:
+def rounded_up(quantity: int | str) -> int:
     """Returns *quantity* as a whole number, rounded up as Kubernetes does."""
     return int(amount(quantity).to_integral_value(ROUND_CEILING))

@@ -215,7 +215,7 @@ class Status(ApiModel):
     restart: RunStatus | None = Field(None, description="Last restart.")
 
 
-def status_of(document: Any) -> Status:
+def parse_status(document: Any) -> Status:
     """Parses *document* into a Status; fields of another release or another writer are ignored one by one.
 
     An unreadable field must not cost the others, because the pinned version is among them.

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import seconds, status_of
+from mirrorflow_operator.api.status import parse_status, seconds
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind
@@ -89,7 +89,7 @@ def cached_flow(body: Object) -> CachedFlow:
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "spec": body.get("spec") or {},
         }
-        flow = flow_of(document)
+        flow = parse_flow(document)
     except InvalidSpecError as error:
         errors = error.errors
     return CachedFlow(
@@ -101,7 +101,7 @@ def cached_flow(body: Object) -> CachedFlow:
             created_s=created_s(body),
             flow=flow,
             errors=errors,
-            status=status_of(status),
+            status=parse_status(status),
         ),
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,

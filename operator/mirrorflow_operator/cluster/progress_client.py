@@ -22,7 +22,7 @@ from mirrorflow_operator.status.progress import (
     PollFailure,
     Reading,
     failed_reading,
-    read_summary,
+    parse_reading,
 )
 
 PATH: Final = "/progress"
@@ -96,7 +96,7 @@ async def request_progress(client: aiohttp.ClientSession, target: ScrapeTarget, 
                 return failed_reading(
                     now_s, PollFailure.REFUSED, f"it answers with HTTP status {response.status}"
                 )
-            return read_summary(await _body(response.content), read_at_s=now_s)
+            return parse_reading(await _body(response.content), read_at_s=now_s)
     except TimeoutError:
         return failed_reading(
             now_s, PollFailure.UNREACHABLE, f"it does not answer within {RESPONSE_MAX_S:g} seconds"

@@ -54,7 +54,7 @@ from mirrorflow_operator.status.admission import CrossFlowChecks, Key
 from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
-NOTHING: frozenset[Key] = frozenset()
+NO_FLOWS: frozenset[Key] = frozenset()
 # The response to an own write arrives within seconds of the watch event that reports the deletion. This many
 # deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
 DELETED_MAX = 10_000
@@ -144,15 +144,15 @@ class View:
         """Stores *body*, unless that version or a newer one is cached, or its uid was deleted."""
         metadata = body["metadata"]
         if metadata["uid"] in self._deleted_uids:
-            return NOTHING
+            return NO_FLOWS
         found = (kind.name, metadata["namespace"], metadata["name"])
         # A number that grows: promised since Kubernetes 1.35, always so with etcd.
         text = metadata["resourceVersion"]
         version = int(text) if text.isdigit() else 0
         cached = self._cached.get(found)
         if cached is not None and cached[0] >= version:
-            return NOTHING
-        affected = NOTHING
+            return NO_FLOWS
+        affected = NO_FLOWS
         if cached is not None and cached[1] != metadata["uid"]:
             affected = self._forget(found)
         key = (metadata["namespace"], metadata["name"]) if kind is MIRROR_FLOW else owner_key(body)
@@ -172,7 +172,7 @@ class View:
             del self._deleted_uids[next(iter(self._deleted_uids))]
         found = (kind.name, namespace, name)
         if found not in self._cached or self._cached[found][1] != uid:
-            return NOTHING
+            return NO_FLOWS
         return self._forget(found)
 
     def remove_absent(
@@ -203,7 +203,7 @@ class View:
             same = before is not None and (
                 before.resource == seen.resource and before.deleting == seen.deleting
             )
-            return affected | (NOTHING if same else frozenset((key,)))
+            return affected | (NO_FLOWS if same else frozenset((key,)))
         objects = self._by_flow[key]
         if kind is POD:
             pods, owner = objects.pods, connector_of(body)
@@ -212,7 +212,7 @@ class View:
             pod = (owner, observed_pod(body))
             same = pods.get(found[2]) == pod
             pods[found[2]] = pod
-            return NOTHING if same else frozenset((key,))
+            return NO_FLOWS if same else frozenset((key,))
         child = cached_child(kind, body)
         before_child = objects.children.get(found)
         same = before_child is not None and (before_child.digest, before_child.deleting) == (
@@ -231,7 +231,7 @@ class View:
             objects.jobs[found[2]] = job
         if kind is CRON_JOB:
             objects.schedules[found[2]] = created_s(body)
-        return NOTHING if same else frozenset((key,))
+        return NO_FLOWS if same else frozenset((key,))
 
     def _forget(self, found: ObjectId) -> frozenset[Key]:
         _, _, key = self._cached.pop(found)

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
-from mirrorflow_operator.api.model import amount, whole
+from mirrorflow_operator.api.model import amount, rounded_up
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.workloads import (
     ConnectorKind,
@@ -34,12 +34,12 @@ from mirrorflow_operator.plan.pod import (
     CONTAINER_SECURITY,
     WORKER_FILE,
     Mounts,
+    environment_variables,
     mounts,
-    of_the_pod,
+    pod_field_variable,
     pod_security,
     resources_of,
     scheduling,
-    variables,
     volume_mounts,
     volumes,
 )
@@ -161,21 +161,21 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
     if spec.seed is not None and spec.seed.run_id and runs.seed:
         run = run_of(RunKind.SEED, spec.seed)
         found.append(_network_policy(run))
-        found.extend(_once(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
+        found.extend(_run_objects(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
     if spec.verify is not None and (runs.verify or spec.verify.schedule):
         run = run_of(RunKind.VERIFY, spec.verify)
         # A verification only reads, and is useful on a paused flow: only Stopped means no pods.
         is_halted = spec.state is State.STOPPED
         found.append(_network_policy(run))
         if runs.verify and spec.verify.run_id:
-            found.extend(_once(run, spec.verify.run_id, suspend=is_halted))
+            found.extend(_run_objects(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
             # Never two at once: a run by runId has priority, and the schedule may start up to an hour late.
-            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.seed or runs.verify))
+            found.extend(_schedule_objects(run, spec.verify, suspend=is_halted or runs.seed or runs.verify))
     return found
 
 
-def _once(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
+def _run_objects(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
     """Yields the ConfigMap and the Job of run *run_id*."""
     # The name is a hash of the content, and the content includes the name: so the hash uses an empty name.
     content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": _job(run, "")}
@@ -189,7 +189,7 @@ def _once(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
     }
 
 
-def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object]:
+def _schedule_objects(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object]:
     """Yields the ConfigMap and the CronJob; Kubernetes runs one Job at a time and deletes old ended ones."""
     name = f"{run.flow.metadata.name}-{run.kind.value}"
     yield _config_map(run, name, SCHEDULED)
@@ -208,7 +208,7 @@ def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object
             "jobTemplate": {
                 "metadata": {"labels": run.labels},
                 # Each scheduled time is a separate run, with its own sample and results folder.
-                "spec": _job(run, name, environment=[of_the_pod("RUN_ID", JOB_NAME_FIELD)]),
+                "spec": _job(run, name, environment=[pod_field_variable("RUN_ID", JOB_NAME_FIELD)]),
             },
         },
     }
@@ -229,7 +229,7 @@ def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
     found = {"run.id": run_id, "master": MASTER, "executors.max": str(job.executors.max)}
     limit = flow.spec.limits.bytes_per_second if job.bytes_per_second is None else job.bytes_per_second
     if limit is not None:
-        found["bytes.per.second"] = str(whole(limit))
+        found["bytes.per.second"] = str(rounded_up(limit))
     if isinstance(job, Seed):
         found["foreign.records"] = "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
     if isinstance(job, Verify):
@@ -300,8 +300,8 @@ def _executor(run: _Run, config_map: str) -> Object:
 
 
 def _variables(template: Template) -> list[Object]:
-    """Returns the variables of a job's container: a writable HOME, and those of the user."""
-    return [{"name": "HOME", "value": "/tmp"}, *variables(template)]  # noqa: S108
+    """Returns the environment variables of a job's container: a writable HOME, and those of the user."""
+    return [{"name": "HOME", "value": "/tmp"}, *environment_variables(template)]  # noqa: S108
 
 
 def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Object:
@@ -315,9 +315,9 @@ def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Obje
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                _at_exit("FailJob", final),
+                _exit_rule("FailJob", final),
                 # The driver was stopped by a node drain or a pause, which does not count as a failure.
-                _at_exit("Ignore", [EXIT_STOPPED]),
+                _exit_rule("Ignore", [EXIT_STOPPED]),
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
@@ -325,7 +325,7 @@ def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Obje
     }
 
 
-def _at_exit(action: str, statuses: list[int]) -> Object:
+def _exit_rule(action: str, statuses: list[int]) -> Object:
     return {"action": action, "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": statuses}}
 
 
@@ -382,7 +382,7 @@ def _arguments(kind: RunKind) -> list[str]:
 def _environment() -> list[Object]:
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
     return [
-        *(of_the_pod(name, field) for name, field in fields.items()),
+        *(pod_field_variable(name, field) for name, field in fields.items()),
         {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},
         {"name": "TERMINATION_MESSAGE", "value": TERMINATION_FILE},
     ]
@@ -430,18 +430,18 @@ def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]
 
 
 def without_blocked_jobs(
-    planned: list[Object], *, there: frozenset[str], alive: frozenset[str]
+    planned: list[Object], *, existing: frozenset[str], alive: frozenset[str]
 ) -> list[Object]:
     """Returns *planned* without new Jobs that must not run beside another Job whose driver is still alive.
 
-    *there* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of
+    *existing* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of
     two seeds, two verifications would load both clusters twice, and the target differs while a seed ends.
     """
     return [
         one
         for one in planned
         if one["kind"] != "Job"
-        or one["metadata"]["name"] in there
+        or one["metadata"]["name"] in existing
         or not any(_excludes(other, one["metadata"]) for other in alive - {one["metadata"]["name"]})
     ]
 

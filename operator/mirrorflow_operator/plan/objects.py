@@ -15,7 +15,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, ConnectorPods
-from mirrorflow_operator.plan.pod_sharing import pods, shared_objects
+from mirrorflow_operator.plan.pod_sharing import connectors_by_pod, shared_objects
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_operator.plan.rollouts import FOLLOWED_KEYS, Shape, shape_of, template_annotations
 
@@ -37,12 +37,14 @@ def objects(
 
     *shapes* override form and number of pods from the spec. *verifies*: the operator has a certificate
     authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
-    *seed_replaces_source* is that of `pods`, *has_defaults* that of `ConnectorPods`.
+    *seed_replaces_source* is that of `connectors_by_pod`, *has_defaults* that of `ConnectorPods`.
     """
     name = flow.metadata.name
     found = [_service_account(names.metadata(name, flow.metadata.namespace, name), {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
-    for host, kinds in pods(flow.spec.connectors, planned, seed_replaces_source=seed_replaces_source).items():
+    for host, kinds in connectors_by_pod(
+        flow.spec.connectors, planned, seed_replaces_source=seed_replaces_source
+    ).items():
         shape = shapes.get(host) or shape_of(flow, host)
         # Distributed workers run only what their config topic has: until a pod of several connectors is
         # standalone, the other connectors wait.
@@ -67,7 +69,12 @@ def _of_pods(pods: ConnectorPods) -> Iterator[Object]:
     if annotations:
         yield _service_account(pods.metadata, annotations)
     # Secrets in the files are references.
-    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": pods.metadata, "data": _files(pods)}
+    yield {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": pods.metadata,
+        "data": _files(pods),
+    }
     if pods.shape.is_shared:
         yield from shared_objects(pods.flow, pods.kind)
     yield _deployment(pods)

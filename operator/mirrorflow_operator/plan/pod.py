@@ -32,9 +32,9 @@ from mirrorflow_operator.plan.pod_sharing import (
     INTERNAL_PORT,
     POD_IP,
     certificate,
+    distributed_properties,
     file_names,
     internal_listener,
-    node_properties,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
 from mirrorflow_operator.plan.rollouts import FORMS, Shape
@@ -93,7 +93,7 @@ def volume_mounts(mounts: Mounts, template: Template) -> list[dict[str, Any]]:
     ]
 
 
-def variables(template: Template) -> list[dict[str, Any]]:
+def environment_variables(template: Template) -> list[dict[str, Any]]:
     """Returns the environment variables of *template*; the kubelet, not the operator, resolves references."""
     log = template.logging
     level = None if log.level is None else log.level.value.upper()
@@ -108,16 +108,16 @@ def variables(template: Template) -> list[dict[str, Any]]:
 def _variable(one: EnvironmentVariable) -> dict[str, Any]:
     if one.value_from is None:
         return {"name": one.name, "value": one.value}
-    return {"name": one.name, "valueFrom": _set_parts(one.value_from)}
+    return {"name": one.name, "valueFrom": _set_fields(one.value_from)}
 
 
-def _set_parts(part: ApiModel) -> dict[str, Any]:
+def _set_fields(part: ApiModel) -> dict[str, Any]:
     """Returns *part* as Kubernetes writes it, without what has its default."""
     found: dict[str, Any] = part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return found
 
 
-def of_the_pod(name: str, field: str) -> dict[str, Any]:
+def pod_field_variable(name: str, field: str) -> dict[str, Any]:
     """Returns variable *name* with the value of a *field* of the pod (downward API)."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
@@ -151,7 +151,7 @@ def volumes(config_map: str, mounts: Mounts, template: Template, *, tmp_size: st
 
 
 def _additional_volume(volume: Volume) -> dict[str, Any]:
-    found = _set_parts(volume)
+    found = _set_fields(volume)
     if volume.csi is not None:
         found["csi"]["readOnly"] = True
     if volume.secret is not None:
@@ -280,7 +280,7 @@ class ConnectorPods:
             # Probes and the operator have no client certificate.
             found |= {**certificate(tls.secret_name), CLIENT_AUTH_KEY: "none"}
         if self.shape.is_shared:
-            found |= node_properties(self.flow, self.kind, self.spec)
+            found |= distributed_properties(self.flow, self.kind, self.spec)
             # For the internal REST between pods only.
             found["listeners"] = internal_listener(self.flow)
         return found | {LISTENERS_KEY: f"{'https' if self.is_secure else 'http'}://0.0.0.0:{HTTP_PORT}"}
@@ -329,7 +329,10 @@ def _container(pods: ConnectorPods) -> dict[str, Any]:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(pods.mounts, spec.template),
     }
-    environment = [*([of_the_pod(POD_IP, "status.podIP")] if is_shared else ()), *variables(spec.template)]
+    environment = [
+        *([pod_field_variable(POD_IP, "status.podIP")] if is_shared else ()),
+        *environment_variables(spec.template),
+    ]
     optional = {"resources": resources_of(spec.resources), "env": environment}
     return container | {name: part for name, part in optional.items() if part}
 

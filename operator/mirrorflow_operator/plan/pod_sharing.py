@@ -26,7 +26,7 @@ _SUFFIX: Final = ".properties"
 Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
 
 
-def pods(
+def connectors_by_pod(
     connectors: Connectors, running: Iterable[ConnectorKind], *, seed_replaces_source: bool = False
 ) -> Pods:
     """Returns the connectors of each pod, by the pod's first connector; *running* are those that have work.
@@ -70,9 +70,9 @@ _ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarCo
 _UNAVAILABLE_MAX: Final = 1
 
 
-def node_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> dict[str, str]:
+def distributed_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> dict[str, str]:
     """Returns the properties of one worker of a group; they override those of a standalone worker."""
-    group, configs, statuses = own_topics(flow, kind, connector)
+    group, configs, statuses = group_and_topics(flow, kind, connector)
     copies = str(flow.spec.topics.replication_factor)
     own = {
         "group.id": group,
@@ -95,7 +95,7 @@ def node_properties(flow: MirrorFlow, kind: ConnectorKind, connector: Connector)
     }
 
 
-def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
+def group_and_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
     """Returns the group of *connector*'s pods, its config topic and its status topic."""
     alias, name, config = flow.spec.source.alias, kind.value, connector.config
     return (

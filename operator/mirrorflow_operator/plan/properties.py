@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_operator.api.model import whole
+from mirrorflow_operator.api.model import rounded_up
 from mirrorflow_operator.api.spec import (
     Authentication,
     AuthenticationType,
@@ -216,7 +216,7 @@ _POLICY_CLASSES = {
     NamingPolicy.PREFIX: "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
     NamingPolicy.IDENTITY: "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
 }
-_OF_NAMES = {"transforms", "predicates"}
+_NAMING_KEYS = {"transforms", "predicates"}
 _TRUE, _FALSE = "true", "false"
 
 
@@ -306,7 +306,7 @@ def source_properties(spec: Spec) -> dict[str, str]:
         properties["source.consumer.isolation.level"] = "read_committed"
     if spec.limits.bytes_per_second is not None:
         # A plain number, because the replicator's properties accept fewer units than Kubernetes.
-        properties["mirrorflow.bytes.per.second"] = str(whole(spec.limits.bytes_per_second))
+        properties["mirrorflow.bytes.per.second"] = str(rounded_up(spec.limits.bytes_per_second))
     return properties
 
 
@@ -323,7 +323,7 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
         **{
             key: value
             for key, value in spec.connectors.source.config.items()
-            if key.partition(".")[0] in _OF_NAMES
+            if key.partition(".")[0] in _NAMING_KEYS
         },
     }
 
@@ -364,7 +364,7 @@ def _flag(value: bool) -> str:  # noqa: FBT001  one argument, one meaning
 
 
 CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
-_NO_SYNCS = (
+_GROUPS_WITHOUT_OFFSET_SYNCS = (
     "Consumer groups are not translated: emit.offset-syncs.enabled=false in spec.connectors.source.config, and"
     " MirrorCheckpointConnector translates by offset syncs."
 )
@@ -394,13 +394,13 @@ def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
 
     *flow_id* is the id with which it claims its source alias on the target; "": its name.
     """
-    whole = plan_all(flow, secrets, flow_id=flow_id)
+    all_connectors = plan_all(flow, secrets, flow_id=flow_id)
     active = active_kinds(flow)
     silent = disables_offset_syncs(flow.spec.connectors.source.config)
     return replace(
-        whole,
-        connectors=tuple(one for one in whole.connectors if one.kind in active),
-        notes=(_NO_SYNCS,) if flow.spec.groups.include and silent else (),
+        all_connectors,
+        connectors=tuple(one for one in all_connectors.connectors if one.kind in active),
+        notes=(_GROUPS_WITHOUT_OFFSET_SYNCS,) if flow.spec.groups.include and silent else (),
     )
 
 

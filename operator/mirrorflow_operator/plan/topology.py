@@ -71,7 +71,7 @@ class _Step:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Search:
+class _TopicSearch:
     routes: Sequence[FlowRoute]
     sides: Sequence[tuple[int, int]]  # cluster numbers of each route
     names: Sequence[str]  # cluster names
@@ -80,11 +80,11 @@ class _Search:
     writers: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     loops: dict[frozenset[int], str] = field(default_factory=dict)
     slow: dict[int, InvalidSettingError] = field(default_factory=dict)
-    leaving: dict[int, list[int]] = field(default_factory=dict)  # cluster -> the routes that read it
+    routes_from: dict[int, list[int]] = field(default_factory=dict)  # cluster -> the routes that read it
 
     def __post_init__(self) -> None:
         for at, (source, _) in enumerate(self.sides):
-            self.leaving.setdefault(source, []).append(at)
+            self.routes_from.setdefault(source, []).append(at)
 
     def follow(self, steps: tuple[_Step, ...]) -> None:
         """Follows the topic at the end of *steps* through all routes from its cluster."""
@@ -92,7 +92,7 @@ class _Search:
         if (here.cluster, here.topic) in self.seen:
             return
         self.seen.add((here.cluster, here.topic))
-        for at in self.leaving.get(here.cluster, ()):
+        for at in self.routes_from.get(here.cluster, ()):
             if at in self.slow:
                 continue
             route, (_, target) = self.routes[at], self.sides[at]
@@ -105,13 +105,13 @@ class _Search:
                 continue
             self.writers.setdefault((target, topic), {})[at] = here.topic
             there = (*steps, _Step(target, topic, at))
-            first = _begin_of_loop(there)
+            first = _loop_start(there)
             if first is None:
                 self.follow(there)
             else:
-                self._note_loop(there[first:])
+                self._record_loop(there[first:])
 
-    def _note_loop(self, steps: tuple[_Step, ...]) -> None:
+    def _record_loop(self, steps: tuple[_Step, ...]) -> None:
         routes = [step.by for step in steps[1:] if step.by is not None]
         path = f"{steps[0].topic} on {self.names[steps[0].cluster]}" + "".join(
             f" -> {step.topic} on {self.names[step.cluster]} ({self.routes[step.by].flow})"
@@ -125,20 +125,20 @@ def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conf
     """Returns the conflicts among *routes*, loops first; *samples* stand for topics that are not known."""
     numbers, names = _clusters([end for route in routes for end in (route.source, route.target)])
     sides = [(numbers[2 * at], numbers[2 * at + 1]) for at in range(len(routes))]
-    search = _Search(routes=routes, sides=sides, names=names)
+    search = _TopicSearch(routes=routes, sides=sides, names=names)
     for cluster in dict.fromkeys(source for source, _ in sides):
         for topic in _topics(cluster, routes, sides, samples):
             search.follow((_Step(cluster, topic),))
     return (
-        *_same(routes, sides, names),
-        *_loops(search),
-        *_aliases(routes, sides, names),
-        *_collisions(search),
-        *_slow(search),
+        *_single_cluster_conflicts(routes, sides, names),
+        *_loop_conflicts(search),
+        *_alias_conflicts(routes, sides, names),
+        *_collision_conflicts(search),
+        *_slow_conflicts(search),
     )
 
 
-def _begin_of_loop(steps: tuple[_Step, ...]) -> int | None:
+def _loop_start(steps: tuple[_Step, ...]) -> int | None:
     """Returns the index of an earlier step on the cluster of the last of *steps*; None if there is none.
 
     Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would loop
@@ -182,7 +182,7 @@ def _is_same(one: Endpoint, other: Endpoint) -> bool:
     return bool(one.addresses & other.addresses)
 
 
-def _same(
+def _single_cluster_conflicts(
     routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
     for route, (source, target) in zip(routes, sides, strict=True):
@@ -193,7 +193,7 @@ def _same(
             yield Conflict(kind=ConflictKind.LOOP, flows=(route.flow,), sentence=sentence)
 
 
-def _loops(search: _Search) -> Iterator[Conflict]:
+def _loop_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
     for routes, path in search.loops.items():
         flows = tuple(search.routes[at].flow for at in sorted(routes))
         what = "Flow {} makes a loop" if len(flows) == 1 else "Flows {} make a loop"
@@ -205,7 +205,7 @@ def _loops(search: _Search) -> Iterator[Conflict]:
         )
 
 
-def _aliases(
+def _alias_conflicts(
     routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
     for at, route in enumerate(routes):
@@ -221,11 +221,11 @@ def _aliases(
                 )
 
 
-def _collisions(search: _Search) -> Iterator[Conflict]:
+def _collision_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
     found: dict[tuple[int, ...], list[tuple[int, str]]] = {}
     for target_topic, writers in search.writers.items():
         aliases = {search.routes[at].source.alias for at in writers}
-        # Flows that share an alias are reported by `_aliases` already.
+        # Flows that share an alias are reported by `_alias_conflicts` already.
         if len(writers) > 1 and len(aliases) == len(writers):
             found.setdefault(tuple(sorted(writers)), []).append(target_topic)
     for routes, target_topics in found.items():
@@ -244,7 +244,7 @@ def _collisions(search: _Search) -> Iterator[Conflict]:
         )
 
 
-def _slow(search: _Search) -> Iterator[Conflict]:
+def _slow_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
     for at, error in search.slow.items():
         flow = search.routes[at].flow
         yield Conflict(kind=ConflictKind.SLOW, flows=(flow,), sentence=f"Flow {flow}: {error}")
@@ -253,7 +253,7 @@ def _slow(search: _Search) -> Iterator[Conflict]:
 ANY = "any-topic"  # the sample for .*
 # Pairs grow with the square of the patterns; this many names are checked in well under a second.
 SAMPLES_MAX = 400
-_PARTS = (
+_SIMPLIFICATIONS = (
     (re.compile(r"\\([.\-_])"), r"\1"),
     (re.compile(r"\\d"), "1"),
     (re.compile(r"\\w"), "a"),
@@ -267,17 +267,17 @@ _PARTS = (
 
 def samples(patterns: Iterable[str]) -> tuple[str, ...]:
     """Returns at most SAMPLES_MAX sample names for *patterns*, the simplest first."""
-    single = list(dict.fromkeys(name for pattern in patterns for name in _of(pattern)))
+    single = list(dict.fromkeys(name for pattern in patterns for name in _samples_of(pattern)))
     pairs = (f"{one}{other}" for one, other in itertools.permutations(single, 2))
     return tuple(itertools.islice(dict.fromkeys((*single, *pairs, ANY)), SAMPLES_MAX))
 
 
-def _of(pattern: str) -> list[str]:
+def _samples_of(pattern: str) -> list[str]:
     expression = JavaPattern(pattern)
     names = []
     for alternative in pattern.strip("()").split("|"):
         name = alternative
-        for part, plain in _PARTS:
+        for part, plain in _SIMPLIFICATIONS:
             name = part.sub(plain, name)
         name = name or ANY
         try:

@@ -23,7 +23,7 @@ from mirrorflow_operator.plan.jobs import (
     without_source_pods,
 )
 from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.pod_sharing import Pods, pods
+from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod
 from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
 from mirrorflow_operator.plan.rollouts import (
     Shape,
@@ -35,7 +35,7 @@ from mirrorflow_operator.plan.rollouts import (
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.spark_jobs import DueJobs, SeedStall, decide
+from mirrorflow_operator.status.spark_jobs import DueJobs, SeedStall, due_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +83,13 @@ def plan_flow(
 ) -> DesiredState:
     """Returns the desired state; *seed_stall* and *converged* are those of the flow's last pass."""
     resource, flow = observed.resource, admission.flow
-    due = decide(flow, resource.status, observed.jobs, seed_stall, observed.now_s)
+    due = due_jobs(flow, resource.status, observed.jobs, seed_stall, observed.now_s)
     if flow is None:
         return DesiredState(due_jobs=due)
     connectors = active_kinds(flow)
-    sharing = pods(flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source)
+    sharing = connectors_by_pod(
+        flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source
+    )
     unchanged = DesiredState(due_jobs=due, connectors=connectors, pods=sharing)
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:
@@ -108,7 +110,7 @@ def plan_flow(
     postponed = frozenset(names.object_name(resource.name, kind) for kind in postponed_kinds)
     in_time = without_blocked_jobs(
         [one for one in planned if one["metadata"]["name"] not in postponed],
-        there=frozenset(job.name for job in observed.jobs),
+        existing=frozenset(job.name for job in observed.jobs),
         alive=observed.drivers_alive,
     )
     return DesiredState(

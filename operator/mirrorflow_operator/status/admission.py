@@ -152,7 +152,7 @@ class CrossFlowChecks:
     """The flows that exist, and which of them are refused."""
 
     _flows: dict[Key, _Flow] = field(default_factory=dict)
-    _by_token: dict[str, set[Key]] = field(
+    _by_identifier: dict[str, set[Key]] = field(
         default_factory=dict
     )  # an address or an id -> the flows that name it
     _refusals: dict[Key, Problem] = field(default_factory=dict)
@@ -176,35 +176,35 @@ class CrossFlowChecks:
         old = self._flows.get(key)
         if old == new:
             return frozenset()
-        around = self._around(old)
+        connected = self._connected_flows(old)
         if old is not None:
             del self._flows[key]
-            for token in _tokens(old.route):
-                self._by_token[token].discard(key)
-                if not self._by_token[token]:
-                    del self._by_token[token]
+            for identifier in _cluster_identifiers(old.route):
+                self._by_identifier[identifier].discard(key)
+                if not self._by_identifier[identifier]:
+                    del self._by_identifier[identifier]
         if new is not None:
             self._flows[key] = new
-            for token in _tokens(new.route):
-                self._by_token.setdefault(token, set()).add(key)
-        around |= self._around(new)
-        before = {one: self._refusals.pop(one) for one in {*around, key} if one in self._refusals}
-        found = _refusals([self._flows[one] for one in around if one in self._flows])
+            for identifier in _cluster_identifiers(new.route):
+                self._by_identifier.setdefault(identifier, set()).add(key)
+        connected |= self._connected_flows(new)
+        before = {one: self._refusals.pop(one) for one in {*connected, key} if one in self._refusals}
+        found = _refusals([self._flows[one] for one in connected if one in self._flows])
         self._refusals |= found
-        return frozenset(one for one in around if one != key and before.get(one) != found.get(one))
+        return frozenset(one for one in connected if one != key and before.get(one) != found.get(one))
 
-    def _around(self, flow: _Flow | None) -> set[Key]:
+    def _connected_flows(self, flow: _Flow | None) -> set[Key]:
         """Returns the flows that share a cluster with *flow*, directly or through other flows."""
         reached: set[Key] = set()
-        tokens, seen = list(() if flow is None else _tokens(flow.route)), set[str]()
-        while tokens:
-            token = tokens.pop()
-            if token in seen:
+        identifiers, seen = list(() if flow is None else _cluster_identifiers(flow.route)), set[str]()
+        while identifiers:
+            identifier = identifiers.pop()
+            if identifier in seen:
                 continue
-            seen.add(token)
-            for key in self._by_token.get(token, set()) - reached:
+            seen.add(identifier)
+            for key in self._by_identifier.get(identifier, set()) - reached:
                 reached.add(key)
-                tokens.extend(_tokens(self._flows[key].route))
+                identifiers.extend(_cluster_identifiers(self._flows[key].route))
         return reached
 
 
@@ -239,7 +239,7 @@ def _address(address: str, namespace: str) -> str:
     return f"{host.removesuffix('.cluster.local')}:{port}"
 
 
-def _tokens(route: FlowRoute) -> Iterator[str]:
+def _cluster_identifiers(route: FlowRoute) -> Iterator[str]:
     for end in (route.source, route.target):
         yield from end.addresses
         if end.cluster_id:
@@ -257,20 +257,20 @@ def _refusals(flows: Sequence[_Flow]) -> dict[Key, Problem]:
     while found := [
         one for one in conflicts([one.route for one in left], names) if one.kind is not ConflictKind.SLOW
     ]:
-        losers = _losers(left, found)
-        refusals |= losers
-        left = [one for one in left if one.key not in losers]
+        refused = _youngest_of_each(left, found)
+        refusals |= refused
+        left = [one for one in left if one.key not in refused]
     return refusals
 
 
-def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, Problem]:
+def _youngest_of_each(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, Problem]:
     """Returns the youngest flow of each conflict whose other flows are all accepted."""
     conflicts_of: dict[str, list[Conflict]] = {}
     for conflict in found:
         for name in conflict.flows:
             conflicts_of.setdefault(name, []).append(conflict)
     accepted: set[str] = set()
-    losers: dict[Key, Problem] = {}
+    refused: dict[Key, Problem] = {}
     for one in oldest_first:
         name = one.route.flow
         lost = next(
@@ -280,8 +280,8 @@ def _losers(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Ke
             accepted.add(name)
         else:
             message = f"{lost.sentence} This flow is the youngest of them and does not run."
-            losers[one.key] = Problem(_REASONS[lost.kind], message)
-    return losers
+            refused[one.key] = Problem(_REASONS[lost.kind], message)
+    return refused
 
 
 def _needs_full_check(routes: Sequence[FlowRoute]) -> bool:
@@ -289,37 +289,37 @@ def _needs_full_check(routes: Sequence[FlowRoute]) -> bool:
 
     A cheap filter before the full check, so it errs towards True.
     """
-    numbers = _numbers(routes)
+    numbers = _cluster_numbers(routes)
     targets_of: dict[int, set[int]] = {}
     writers: dict[int, list[TopicSelection]] = {}
     for route in routes:
         source, target = (numbers[next(iter(end.addresses))] for end in (route.source, route.target))
         targets_of.setdefault(source, set()).add(target)
         writers.setdefault(target, []).append(route.naming)
-    return _has_ring(targets_of) or any(_may_collide(namings) for namings in writers.values())
+    return _has_cycle(targets_of) or any(_may_collide(namings) for namings in writers.values())
 
 
-def _numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
+def _cluster_numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
     """Numbers each address and cluster id; all of one cluster have the same number."""
     parents: dict[str, str] = {}
 
-    def root(token: str) -> str:
-        while (parent := parents.setdefault(token, token)) != token:
-            parents[token] = parents[parent]
-            token = parent
-        return token
+    def root(identifier: str) -> str:
+        while (parent := parents.setdefault(identifier, identifier)) != identifier:
+            parents[identifier] = parents[parent]
+            identifier = parent
+        return identifier
 
     for route in routes:
         for end in (route.source, route.target):
             first = root(next(iter(end.addresses)))
-            for token in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
-                parents[root(token)] = first
-    roots = {token: root(token) for token in list(parents)}
+            for identifier in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
+                parents[root(identifier)] = first
+    roots = {identifier: root(identifier) for identifier in list(parents)}
     numbers = {one: at for at, one in enumerate(dict.fromkeys(roots.values()))}
-    return {token: numbers[one] for token, one in roots.items()}
+    return {identifier: numbers[one] for identifier, one in roots.items()}
 
 
-def _has_ring(targets_of: Mapping[int, set[int]]) -> bool:
+def _has_cycle(targets_of: Mapping[int, set[int]]) -> bool:
     """Whether the graph has a cycle: removes clusters without outgoing routes until none is left."""
     left = {cluster: set(targets) for cluster, targets in targets_of.items()}
     while dead := {target for targets in left.values() for target in targets} - left.keys():

@@ -16,7 +16,7 @@ _ANY: Final = frozenset("*?")
 
 @functools.lru_cache(maxsize=1_000)
 def days_between_max(schedule: str) -> int | None:
-    """Returns the most days between two days of *schedule* (daily or hourly: 1), or None if it is invalid."""
+    """Returns the maximum days between two days of *schedule* (daily or hourly: 1), or None if it is invalid."""
     fields = schedule.lower().split()
     if len(fields) != 5:
         return None
@@ -45,18 +45,18 @@ def days_between_max(schedule: str) -> int | None:
     return max(gaps, default=None)
 
 
-def _values(field: str, least: int, most: int, names: Sequence[str]) -> frozenset[int]:
+def _values(field: str, minimum: int, maximum: int, names: Sequence[str]) -> frozenset[int]:
     """Returns the values of a cron field. Raises ValueError where it is invalid."""
     found: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
         if span in _ANY:
-            low, high = least, most
+            low, high = minimum, maximum
         else:
             begin, dash, end = span.partition("-")
             low = _number(begin, names)
-            high = _number(end, names) if dash else (most if step else low)
-        if not least <= low <= high <= most:
+            high = _number(end, names) if dash else (maximum if step else low)
+        if not minimum <= low <= high <= maximum:
             raise ValueError(field)
         every = int(step) if step else 1
         if every < 1:

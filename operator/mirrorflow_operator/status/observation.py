@@ -124,7 +124,7 @@ class Observation:
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
     jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
     schedule_created_s: float | None = None  # of the CronJob of the verification
-    runs: Runs = NO_RUNS  # from `spark_jobs.decide`; the plan is based on it
+    runs: Runs = NO_RUNS  # from `spark_jobs.due_jobs`; the plan is based on it
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     write_error: str = ""
 

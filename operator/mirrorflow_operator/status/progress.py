@@ -35,18 +35,18 @@ def matching(pattern: re.Pattern[str], value: Any) -> str:
     return value if isinstance(value, str) and pattern.fullmatch(value) else ""
 
 
-def number(value: Any, most: float = NUMBER_MAX) -> float | None:
-    """Returns a finite number, clamped to 0 and *most*; None for any other value."""
+def number(value: Any, maximum: float = NUMBER_MAX) -> float | None:
+    """Returns a finite number, clamped to 0 and *maximum*; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return float(min(max(value, 0), most))
+    return float(min(max(value, 0), maximum))
 
 
-def count(value: Any, most: float = NUMBER_MAX) -> int:
+def count(value: Any, maximum: float = NUMBER_MAX) -> int:
     """Returns `number` as an integer; 0 where it is None."""
-    return int(number(value, most) or 0)
+    return int(number(value, maximum) or 0)
 
 
 MESSAGE_MAX: Final = 500  # characters of the job's own message
@@ -78,17 +78,17 @@ class Report:
     message: str = ""
 
 
-def report_of(text: str) -> Report | None:
+def parse_report(text: str) -> Report | None:
     """Parses *text* into a report; None where it is none, such as the last log lines of a crashed driver."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return read_report(value) if isinstance(value, dict) else None
+    return report_from_json(value) if isinstance(value, dict) else None
 
 
-def read_report(value: Mapping[str, Any]) -> Report | None:
-    """Parses decoded JSON into a report, as `report_of` does."""
+def report_from_json(value: Mapping[str, Any]) -> Report | None:
+    """Parses decoded JSON into a report, as `parse_report` does."""
     kind = _KINDS.get(str(value.get("job")))
     if kind is None or value.get("version") not in VERSIONS:
         return None
@@ -130,7 +130,7 @@ def _count(value: Any) -> int:
 # An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
 # answers at the second attempt. And a reported failure disappears only after a minute without it.
 YOUNG_S: Final = 30.0
-BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at most 4 MiB per polling round
+BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at maximum 4 MiB per polling round
 REASONS_MAX: Final = 8
 WARNINGS_MAX: Final = 3
 SENTENCE_MAX: Final = 200  # characters of an example or a warning
@@ -263,7 +263,7 @@ class Reading:
     problem: str = ""
 
 
-def read_summary(body: bytes, *, read_at_s: float) -> Reading:
+def parse_reading(body: bytes, *, read_at_s: float) -> Reading:
     """Parses *body* into a Reading; `failure` is set where it cannot be read."""
     if len(body) > BODY_MAX_BYTES:
         return failed_reading(read_at_s, PollFailure.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
@@ -281,7 +281,7 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
             read_at_s, PollFailure.UNKNOWN_VERSION, "its version is not one that this operator reads"
         )
     if "job" in value:
-        report = read_report(value)
+        report = report_from_json(value)
         if report is None:
             return failed_reading(
                 read_at_s, PollFailure.UNREADABLE, "it belongs to a job that this operator does not support"

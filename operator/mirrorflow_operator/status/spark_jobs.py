@@ -38,7 +38,7 @@ from mirrorflow_operator.status.conditions import (
 )
 from mirrorflow_operator.status.observation import Observation, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
-from mirrorflow_operator.status.progress import Report, report_of
+from mirrorflow_operator.status.progress import Report, parse_report
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
 HOLD_S: Final = 600.0
@@ -62,7 +62,7 @@ class DueJobs:
     again_after_s: float | None = None
 
 
-def decide(
+def due_jobs(
     flow: MirrorFlow | None,
     status: Status,
     jobs: Sequence[ObservedJob],
@@ -126,7 +126,7 @@ def reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
 
 
 def _report(pod: ObservedPod, kind: RunKind) -> Report | None:
-    found = report_of(pod.terminated_message) if pod.terminated_message else None
+    found = parse_report(pod.terminated_message) if pod.terminated_message else None
     if found is None and pod.reading is not None:
         found = pod.reading.report
     return found if found is not None and found.kind is kind else None

@@ -39,7 +39,7 @@ from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
-from mirrorflow_operator.plan.pod_sharing import own_topics
+from mirrorflow_operator.plan.pod_sharing import group_and_topics
 from mirrorflow_operator.plan.properties import disables_offset_syncs
 
 
@@ -100,7 +100,7 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
 def group_grants(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> Iterator[Grant]:
     """Yields the ACLs that pods of *connector* need on the target to share work; none for a single pod."""
     if connector.replicas > 1:
-        group, *topics = own_topics(flow, kind, connector)
+        group, *topics = group_and_topics(flow, kind, connector)
         yield Grant(kind="group", name=group, access=GROUP_OF_NODES)
         for topic in topics:
             yield Grant(kind="topic", name=topic, access=STORE)

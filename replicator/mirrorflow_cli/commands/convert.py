@@ -24,7 +24,7 @@ from mirrorflow_cli.convert_java_flow import ConversionFindings, ConversionLoss,
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
 from mirrorflow_cli.flows import read_text
 from mirrorflow_core.errors import SettingError
-from mirrorflow_operator.api.load import flow_of, read_document
+from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.errors import InvalidSpecError
 
 _IS_STRIMZI = re.compile(rf"""^kind:\s*["']?{STRIMZI}\b""", re.MULTILINE)
@@ -108,7 +108,7 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
 
 def _errors(one: dict[str, Any]) -> Sequence[object]:
     try:
-        flow_of(one)
+        parse_flow(one)
     except InvalidSpecError as error:
         return error.errors
     return ()

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.plan.jobs import RunKind, Runs, SparkDefaults, job_objects
 from mirrorflow_operator.plan.names import run_selector
 from tests.harness.kafka.processes import frozen, program_of, wait_until
@@ -98,7 +98,7 @@ def job(
     resource["metadata"]["namespace"] = stage.kubectl.namespace
     resource["spec"]["source"]["alias"] = flow
     planned = job_objects(
-        flow_of(resource),
+        parse_flow(resource),
         Runs(seed=True),
         defaults=SparkDefaults(image=image.removeprefix("docker.io/")),
     )

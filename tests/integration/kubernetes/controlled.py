@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, job_objects, without_source_pods
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.status.spark_jobs import decide
+from mirrorflow_operator.status.spark_jobs import due_jobs
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -43,8 +43,8 @@ def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
 
 def planned(document: dict[str, Any], namespace: str, *, flow_id: str = "") -> list[Object]:
     """What should be there for *document*; *flow_id* is that of `plan`."""
-    flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace}})
-    runs = decide(flow, Status(), (), None, 0.0).runs
+    flow = parse_flow({**document, "metadata": {**document["metadata"], "namespace": namespace}})
+    runs = due_jobs(flow, Status(), (), None, 0.0).runs
     return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE, flow_id=flow_id)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of, read_document
+from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION
@@ -339,7 +339,7 @@ def test_pods_of_an_earlier_release_stay_until_something_else_replaces_them(
 
 def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> None:
     """Writes the Deployments as an operator without the defaults of pods did, in the name of the one that runs."""
-    flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
+    flow = parse_flow({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
     uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
     resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
     connectors = plan(flow, POD_LAYOUT, flow_id=flow_id_of(namespace, document))

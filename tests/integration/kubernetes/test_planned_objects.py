@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of, read_document
+from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
@@ -29,7 +29,7 @@ def planned(namespace: Kubectl) -> Callable[[Path], list[Object]]:
     def made(example: Path) -> list[Object]:
         document = dict(read_document(example.read_text()))
         document["metadata"]["namespace"] = namespace.namespace
-        flow = flow_of(document)
+        flow = parse_flow(document)
         return everything(flow, image="mirrorflow-replicator:test")
 
     return made

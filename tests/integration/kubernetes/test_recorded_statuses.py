@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import status_of
+from mirrorflow_operator.api.status import parse_status
 from mirrorflow_operator.reconcile.status_writer import status_document
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
@@ -42,7 +42,7 @@ def test_every_recorded_status_is_stored_as_it_is_and_shown_at_a_glance(
     rows = {row.split()[0]: row.split() for row in cluster("get", "mirrorflows").splitlines()[1:]}
 
     assert {name: document["status"] for name, document in recorded.items()} == stored
-    assert stored == {name: status_document(status_of(status)) for name, status in stored.items()}
+    assert stored == {name: status_document(parse_status(status)) for name, status in stored.items()}
     assert {name: _ready(status) for name, status in stored.items()} == {
         name: (row[4], row[5]) for name, row in rows.items()
     }

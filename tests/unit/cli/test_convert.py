@@ -14,7 +14,7 @@ from mirrorflow_cli.commands.convert import converted, report, yaml_text
 from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
@@ -210,7 +210,7 @@ def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None
 def test_alias_of_one_flow_alone_is_the_one_that_counts() -> None:
     """Topics and positions are named by it; the offsets topic is still named by the file's."""
     source = TWO + "A->B.source.cluster.alias = east\n"
-    one = flow_of(converted(source, ConversionFindings())[0])
+    one = parse_flow(converted(source, ConversionFindings())[0])
     before = load_mm2(source)[0].connectors[0].source
 
     assert before is not None
@@ -225,7 +225,7 @@ def test_flow_keeps_what_positions_hang_on() -> None:
     """Aliases, connector name, offsets topic, policy, separator: as the plan of the converted flow has them."""
     source = TWO + "B.offset.storage.topic = mine\nreplication.policy.separator = _\n"
 
-    connector = plan(flow_of(converted(source, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
+    connector = plan(parse_flow(converted(source, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
     assert "mine" == connector.worker_properties["offset.storage.topic"]
     assert {
@@ -240,7 +240,7 @@ def test_flow_keeps_what_positions_hang_on() -> None:
 def test_paused_flow_with_a_takeover_comes_back() -> None:
     """Both have fields of the resource, so `config` would be refused."""
     source = TWO + "A->B.mirrorflow.state = Paused\nA->B.mirrorflow.takeover.from = x->B, y->B\n"
-    spec = flow_of(converted(source, ConversionFindings())[0]).spec
+    spec = parse_flow(converted(source, ConversionFindings())[0]).spec
     back, _, losses = there_and_back(source)
 
     assert (spec.state, spec.take_over_from) == (State.PAUSED, ("x->B", "y->B"))
@@ -495,4 +495,4 @@ def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
     with pytest.raises(
         UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a have conflicting values"
     ):
-        exported([flow_of(there), flow_of(back)], POD_LAYOUT)
+        exported([parse_flow(there), parse_flow(back)], POD_LAYOUT)

@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_cli.commands.convert import converted, yaml_text
 from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 
 BASE = (
     "clusters = A, B\nA.bootstrap.servers = SSL://a:1, a2:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
@@ -21,7 +21,7 @@ def source(lines: dict[str, str], findings: ConversionFindings | None = None) ->
     """spec.source of the flow whose cluster A has *lines*; it is a valid one, and no secret is in it."""
     text = BASE + "".join(f"A.{key} = {value}\n" for key, value in lines.items())
     one = converted(text, findings or ConversionFindings())[0]
-    flow_of(one)
+    parse_flow(one)
     assert "hunter2" not in yaml_text(one)
     return dict(one["spec"]["source"])
 

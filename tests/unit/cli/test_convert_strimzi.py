@@ -5,7 +5,7 @@ import pytest
 from mirrorflow_cli.commands.convert import converted
 from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 
 V1BETA2 = """
@@ -94,7 +94,7 @@ def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
     """Every part of Strimzi's own example, and security on both sides."""
     findings = ConversionFindings()
 
-    one = flow_of(converted(V1BETA2, findings)[0])
+    one = parse_flow(converted(V1BETA2, findings)[0])
 
     spec = one.spec
     assert "cluster-a-to-cluster-b" == one.metadata.name
@@ -123,7 +123,7 @@ def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
 
 def test_positions_of_strimzi_are_found_again() -> None:
     """Connector name and offsets topic are the keys to them."""
-    connector = plan(flow_of(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
+    connector = plan(parse_flow(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
     assert "cluster-a->cluster-b.MirrorSourceConnector" == connector.connector_properties["name"]
     assert "mirrormaker2-cluster-offsets" == connector.worker_properties["offset.storage.topic"]
@@ -153,7 +153,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
 
 def test_v1_has_one_target_and_a_flow_for_each_source() -> None:
     """Names are the resource's own there; a paused connector is a paused flow; without a connector there is none."""
-    first, second = (flow_of(one) for one in converted(V1, ConversionFindings()))
+    first, second = (parse_flow(one) for one in converted(V1, ConversionFindings()))
 
     assert ("Paused", "Running") == (first.spec.state.value, second.spec.state.value)
     assert ("Identity", "Prefix") == (
@@ -203,7 +203,7 @@ def test_the_identity_policy_beside_an_empty_separator_is_converted() -> None:
           offset-syncs"""
     findings = ConversionFindings()
 
-    one = flow_of(
+    one = parse_flow(
         converted(V1BETA2.replace("replication.factor: -1\n          offset-syncs", naming, 1), findings)[0]
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
@@ -25,9 +25,9 @@ from mirrorflow_operator.status.progress import (
     SideReachability,
     SideSummary,
     Summary,
-    read_report,
+    report_from_json,
 )
-from mirrorflow_operator.status.spark_jobs import decide
+from mirrorflow_operator.status.spark_jobs import due_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0
@@ -53,11 +53,11 @@ def document(**spec: Any) -> dict[str, Any]:
 
 @cache
 def _smallest_flow() -> MirrorFlow:
-    return flow_of(_smallest())
+    return parse_flow(_smallest())
 
 
 def mirror_flow(**spec: Any) -> MirrorFlow:
-    return flow_of(document(**spec)) if spec else _smallest_flow()
+    return parse_flow(document(**spec)) if spec else _smallest_flow()
 
 
 def resource(flow: MirrorFlow | None = None, *, status: Status | None = None, **changes: Any) -> Resource:
@@ -140,7 +140,7 @@ def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedConnector
 def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
     """What a seed's driver has answered."""
     known = {"records": 0, "remainingRecords": 0} | figures
-    report = read_report({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **known})
+    report = report_from_json({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **known})
     return Reading(read_at_s=now_s - 5, report=report)
 
 
@@ -216,7 +216,7 @@ def advanced(
         connectors=moved,
         jobs=jobs,
         runs=replace(
-            decide(observation.admission.flow, status, jobs, None, now_s).runs,
+            due_jobs(observation.admission.flow, status, jobs, None, now_s).runs,
             replaces_source=observation.runs.replaces_source,
         ),
     )

@@ -22,8 +22,8 @@ from mirrorflow_operator.api.status import (
     ConditionStatus,
     Lag,
     Status,
+    parse_status,
     seconds,
-    status_of,
     timestamp,
 )
 from mirrorflow_operator.api.workloads import ConnectorKind
@@ -189,7 +189,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
     """What must hold for every status, whatever was seen."""
     status = assessment.status
     # Pydantic checks the bounds and patterns of the CRD, which is made of the same types.
-    assert status == status_of(status_document(status)) == Status.model_validate(status_document(status))
+    assert status == parse_status(status_document(status)) == Status.model_validate(status_document(status))
     kinds = [condition.type for condition in status.conditions]
     assert kinds == [kind.value for kind in ConditionType if kind.value in kinds]
     assert len(kinds) <= CONDITIONS_MAX
@@ -463,7 +463,7 @@ def test_traffic_causes_at_most_one_write_a_minute() -> None:
 
 def test_a_status_of_another_release_is_read_field_by_field() -> None:
     """An unknown field must not cost the pinned version."""
-    found = status_of(
+    found = parse_status(
         {
             "version": "1.0.0",
             "lag": "a while",
@@ -474,7 +474,7 @@ def test_a_status_of_another_release_is_read_field_by_field() -> None:
     )
 
     assert Status(version="1.0.0") == found
-    assert Status() == status_of(None) == status_of("no")
+    assert Status() == parse_status(None) == parse_status("no")
 
 
 @given(st.floats(0, 4e9))

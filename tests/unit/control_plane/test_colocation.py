@@ -14,7 +14,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.pod import WORKER_FILE
-from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, pods
+from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod, connectors_in
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import (
     ObservedDeployment,
@@ -72,7 +72,7 @@ def test_each_active_connector_has_one_pod(
     *, listed: tuple[ConnectorKind, ...], running: set[ConnectorKind], seed_replaces_source: bool
 ):
     """Whatever is listed; the source connector's is its own while a seed does its work."""
-    found = pods(Connectors(colocate=listed), running, seed_replaces_source=seed_replaces_source)
+    found = connectors_by_pod(Connectors(colocate=listed), running, seed_replaces_source=seed_replaces_source)
 
     assert sorted(kind.value for kinds in found.values() for kind in kinds) == sorted(
         kind.value for kind in running
@@ -192,7 +192,7 @@ def test_no_connector_is_without_a_ready_pod_while_they_move(
     old: dict[str, tuple[str, ...]] = {}  # what ready pods of a Deployment run, until it has rolled
     for number, listed in enumerate(lists):
         flow = _flow([one.value for one in listed])
-        wanted = pods(flow.spec.connectors, ALL)
+        wanted = connectors_by_pod(flow.spec.connectors, ALL)
         for _ in range(20):
             cluster.pass_over(flow, wanted)
             old = {word: runs for word, runs in old.items() if word in cluster.live}
@@ -221,12 +221,12 @@ def test_a_pod_that_never_starts_removes_nothing_and_a_stopped_flow_waits_for_no
         "heartbeat": _live(HEARTBEAT, "heartbeat"),
     }
 
-    assert postponed_connectors(flow, pods(flow.spec.connectors, ALL), live) == left
+    assert postponed_connectors(flow, connectors_by_pod(flow.spec.connectors, ALL), live) == left
 
 
 def test_a_moving_connector_is_rolling_until_its_old_pod_has_ended():
     flow = _flow(BOTH)
-    wanted = pods(flow.spec.connectors, ALL)
+    wanted = connectors_by_pod(flow.spec.connectors, ALL)
     home = _live(CHECKPOINT, "checkpoint", "heartbeat")
     alone = _live(HEARTBEAT, "heartbeat")
     before = {"checkpoint": home, "heartbeat": alone}

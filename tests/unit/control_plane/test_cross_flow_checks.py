@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.status import ClusterIds, Status
 from mirrorflow_operator.status import admission
 from mirrorflow_operator.status.admission import FULL_CHECK_MAX, CrossFlowChecks, Key, Resource
@@ -56,7 +56,7 @@ def resource(
         uid=name,
         generation=1,
         created_s=NOW_S - age_s,
-        flow=flow_of(document),
+        flow=parse_flow(document),
         status=status,
     )
 

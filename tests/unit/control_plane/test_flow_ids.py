@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
 from mirrorflow_operator.errors import InvalidSpecError
@@ -86,11 +86,11 @@ def test_flows_to_take_over_reach_the_source_connector() -> None:
 )
 def test_what_is_no_id_is_refused(spec: dict[str, list[str]]) -> None:
     with pytest.raises(InvalidSpecError, match="takeOverFrom"):
-        flow_of(document(**spec))
+        parse_flow(document(**spec))
 
 
 def test_the_property_of_the_field_is_refused() -> None:
     config = {"source": {"config": {"mirrorflow.takeover.from": "a"}}}
 
     with pytest.raises(InvalidSpecError, match=r"use spec\.takeOverFrom"):
-        flow_of(document(connectors=config))
+        parse_flow(document(connectors=config))

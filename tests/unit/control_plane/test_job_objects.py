@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import (
@@ -37,7 +37,7 @@ def _example(name: str, **changes: Any) -> MirrorFlow:
         return load_flow((EXAMPLES / f"{name}.yaml").read_text())
     document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     document["spec"] |= changes
-    return flow_of(document)
+    return parse_flow(document)
 
 
 def _jobs(name: str, runs: Runs = WANTED, **changes: Any) -> list[Object]:
@@ -208,7 +208,7 @@ def test_names_fit_for_the_longest_flow_name() -> None:
     """63 letters for a Job and the pods it makes, 52 for a CronJob."""
     document = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     document["metadata"]["name"] = "f" * 40
-    found = job_objects(flow_of(document), WANTED, defaults=DEFAULTS)
+    found = job_objects(parse_flow(document), WANTED, defaults=DEFAULTS)
 
     assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "Job")) <= 57
     assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "CronJob")) <= 52
@@ -276,12 +276,12 @@ def test_a_new_job_waits_until_other_drivers_have_ended() -> None:
     rest, name = [one for one in planned if one["kind"] != "Job"], _job()["metadata"]["name"]
     before = frozenset({"east-to-west-seed-before"})
 
-    assert rest == without_blocked_jobs(planned, there=frozenset(), alive=before)
-    assert planned == without_blocked_jobs(planned, there=frozenset({name}), alive=before | {name})
-    assert planned == without_blocked_jobs(planned, there=frozenset(), alive=frozenset({name}))
-    assert planned == without_blocked_jobs(planned, there=before, alive=frozenset())
+    assert rest == without_blocked_jobs(planned, existing=frozenset(), alive=before)
+    assert planned == without_blocked_jobs(planned, existing=frozenset({name}), alive=before | {name})
+    assert planned == without_blocked_jobs(planned, existing=frozenset(), alive=frozenset({name}))
+    assert planned == without_blocked_jobs(planned, existing=before, alive=frozenset())
     assert planned == without_blocked_jobs(
-        planned, there=frozenset(), alive=frozenset({"east-to-west-verify-29387460"})
+        planned, existing=frozenset(), alive=frozenset({"east-to-west-verify-29387460"})
     )
 
 
@@ -291,9 +291,9 @@ def test_requested_and_scheduled_verifications_exclude_each_other(other: str) ->
     planned = _jobs("everything", Runs(verify=True))
 
     assert [one for one in planned if one["kind"] != "Job"] == without_blocked_jobs(
-        planned, there=frozenset(), alive=frozenset({other})
+        planned, existing=frozenset(), alive=frozenset({other})
     )
-    assert planned == without_blocked_jobs(planned, there=frozenset(), alive=frozenset())
+    assert planned == without_blocked_jobs(planned, existing=frozenset(), alive=frozenset())
     assert _of_kind(planned, "CronJob")[0]["spec"]["suspend"] is True
     assert _of_kind(_jobs("everything", Runs()), "CronJob")[0]["spec"]["suspend"] is False
 

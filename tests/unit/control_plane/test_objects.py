@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mirrorflow_core.java.properties import parse_properties
-from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.objects import objects
@@ -50,7 +50,7 @@ def _example(name: str) -> MirrorFlow:
 def _changed(name: str, **changes: Any) -> MirrorFlow:
     document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     document["spec"] |= changes
-    return flow_of(document)
+    return parse_flow(document)
 
 
 def _deployments(found: list[Object]) -> Mapping[str, Object]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.topology import samples
@@ -31,7 +31,7 @@ def document(*include: str) -> dict[str, Any]:
     "pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)", "[a-z&&[^b]]", "a(?i)b", "a++", "(?<=a)b"]
 )
 def test_patterns_valid_in_java_are_accepted(pattern: str) -> None:
-    flow_of(document(pattern))
+    parse_flow(document(pattern))
 
 
 @pytest.mark.parametrize("pattern", ["(?P<x>a)", "(?#x)a", "a**", r"\y", "(", "(?(1)a)"])
@@ -40,13 +40,13 @@ def test_patterns_invalid_in_java_are_refused(pattern: str) -> None:
     with pytest.raises(
         InvalidSpecError, match=r"spec\.topics\.include\[0\]: .* is not a Java regular expression"
     ):
-        flow_of(document(pattern))
+        parse_flow(document(pattern))
 
 
 def test_entries_that_cannot_be_joined_are_refused() -> None:
     """Each is an expression, and MM2 makes one of them all."""
     with pytest.raises(InvalidSpecError) as raised:
-        flow_of(document("(?<x>a)", "(?<x>b)"))
+        parse_flow(document("(?<x>a)", "(?<x>b)"))
 
     assert str(raised.value) == (
         "spec.topics.include: its entries cannot be joined by |, as MM2 does: two groups are named 'x'; change one."
@@ -88,7 +88,7 @@ def test_transforms_rename_topics_as_java_would() -> None:
         }
     }
 
-    naming = topic_selection_of(flow_of(spec))
+    naming = topic_selection_of(parse_flow(spec))
 
     assert [naming.target_topic(topic) for topic in ("sales.v1.orders", "sales.v2")] == [
         "sales-orders",
@@ -103,4 +103,4 @@ def test_invalid_transforms_rename_nothing() -> None:
         "source": {"config": {"transforms": "r", "transforms.r.type": "TimestampRouter"}}
     }
 
-    assert topic_selection_of(flow_of(spec)).target_topic("sales.v1") == "east.sales.v1"
+    assert topic_selection_of(parse_flow(spec)).target_topic("sales.v1") == "east.sales.v1"

@@ -21,7 +21,7 @@ from mirrorflow_operator.status.progress import (
     Replicating,
     SideReachability,
     Summary,
-    read_summary,
+    parse_reading,
 )
 from mirrorflow_replicator.http import progress
 from tests.unit.control_plane.observations import observed
@@ -39,7 +39,7 @@ PREVIOUS_RELEASE = (
 
 
 def _summary(report) -> Summary:
-    reading = read_summary(content(progress.answer({}, view(report))), read_at_s=1.0)
+    reading = parse_reading(content(progress.answer({}, view(report))), read_at_s=1.0)
     assert reading.summary is not None, reading
     return reading.summary
 
@@ -87,7 +87,7 @@ def test_a_missing_file_outside_the_mounts_is_no_secret() -> None:
 
 def test_a_summary_of_the_previous_release_is_read() -> None:
     """What it does not tell is unknown, and the rest counts."""
-    found = read_summary(PREVIOUS_RELEASE, read_at_s=1.0).summary
+    found = parse_reading(PREVIOUS_RELEASE, read_at_s=1.0).summary
 
     assert found is not None
     assert (SideReachability.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
@@ -120,7 +120,7 @@ def test_a_summary_of_the_previous_release_is_read() -> None:
 )
 def test_an_invalid_summary_is_unreadable(body: bytes, failure: PollFailure) -> None:
     """With the reason; nothing of the body is repeated."""
-    reading = read_summary(body, read_at_s=1.0)
+    reading = parse_reading(body, read_at_s=1.0)
 
     assert (None, failure) == (reading.summary, reading.failure)
     assert reading.problem
@@ -150,7 +150,7 @@ _hostile = st.dictionaries(st.sampled_from(_keys), _json, max_size=8).map(
 )
 def test_no_summary_breaks_the_operator(value: dict[str, object]) -> None:
     """Whatever it holds, what comes of it is bounded, and a status."""
-    reading = read_summary(json.dumps(value).encode(), read_at_s=observed().now_s)
+    reading = parse_reading(json.dumps(value).encode(), read_at_s=observed().now_s)
     if reading.summary is None:
         return
     found = reading.summary
@@ -165,6 +165,6 @@ def test_no_summary_breaks_the_operator(value: dict[str, object]) -> None:
 @given(st.binary(max_size=BODY_MAX_BYTES + 10))
 def test_no_bytes_break_the_operator(body: bytes) -> None:
     """A port that something else listens on."""
-    reading = read_summary(body, read_at_s=1.0)
+    reading = parse_reading(body, read_at_s=1.0)
 
     assert (reading.summary is None) != (reading.failure is None)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.api.model import QUANTITY_PATTERN, amount, whole
+from mirrorflow_operator.api.model import QUANTITY_PATTERN, amount, rounded_up
 
 UNITS = [
     "",
@@ -62,7 +62,7 @@ def test_every_unit_is_read_and_scales(number: int, unit: str) -> None:
 @pytest.mark.parametrize(("written", "expected"), [("1500m", 2), ("1n", 1), ("50Mi", 52_428_800), (7, 7)])
 def test_a_count_is_rounded_up(written: int | str, expected: int) -> None:
     """As Kubernetes does, so that little never becomes nothing."""
-    assert whole(written) == expected
+    assert rounded_up(written) == expected
 
 
 @pytest.mark.parametrize("written", ["", "fast", "-1", "1K", "1ki", "1e", "1e100", "1 Mi", ".", "1.2.3"])

@@ -12,8 +12,8 @@ from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
 from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
-from mirrorflow_operator.status.progress import Report, read_summary, report_of
-from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, decide
+from mirrorflow_operator.status.progress import Report, parse_reading, parse_report
+from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
 from tests.unit.control_plane.observations import NOW_S, job, mirror_flow, seed_reading
 
@@ -27,7 +27,7 @@ def _flow(**spec: Any) -> MirrorFlow:
 def _decide(
     *jobs: ObservedJob, flow: MirrorFlow | None = None, status: Status | None = None, now_s: float = NOW_S
 ) -> DueJobs:
-    return decide(flow or _flow(), status or Status(), jobs, None, now_s)
+    return due_jobs(flow or _flow(), status or Status(), jobs, None, now_s)
 
 
 def test_a_run_is_due_until_it_has_ended() -> None:
@@ -42,7 +42,7 @@ def test_a_run_is_due_until_it_has_ended() -> None:
     assert not _decide(status=SEEDED).runs.seed
     assert _decide(status=SEEDED, flow=_flow(seed={"runId": "2"})).runs.seed
     assert not _decide(flow=_flow(seed={"runId": ""})).runs.seed
-    assert not decide(None, Status(), (), None, NOW_S).runs.seed
+    assert not due_jobs(None, Status(), (), None, NOW_S).runs.seed
 
 
 def test_a_job_deleted_before_its_end_is_due_again() -> None:
@@ -62,10 +62,10 @@ def test_the_connector_waits_for_the_seed_and_continues_after_any_result() -> No
 def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
     """Its image cannot be pulled, its executors do not come, its driver hangs: after ten minutes both work."""
     still = job(pods=())
-    first = decide(_flow(), Status(), (still,), None, NOW_S)
-    late = decide(_flow(), Status(), (still,), first.seed_stall, NOW_S + HOLD_S)
+    first = due_jobs(_flow(), Status(), (still,), None, NOW_S)
+    late = due_jobs(_flow(), Status(), (still,), first.seed_stall, NOW_S + HOLD_S)
     moved = job(reading=seed_reading(records=7))
-    again = decide(_flow(), Status(), (moved,), late.seed_stall, NOW_S + HOLD_S + 1)
+    again = due_jobs(_flow(), Status(), (moved,), late.seed_stall, NOW_S + HOLD_S + 1)
 
     assert (first.runs.replaces_source, first.again_after_s) == (True, HOLD_S)
     assert (late.runs.seed, late.runs.replaces_source) == (True, False)
@@ -100,7 +100,7 @@ def test_the_last_ended_jobs_are_kept_except_scheduled_ones() -> None:
     ]
     scheduled = job(name="cron", kind=RunKind.VERIFY, run_id="", outcome="Complete")
 
-    kept = decide(None, Status(), [*ended, scheduled], None, NOW_S).runs.kept
+    kept = due_jobs(None, Status(), [*ended, scheduled], None, NOW_S).runs.kept
 
     assert kept == {f"seed-{at}" for at in range(ENDED_KEPT)}
 
@@ -137,15 +137,15 @@ def test_no_run_starts_twice_and_no_connector_waits_forever(
     flow: MirrorFlow, status: Status, found: list[ObservedJob], later_s: float
 ) -> None:
     """What has ended is over; what holds the connector ends by itself."""
-    first = decide(flow, status, found, None, NOW_S)
+    first = due_jobs(flow, status, found, None, NOW_S)
     runs = first.runs
     ended = {(one.kind, one.run_id) for one in found if one.outcome}
 
     assert not (runs.seed and (RunKind.SEED, "1") in ended)
     assert not (runs.verify and (RunKind.VERIFY, "1") in ended)
     assert runs.replaces_source <= runs.seed
-    assert runs == decide(flow, status, found, first.seed_stall, NOW_S).runs
-    afterwards = decide(flow, status, found, first.seed_stall, NOW_S + HOLD_S + later_s)
+    assert runs == due_jobs(flow, status, found, first.seed_stall, NOW_S).runs
+    afterwards = due_jobs(flow, status, found, first.seed_stall, NOW_S + HOLD_S + later_s)
     assert not afterwards.runs.replaces_source
     assert (first.again_after_s is not None) == runs.replaces_source
 
@@ -175,8 +175,8 @@ def test_a_drivers_report_is_parsed() -> None:
         target_records=4,
         differences=2,
     )
-    found, compared = report_of(encode(seed).decode()), report_of(encode(verify).decode())
-    polled = read_summary(encode(seed), read_at_s=NOW_S)
+    found, compared = parse_report(encode(seed).decode()), parse_report(encode(verify).decode())
+    polled = parse_reading(encode(seed), read_at_s=NOW_S)
 
     assert found is not None
     assert compared is not None
@@ -204,7 +204,7 @@ def test_a_drivers_report_is_parsed() -> None:
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
 def test_any_driver_output_is_a_report_or_none(text: str) -> None:
     """Its last words may be anything."""
-    found = report_of(text)
+    found = parse_report(text)
 
     assert found is None or isinstance(found, Report)
 
@@ -212,7 +212,7 @@ def test_any_driver_output_is_a_report_or_none(text: str) -> None:
 @pytest.mark.parametrize("estimate", ["NaN", "Infinity", "true", "null", '"soon"'])
 def test_an_invalid_estimate_is_none(estimate: str) -> None:
     """Zero would be told as less than a minute."""
-    found = report_of(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
+    found = parse_report(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
 
     assert found is not None
     assert found.estimated_s is None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, status_of, timestamp
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition
@@ -32,9 +32,9 @@ from mirrorflow_operator.status.progress import (
     Replicating,
     SideReachability,
     SideSummary,
-    read_report,
+    report_from_json,
 )
-from mirrorflow_operator.status.spark_jobs import decide
+from mirrorflow_operator.status.spark_jobs import due_jobs
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     EXAMPLES,
@@ -196,7 +196,7 @@ def _seed(seen: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observ
     """A flow that is asked to be seeded; its connector has no pods while it is held."""
     found = resource(mirror_flow(**{**SEED, **spec}))
     found_jobs = () if seen is None else (seen,)
-    runs = decide(found.flow, found.status, found_jobs, None, NOW_S).runs
+    runs = due_jobs(found.flow, found.status, found_jobs, None, NOW_S).runs
     runs = replace(runs, replaces_source=runs.replaces_source and held)
     first = connector()
     if runs.replaces_source:
@@ -272,7 +272,7 @@ def _overdue() -> Observation:
 
 
 def _asked_for_a_verification() -> Observation:
-    said = read_report({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
+    said = report_from_json({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
     seen = job(
         name="east-to-west-verify-5e6f7a8b",
         kind=RunKind.VERIFY,
@@ -700,7 +700,7 @@ def test_a_status_survives_a_round_trip(situation: str) -> None:
     written = status_document(found)
     later = {**written, "moods": 3, "conditions": [{**one, "mood": 1} for one in written["conditions"]]}
 
-    assert found == status_of(written) == status_of(later)
+    assert found == parse_status(written) == parse_status(later)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.jobs import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
@@ -149,7 +149,7 @@ def test_a_template_without_them_adds_nothing() -> None:
 )
 def test_ids_that_a_restricted_namespace_refuses_are_refused(template: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidSpecError) as found:
-        flow_of(document(connectors={"source": {"template": template}}))
+        parse_flow(document(connectors={"source": {"template": template}}))
 
     assert [one.path for one in found.value.errors] == [f"spec.connectors.source.template.{path}"]
 
@@ -169,4 +169,4 @@ def test_connectors_of_a_shared_pod_use_the_hosts_template(part: str) -> None:
     connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": template}}
 
     with pytest.raises(InvalidSpecError, match="the connector runs in the pod of source"):
-        flow_of(document(connectors=connectors))
+        parse_flow(document(connectors=connectors))

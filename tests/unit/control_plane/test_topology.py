@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
@@ -21,7 +21,7 @@ def flow(
     """Between clusters whose addresses are their aliases, unless *at* says others."""
     hosts = at or (source, target)
     naming = {"policy": "Identity" if identity else "Prefix", "separator": separator}
-    return flow_of(
+    return parse_flow(
         {
             "apiVersion": "mirrorflow.io/v1alpha1",
             "kind": "MirrorFlow",

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mirrorflow_operator.api.crd import schema
-from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from tests.harness.kafka.processes import wait_until
@@ -244,7 +244,7 @@ def _is_used(flow: dict[str, Any]) -> bool:
     """Whether a pod of *flow* mounts SECRET or is pulled with it."""
     document = copy.deepcopy(flow)
     document["metadata"]["namespace"] = TEAM
-    known = flow_of(document)
+    known = parse_flow(document)
     found = everything(known, image="x:1")
     pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] in {"Deployment", "Job"}]
     pods += [
@@ -330,7 +330,7 @@ def _is_valid(flow: dict[str, Any]) -> bool:
     document = copy.deepcopy(flow)
     document["metadata"]["namespace"] = TEAM
     try:
-        flow_of(document)
+        parse_flow(document)
     except OperatorError:
         return False
     return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of, read_document
+from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.jobs import EXECUTOR_FILE
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 def _planned(example: Path, image: str = IMAGE) -> list[Object]:
     document = dict(read_document(example.read_text()))
     document["metadata"]["namespace"] = TEAM
-    flow = flow_of(document)
+    flow = parse_flow(document)
     return everything(flow, image=image)
 
 
