@@ -58,7 +58,7 @@ class Lease:
     duration_s: float
     clock: Callable[[], float] = time.monotonic
     renewed_at: float | None = None  # clock time at the start of the last successful renewal; None: not held
-    # Clock time until which other candidates do not take over; kept until `work_stopped`.
+    # Clock time at which the Lease expires for other candidates; kept until `work_stopped`.
     expires_at: float | None = None
     answered_at: float | None = None  # clock time of the last response of the API server about the record
     _seen: tuple[str, int, str] | None = None  # holder, transitions, renewTime of another's record
@@ -104,7 +104,7 @@ class Lease:
                 wait_s = self.retry_s / CALL_TIMEOUT_PART
 
     def work_stopped(self) -> None:
-        """Records that all work done under the Lease has ended."""
+        """Records that all work under the Lease has ended, so that its expiry does no harm."""
         self.expires_at = None
 
     async def release(self) -> None:

@@ -42,8 +42,8 @@ from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
-# The longest wait for work in flight; the watchdog ends the process before the Lease expires
-STAND_DOWN_S: Final = 5.0
+# For work in flight after the Lease was lost; the watchdog ends the process before the Lease expires
+STOP_TIMEOUT_S: Final = 5.0
 WATCHDOG_EVERY_S: Final = 0.5
 
 
@@ -116,7 +116,7 @@ class Operator:
             failed = work.done()
             for task in (work, keeping, stopping):
                 task.cancel()
-            await asyncio.wait({work, keeping, stopping}, timeout=STAND_DOWN_S)
+            await asyncio.wait({work, keeping, stopping}, timeout=STOP_TIMEOUT_S)
             if not work.done():
                 _LOG.error("The work did not stop in time; exiting.")
                 os._exit(1)

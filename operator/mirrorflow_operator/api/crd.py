@@ -42,7 +42,7 @@ def structural(model: type[BaseModel]) -> Schema:
 
 def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, path: str, depth: int) -> Schema:
     if depth > DEPTH_MAX:
-        raise ValueError(f"{path} holds itself, which no structural schema can say")
+        raise ValueError(f"{path} is recursive, so it has no structural schema")
     flat = _resolved(dict(schema), definitions, path)
     result = {key: value for key, value in flat.items() if key not in LEFT_OUT and key != "$defs"}
     below = depth + 1
@@ -84,7 +84,7 @@ def _resolved(schema: Schema, definitions: Mapping[str, Any], path: str) -> Sche
                 return {**bounds, **schema}
             if len(members) != 1:
                 if any(one.get("x-kubernetes-int-or-string") for one in members):
-                    raise ValueError(f"{path} is a union of an int-or-string with more")
+                    raise ValueError(f"{path} is a union of an int-or-string and other types")
                 raise ValueError(f"{path} is a union of {len(members)} types")
             schema = {**members[0], **schema}
         else:
@@ -177,10 +177,10 @@ def text() -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: a rule with two paths is written twice."""
+    """Writes no anchors: a rule with two paths is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Returns True: writes no anchors."""
+        """Returns True for all data, so that no value becomes an anchor."""
         return True
 
 

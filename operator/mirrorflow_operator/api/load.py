@@ -29,7 +29,7 @@ _BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 
 
 class _KubernetesLoader(yaml.SafeLoader):
-    """SafeLoader with JSON's idea of scalars and keys, without silent duplicates, and with limits."""
+    """Loads scalars and keys as JSON has them, refuses duplicate keys, and limits depth and size."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -40,16 +40,18 @@ class _KubernetesLoader(yaml.SafeLoader):
         """Composes a node. Refuses deep nesting, and aliases that expand to too much or to themselves."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self._depth == NESTING_MAX:
-            raise yaml.composer.ComposerError(None, None, f"it nests deeper than {NESTING_MAX} levels", mark)
+            raise yaml.composer.ComposerError(
+                None, None, f"it is nested deeper than {NESTING_MAX} levels", mark
+            )
         before, is_alias = self._count, self.check_event(yaml.AliasEvent)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._counts:
-            raise yaml.composer.ComposerError(None, None, "an alias stands within what it stands for", mark)
+            raise yaml.composer.ComposerError(None, None, "an alias refers to a node that contains it", mark)
         self._count += self._counts[id(node)] if is_alias else 1
         if self._count > NODES_MAX:
-            raise yaml.composer.ComposerError(None, None, f"it holds more than {NODES_MAX} values", mark)
+            raise yaml.composer.ComposerError(None, None, f"it has more than {NODES_MAX} values", mark)
         self._counts[id(node)] = self._count - before
         return node
 
@@ -58,12 +60,12 @@ class _KubernetesLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                problem = "a key has to be a word; {{ ... }} of a template has to be rendered first"
+                problem = "a key must be a scalar; render {{ ... }} of a template first"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key} is written twice", key_node.start_mark
+                    None, None, f"the key {key} is a duplicate", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
@@ -89,13 +91,13 @@ def read_document(text: str) -> Mapping[str, Any]:
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "the file"
         raise _error(f"invalid YAML: {error.problem}", "correct the text there", path=where) from error
     except yaml.YAMLError as error:
-        raise _error("it holds characters that YAML does not allow", "save it as UTF-8 text") from error
+        raise _error("it contains characters that YAML does not allow", "save it as UTF-8 text") from error
     if len(documents) != 1:
-        found = "it is empty" if not documents else f"it holds {len(documents)} documents"
-        raise _error(found, "write one MirrorFlow in it")
+        found = "it is empty" if not documents else f"it contains {len(documents)} documents"
+        raise _error(found, "write one MirrorFlow into it")
     document = documents[0]
     if not isinstance(document, dict):
-        raise _error("it holds no object", "begin with apiVersion, kind, metadata, spec")
+        raise _error("it contains no object", "begin with apiVersion, kind, metadata, spec")
     return document
 
 
@@ -117,7 +119,7 @@ def field_errors(error: ValidationError) -> list[FieldError]:
         # pydantic also reports a list whose items are all wrong as too short, which is not a user error.
         if not (detail["type"] == "too_short" and inside):
             path = _path(detail["loc"])
-            # For a number or quantity, a text was meant as a quantity.
+            # In a field of a number or a quantity, a text is an attempt at a quantity.
             if path not in found or detail["type"] == "string_pattern_mismatch":
                 found[path] = _field_error(detail)
     return list(found.values())
@@ -130,7 +132,9 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         model = _model_at(location[:-1])
         known = [] if model is None else [one.alias or name for name, one in model.model_fields.items()]
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
-        action = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known[:NAMED_FIELDS_MAX])
+        action = (
+            f"did you mean {near[0]}?" if near else "known fields: " + ", ".join(known[:NAMED_FIELDS_MAX])
+        )
         return FieldError(path=path, message="it is not a field", action=action.rstrip("?"))
     field = _field_at(location)
     about = field.description.rstrip(".") if field is not None and field.description else ""

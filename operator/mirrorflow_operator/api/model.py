@@ -1,4 +1,4 @@
-"""The base model of all types of the resource, and the bounded texts, numbers and quantities that their fields use.
+"""Defines the base model of the resource's types, and the bounded texts, numbers and quantities of their fields.
 
 The types are structural (no unions of objects, no recursion, a bound on every list and text), because the CRD
 is generated from them. Rules that span fields are in `rules`, never in a type.

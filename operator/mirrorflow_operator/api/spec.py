@@ -1,8 +1,8 @@
-"""The types of the MirrorFlow resource, `mirrorflow.io/v1alpha1`: replication from one source to one target.
+"""Defines the fields of the MirrorFlow resource, `mirrorflow.io/v1alpha1`: clusters, topics, groups, and the whole spec.
 
-These types define each field: clusters, topics and groups here, workloads in `connectors`, Spark jobs in
-`runs`. `rules` checks rules between fields, and `load` parses a text to a MirrorFlow or to errors that name
-the field. Nothing here reads a file, a clock or a Secret: the resource refers to Secrets and never contains
+Pods, connectors and Spark jobs are in `workloads`, the status is in `status`. `rules` checks rules between
+fields, and `load` parses a text to a MirrorFlow or to errors that name the field. `plan.properties` turns the
+spec into properties. After a change, `make crds` generates the CRD. Nothing here reads a file, a clock or a Secret: the resource refers to Secrets and never contains
 one, so a password is given by its `SecretKey`.
 """
 

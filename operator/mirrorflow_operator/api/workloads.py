@@ -1,4 +1,4 @@
-"""Types of workloads: connectors with their pods and `config`, and the Spark jobs that run once per `runId`."""
+"""Defines the fields of workloads: connectors with their pods and `config`, and Spark jobs, which run once per `runId`."""
 
 import re
 from enum import Enum
@@ -530,7 +530,7 @@ KEYS_OF_WORKER = (
     "group.id",
     "task.shutdown.graceful.timeout.ms",
 )
-# The security and the addresses of one client or of all; CEL and Python read the same expression.
+# Security and addresses of one client or of all; CEL and Python use the same expression.
 SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
 SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
 

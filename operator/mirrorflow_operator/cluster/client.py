@@ -202,7 +202,7 @@ class Client:
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
         params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         what = f"{kind.plural}/{subresource}" if subresource else kind.plural
-        return await self._request("PATCH", path, "apply", what, params=params, body=body, content_type=APPLY)
+        return await self._request("PATCH", path, "apply", what, params=params, body=body)
 
     async def create(
         self, kind: ObjectKind, namespace: str, body: Object, *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -246,7 +246,6 @@ class Client:
         *,
         params: Mapping[str, str] | None = None,
         body: Object | None = None,
-        content_type: str = "application/json",
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Object:
         request = f"{method} {path}"
@@ -255,7 +254,7 @@ class Client:
         data = None
         if body is not None:
             data = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = content_type
+            headers["Content-Type"] = APPLY if verb == "apply" else "application/json"
         code = "0"
         try:
             async with session.request(

@@ -25,7 +25,7 @@ COMPONENT: Final = "mirrorflow-operator"
 NOTE_MAX: Final = 1_000  # letters; Kubernetes allows 1,024
 REPEAT_S: Final = 600.0
 REMEMBERED_MAX: Final = 2_000  # Events remembered in order not to repeat them
-BURST: Final = 50  # at once, because many flows may change at once
+BURST: Final = 50  # many flows may change at once
 PER_SECOND: Final = 5.0  # on average; the API server keeps each for an hour
 
 

@@ -335,7 +335,7 @@ class Watches:
     def _run(self) -> None:
         try:
             asyncio.run(self._operate())
-        except Exception:  # noqa: BLE001  whatever kopf dies of, the leader sees that it is dead
+        except Exception:  # noqa: BLE001  whatever ends kopf, the leader restarts the watches
             _LOG.exception("The watches have ended.")
 
     async def _operate(self) -> None:

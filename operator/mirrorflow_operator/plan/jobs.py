@@ -391,7 +391,7 @@ def _environment() -> list[Object]:
 def _network_policy(run: _Run) -> Object:
     """Returns the NetworkPolicy of a job's pods.
 
-    Only these pods reach Spark's ports and the progress port, where tasks get their orders from the driver.
+    Only these pods reach Spark's ports and the progress port, where tasks get their assignments from the driver.
     Progress readers reach the progress port, too.
     """
     selector = {"matchLabels": run.selector}
@@ -416,9 +416,9 @@ def _network_policy(run: _Run) -> Object:
 
 
 def without_source_pods(planned: list[Object], flow: MirrorFlow) -> list[Object]:
-    """Returns *planned* with 0 replicas for the source connector, whose work a seed does.
+    """Returns *planned* with 0 replicas for the source connector, which a seed replaces.
 
-    The two at once would only block each other.
+    Running both at once, each would block the other.
     """
     name = names.object_name(flow.metadata.name, ConnectorKind.SOURCE)
     return [

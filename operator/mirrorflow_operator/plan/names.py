@@ -1,4 +1,4 @@
-"""The names and labels of a flow's objects, and the names of its topics by the replicator's own naming code."""
+"""Names and labels the objects of a flow, and its topics, by the replicator's own naming code. Pure."""
 
 from typing import Any, Final
 

@@ -31,7 +31,7 @@ def connectors_by_pod(
 ) -> Pods:
     """Returns the connectors of each pod, by the pod's first connector; *running* are those that have work.
 
-    *seed_replaces_source*: a seed does the work of the source connector, which then shares its pod with no other.
+    *seed_replaces_source*: the source connector has no pod during a seed, so the others share one without it.
     """
     kinds = [kind for kind in ConnectorKind if kind in set(running)]
     listed = [

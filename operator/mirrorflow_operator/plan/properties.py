@@ -382,7 +382,7 @@ class ConnectorPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The connectors of a flow, source first; each of `notes` names a part of the spec not done."""
+    """The connectors of a flow, source first; `notes` name parts of the spec without effect."""
 
     flow: str
     connectors: tuple[ConnectorPlan, ...]

@@ -183,7 +183,7 @@ def deployment_of(
 def is_moving(
     kind: ConnectorKind, deployment: ObservedDeployment | None, deployments: Mapping[str, ObservedDeployment]
 ) -> bool:
-    """Whether a Deployment other than *deployment* runs *kind*, which is then on its way."""
+    """Whether a Deployment other than *deployment* runs *kind*, so that it is moving between the two."""
     connector = kind.value
     running = [one for one in deployments.values() if connector in one.connectors]
     return bool(running) and running != [deployment]
@@ -242,7 +242,7 @@ def _reasons(
         more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
         yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
     if old_notes.get(RESTART_ANNOTATION) != new_notes.get(RESTART_ANNOTATION):
-        yield f"restart {new_notes.get(RESTART_ANNOTATION, 'taken back')}"
+        yield f"restart {new_notes.get(RESTART_ANNOTATION, 'removed')}"
     if one.get("image") != other.get("image"):
         yield f"image {one.get('image')} -> {other.get('image')}"
     yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))

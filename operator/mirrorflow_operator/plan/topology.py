@@ -72,6 +72,8 @@ class _Step:
 
 @dataclass(slots=True, kw_only=True)
 class _TopicSearch:
+    """Follows each topic through all routes, and records loops and the writers of each target topic."""
+
     routes: Sequence[FlowRoute]
     sides: Sequence[tuple[int, int]]  # cluster numbers of each route
     names: Sequence[str]  # cluster names
@@ -122,7 +124,7 @@ class _TopicSearch:
 
 
 def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conflict, ...]:
-    """Returns the conflicts among *routes*, loops first; *samples* stand for topics that are not known."""
+    """Returns the conflicts among *routes*, loops first; *samples* represent topics that are not known."""
     numbers, names = _clusters([end for route in routes for end in (route.source, route.target)])
     sides = [(numbers[2 * at], numbers[2 * at + 1]) for at in range(len(routes))]
     search = _TopicSearch(routes=routes, sides=sides, names=names)
@@ -187,9 +189,7 @@ def _single_cluster_conflicts(
 ) -> Iterator[Conflict]:
     for route, (source, target) in zip(routes, sides, strict=True):
         if source == target:
-            sentence = (
-                f"Flow {route.flow}: its source and its target are one cluster, {names[source]}; name two."
-            )
+            sentence = f"Flow {route.flow}: its source and its target are the same cluster, {names[source]}; name two clusters."
             yield Conflict(kind=ConflictKind.LOOP, flows=(route.flow,), sentence=sentence)
 
 
@@ -200,8 +200,8 @@ def _loop_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
         yield Conflict(
             kind=ConflictKind.LOOP,
             flows=flows,
-            sentence=f"{what.format(' and '.join(flows))}: {path}; leave these topics out of one of them, or call "
-            "each cluster by one alias and let copies bear it.",
+            sentence=f"{what.format(' and '.join(flows))}: {path}; exclude these topics from one of the flows, or give each cluster one alias and use naming policy "
+            "Prefix.",
         )
 
 
@@ -215,8 +215,8 @@ def _alias_conflicts(
                 yield Conflict(
                     kind=ConflictKind.ALIAS,
                     flows=(other.flow, route.flow),
-                    sentence=f"Flows {other.flow} and {route.flow} both copy a source called {route.source.alias} to "
-                    f"cluster {names[sides[at][1]]}, which keeps positions by that name; make one flow of them, or "
+                    sentence=f"Flows {other.flow} and {route.flow} both copy a source with the alias {route.source.alias} to "
+                    f"cluster {names[sides[at][1]]}, which stores positions by that alias; merge the flows, or "
                     "give one source another alias.",
                 )
 
@@ -240,7 +240,7 @@ def _collision_conflicts(search: _TopicSearch) -> Iterator[Conflict]:
             kind=ConflictKind.COLLISION,
             flows=flows,
             sentence=f"Flows {' and '.join(flows)} both write to topic {topic}{more} of cluster {search.names[cluster]}: "
-            f"{origins}; let one of them prefix its copies, or leave these topics out of one.",
+            f"{origins}; use naming policy Prefix in one of them, or exclude these topics from one.",
         )
 
 

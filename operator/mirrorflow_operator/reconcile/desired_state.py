@@ -60,7 +60,7 @@ def _child_digest(child: CachedChild) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredState:
-    """What the pass makes of a flow."""
+    """The desired state of one flow: the Spark jobs, connectors and objects that should exist."""
 
     due_jobs: DueJobs
     connectors: tuple[ConnectorKind, ...] = ()  # those that have work

@@ -46,7 +46,7 @@ class ObservedFlow:
 
     @property
     def events_reread_after_s(self) -> float | None:
-        """Seconds until the next look at Events: those of stuck pods are not watched."""
+        """Seconds until Events are read again; None if no pod is stuck. Events are not watched."""
         return REREAD_S if self.has_stuck_pods or any(map(has_no_driver, self.jobs)) else None
 
     def with_writes(
@@ -109,7 +109,7 @@ class Observer:
             schedule_created_s=self.view.schedule_created_s(key),
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )
-        # From here on the API server is asked for Events; what changes meanwhile is for the next pass.
+        # Reading Events takes requests; changes of the view meanwhile are left to the next pass.
         running: dict[str, list[ObservedPod]] = {}
         for _, pod in pods:
             for connector in pod.connectors:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan.rollouts import deployment_of, is_moving
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
@@ -21,6 +20,8 @@ from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, Observation, ObservedConnector
 from mirrorflow_operator.status.spark_jobs import SeedStall
+
+FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 
 
 @dataclass(slots=True)
@@ -77,9 +78,20 @@ class Reconciler:
         if failure is None and desired.inputs is not None:
             memory.converged = desired.inputs.with_written(applied.children)
         observed = observed.with_writes(applied.bodies, pruned.children)
-        assessment = assess(
-            _observation(observed, admission, desired, self.settings, memory.assessment, failure)
+        observation = Observation(
+            resource=observed.resource,
+            admission=admission,
+            now_s=observed.now_s,
+            connectors=tuple(_connectors(observed, admission, desired)),
+            jobs=observed.jobs,
+            schedule_created_s=observed.schedule_created_s,
+            runs=desired.due_jobs.runs,
+            memory=memory.assessment,
+            write_error="" if failure is None else str(failure),
+            settle_s=self.settings.settle_s,
+            fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
         )
+        assessment = assess(observation)
         memory.assessment = assessment.memory
         memory.status = await self.statuses.write(observed.resource, assessment, memory.status)
         if failure is not None:
@@ -97,33 +109,6 @@ class Reconciler:
         if memory is None or memory.uid != uid:
             memory = self._memories[key] = _FlowMemory(uid=uid)
         return memory
-
-
-FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
-
-
-def _observation(
-    observed: ObservedFlow,
-    admission: Admission,
-    desired: DesiredState,
-    settings: Settings,
-    memory: AssessmentMemory,
-    failure: OperatorError | None,
-) -> Observation:
-    """Returns what this pass has observed, with its own writes; *failure*: why one of them failed."""
-    return Observation(
-        resource=observed.resource,
-        admission=admission,
-        now_s=observed.now_s,
-        connectors=tuple(_connectors(observed, admission, desired)),
-        jobs=observed.jobs,
-        schedule_created_s=observed.schedule_created_s,
-        runs=desired.due_jobs.runs,
-        memory=memory,
-        write_error="" if failure is None else str(failure),
-        settle_s=settings.settle_s,
-        fresh_s=max(FRESH_S, FRESH_POLLS * settings.poll_s),
-    )
 
 
 def _connectors(

@@ -161,5 +161,5 @@ def _without_pod_counts(status: Status) -> Status:
 def _condition_meaning(condition: Condition) -> Condition:
     cleared = {"message": ""}
     if condition.status is ConditionStatus.TRUE:
-        cleared["reason"] = "Well"
+        cleared["reason"] = ""
     return condition.model_copy(update=cleared)

@@ -189,7 +189,7 @@ class Finding:
 
 
 class Problem(NamedTuple):
-    """Why a flow must not run, or why pods do not: a reason for programs and a message for people."""
+    """Why a flow must not run, or why pods do not: a condition's reason and its message."""
 
     reason: Reason
     message: str

@@ -66,7 +66,7 @@ class ObservedConnector:
     deployment: ObservedDeployment | None = None
     pods: tuple[ObservedPod, ...] = ()  # their readings are of this connector
     host: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
-    is_moving: bool = False  # it is on its way from one Deployment to another (`rollouts.is_moving`)
+    is_moving: bool = False  # between two Deployments (`rollouts.is_moving`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

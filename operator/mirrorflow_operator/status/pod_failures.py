@@ -117,7 +117,9 @@ def pod_problems(
             if missing is not None:
                 yield Problem(Reason.SECRET_MISSING, _missing(missing[1], missing[2], subject, flow))
     if pod.unscheduled_message:
-        yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {subject}'s pod", pod.unscheduled_message)
+        yield _quoting(
+            Reason.NOT_SCHEDULED, f"The {subject}'s pod cannot be scheduled", pod.unscheduled_message
+        )
     if pod.waiting_reason in _IMAGE:
         yield _quoting(
             Reason.IMAGE_NOT_PULLED,

@@ -31,11 +31,11 @@ _WORST_FIRST: Final = (
 _NOT_WORKING: Final = frozenset({Replicating.STUCK, Replicating.WAITING, Replicating.UNKNOWN})
 _NOT_COPIED: Final = "TopicNotCopied"
 _LOST: Final = "SourceDataLost"
-_DETAILS: Final = "GET /progress/partitions of its pod names them"
+_DETAILS: Final = "GET /progress/partitions of its pod lists them"
 # What the user can do, by the replicator's reason why a partition or a connector does not advance.
 _HINTS: Final = {
     "RecordTooLarge": "raise max.message.bytes of the target topic",
-    "UnsupportedBatch": "its record format or compression is not supported: write those records again, or delete them",
+    "UnsupportedBatch": "its record format or compression is not supported: rewrite or delete those records",
     "BatchRefused": "compare the settings of source and target topic",
     "CorruptBatch": "the source's checksums do not match: check its disks",
     "NotAuthorized": "an ACL is missing: `mirrorflow acls` prints what the flow needs",
@@ -43,7 +43,7 @@ _HINTS: Final = {
     "TopicGone": "a topic was deleted",
     "TargetDataLost": "the target lost records: spec.topics.onSourceLoss: Restart copies them again",
     "TargetTaken": "another topic was copied into the same target topic: rename one of them",
-    "FlowTaken": "another process owns the flow, and this one waits: stop the one that you do not want",
+    "FlowTaken": "another process owns the flow, and this one waits: stop the one that you do not need",
     "WritesRefused": "the target refuses writes: GET /progress/partitions shows its error",
     "NoDecision": "the target does not confirm where to continue: check that its replicas are in sync",
     "StartPending": "a task waits for the last transactions of the flow: check the target's transaction coordinator",
@@ -108,7 +108,7 @@ def _waiting() -> Finding:
 
 
 def _resuming(kind: ConditionType) -> Finding:
-    sentence = "The pods are still paused: the kubelet brings them the change, mostly within a minute."
+    sentence = "The pods are still paused: the kubelet updates their files, mostly within a minute."
     return unknown(kind, Reason.WAITING, sentence)
 
 
@@ -187,7 +187,7 @@ def _still_copies(kind: ConditionType, observation: Observation, seen: ObservedC
         return "an earlier pod has not ended yet"
     found = observation.summaries(seen)
     if any(not summary.is_paused for summary in found):
-        return "a pod still copies: the kubelet brings it the change, mostly within a minute"
+        return "a pod still copies: the kubelet updates its files, mostly within a minute"
     # Pods that were paused under this spec stay paused, also while they cannot be polled.
     before = next((one for one in observation.resource.status.conditions if one.type == kind.value), None)
     if before is not None and (before.reason, before.observed_generation) == (

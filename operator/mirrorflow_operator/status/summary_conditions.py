@@ -30,7 +30,7 @@ _REFUSALS: Final = {
     ),
     "FlowNotMoved": (
         Reason.IDENTITY_REFUSED,
-        "an earlier release has left the flow so that its end cannot be found; start that release once more and stop it",
+        "an earlier release has not recorded where it stopped; start that release again and stop it",
     ),
     "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting is invalid"),
     "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting needs a Java process"),
@@ -74,7 +74,7 @@ def _reported_refusals(observation: Observation) -> Iterator[Finding]:
 def _reference_missing(missing: MissingReference) -> str:
     kind = "Secret" if missing.is_secret else "ConfigMap"
     key = f"key {missing.key} of {kind} {missing.name}" if missing.key else f"{kind} {missing.name}"
-    return f"The pod does not find {key}; add it, and the connector continues without a restart."
+    return f"The pod lacks {key}; add it, and the connector continues without a restart."
 
 
 # Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.

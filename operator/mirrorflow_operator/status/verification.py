@@ -150,7 +150,7 @@ def _finding_while_running(observation: Observation, flow: MirrorFlow | None, ve
         return unknown(_KIND, problem.reason, problem.message)
     if job is not None and job.suspended:
         return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification is suspended.")
-    return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+    return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_so_far(job)}.")
 
 
 def _so_far(job: ObservedJob | None) -> str:
@@ -175,7 +175,7 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
         problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
         if problem is not None:
             return unknown(_KIND, problem.reason, problem.message)
-        return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+        return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_so_far(job)}.")
     if status.phase == RunPhase.LOST.value:
         return unknown(_KIND, Reason.JOB_DELETED, status.message)
     verdict = _verdict(status)

@@ -253,7 +253,7 @@ def bomb() -> str:
         (nested("{a: ", "}"), "it nests deeper than 64 levels"),
         ("spec:\n  " + "- " * 5_000 + "1", "it nests deeper than 64 levels"),
         (bomb(), "it holds more than 200000 values"),
-        ("spec: &a [*a]", "an alias stands within what it stands for"),
+        ("spec: &a [*a]", "an alias refers to a node that contains it"),
     ],
     ids=["template", "template inside", "list as key", "lists", "objects", "blocks", "bomb", "circle"],
 )

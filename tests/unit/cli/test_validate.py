@@ -120,7 +120,7 @@ def test_a_quantifier_with_a_comma_is_refused(validate: Validate, tmp_path: Path
     status, _, told = validate(flow(tmp_path, include=("orders[0-9]{1,3}",)))
 
     assert status == 2
-    assert "'orders[0-9]{1,3}' contains a comma, at which MM2 splits its lists" in told
+    assert "'orders[0-9]{1,3}' contains a comma, and MM2 splits its lists at commas" in told
 
 
 @pytest.mark.parametrize("pattern", [r"\Qorders.v1\E", r"\p{Lower}+", "(?<n>x)y", "[a&&b]"])

@@ -168,5 +168,5 @@ def test_connectors_of_a_shared_pod_use_the_hosts_template(part: str) -> None:
     template = {part: (TEMPLATE | VOLUMES | REFERENCES)[part]}
     connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": template}}
 
-    with pytest.raises(InvalidSpecError, match="the connector runs in the pod of source"):
+    with pytest.raises(InvalidSpecError, match="runs the connector in the pod of source"):
         parse_flow(document(connectors=connectors))

@@ -185,7 +185,7 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
         ),
         (
             (flow("a", "b"), flow("a", "bb", at=("c", "b"))),
-            "Flows a-to-b and a-to-bb both copy a source called a to cluster b/bb, which keeps positions by that name;",
+            "Flows a-to-b and a-to-bb both copy a source with the alias a to cluster b/bb, which stores positions by that alias;",
         ),
         (
             (
@@ -250,7 +250,7 @@ def test_cluster_ids_reveal_equal_clusters() -> None:
 
 def test_a_source_that_is_its_own_target_is_reported() -> None:
     """By cluster id, since addresses are compared by the resource's own rules."""
-    assert "its source and its target are one cluster, a/b" in (
+    assert "its source and its target are the same cluster, a/b" in (
         conflicts([route(flow("a", "b"), ids=("1", "1"))], ["orders"])[0].sentence
     )
 

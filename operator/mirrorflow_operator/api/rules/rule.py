@@ -1,7 +1,7 @@
-"""The form of one rule: its paths, its condition in CEL and in Python, and one message for both.
+"""Defines one rule: its paths, its condition in CEL and in Python, and one message for both.
 
 `validation` is an entry of the CRD's `x-kubernetes-validations`, with which the API server refuses a resource
-before it is stored. `errors` finds the same mistakes for the `mirrorflow` command and the operator.
+before it is stored. `errors` finds the same errors for the `mirrorflow` command and the operator.
 
 A message is *problem* and *action*. In both, `<<self.type>>` is a value of the resource, and `<<name>>` one
 of the rule's *placeholders*. A message with values becomes `messageExpression` (Kubernetes 1.29). Where the server
@@ -122,7 +122,7 @@ class PythonRule:
     """A rule that CEL cannot express: the server stores the resource, and the operator reports the error."""
 
     paths: tuple[str, ...]
-    find: Callable[[Any], Iterable[tuple[str, str, str]]]  # value -> (end of the path, problem, cure)
+    find: Callable[[Any], Iterable[tuple[str, str, str]]]  # value -> (end of the path, problem, action)
 
     def errors(self, locations: Locations) -> Iterator[FieldError]:
         """Yields what *find* finds at each location."""
@@ -141,14 +141,14 @@ def starts_with(value: str, prefixes: Iterable[str]) -> str:
     return " || ".join(f"{value}.startsWith({quoted(prefix)})" for prefix in prefixes)
 
 
-def never_changes(path: str, former: str = "value <<oldSelf>>") -> Rule:
+def immutable(path: str, former: str = "value <<oldSelf>>") -> Rule:
     """Returns the rule that the value at *path* stays what it was when the resource was created."""
     return Rule(
         paths=(path,),
         violated_if="self != oldSelf",
         is_violated=None,
-        problem="it never changes",
-        action=f"write the former {former} again, or create another MirrorFlow",
+        problem="it is immutable",
+        action=f"restore the {former}, or create another MirrorFlow",
     )
 
 

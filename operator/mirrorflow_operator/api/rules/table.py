@@ -1,4 +1,4 @@
-"""All rules of a MirrorFlow, in one table: each stands once, for the API server and for Python.
+"""Lists all validation rules of a MirrorFlow in one table, each once, for the API server and for Python.
 
 The types (`spec`) are checked before. Each rule names its field as kubectl does, and what to write instead.
 Rules of kind `PythonRule` are those that CEL cannot express. The server's list types (`set`, `map`) refuse
@@ -20,8 +20,8 @@ from mirrorflow_operator.api.rules.rule import (
     PythonRule,
     Rule,
     Validation,
+    immutable,
     locations_of,
-    never_changes,
     quoted,
     starts_with,
     value_below,
@@ -98,7 +98,7 @@ _TEMPLATES: Final = tuple(f"{path}.template" for path in (*_CONNECTORS, "spec.se
 # The operator finds its objects by its labels.
 _RESERVED_PREFIXES: Final = ("mirrorflow.io/", "kubernetes.io/", "k8s.io/", "app.kubernetes.io/")
 _COLOCATE: Final = "spec.connectors.colocate"
-_ONE_POD: Final = f"the connector is in {_COLOCATE}, and connectors that share a pod have one"
+_ONE_POD: Final = f"connectors of {_COLOCATE} share one pod"
 _UNSET: Final = Connector()
 
 
@@ -127,7 +127,7 @@ def _field_of_key() -> str:
 
 
 def _sets(field: str, connector: str) -> str:
-    """Returns the CEL condition that *connector* sets the pod field *field*; none can look into `affinity`."""
+    """Returns the CEL condition that *connector* sets the pod field *field*; CEL cannot check `affinity`."""
     parts = {
         "resources": tuple(
             f"{part}.{amount}" for part in ("requests", "limits") for amount in ("cpu", "memory")
@@ -191,7 +191,7 @@ def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
             is_violated=lambda self, name=name: (
                 runs_there(self) and getattr(self.named(guest), name) != getattr(_UNSET, name)
             ),
-            problem=f"the connector runs in the pod of {host.value}, as {_COLOCATE} defines",
+            problem=f"{_COLOCATE} runs the connector in the pod of {host.value}",
             action=f"set it in spec.connectors.{host.value}",
         )
     yield Rule(
@@ -200,7 +200,7 @@ def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
         member="key",
         violated_if=f"{of_host} && ({starts_with('key', KEYS_OF_WORKER)})",
         is_violated=lambda key, self: runs_there(self) and key.startswith(KEYS_OF_WORKER),
-        problem=f"it belongs to the process, which is that of {host.value}, as {_COLOCATE} defines",
+        problem=f"it is a worker setting, and {_COLOCATE} runs the connector in the worker of {host.value}",
         action=f"set it in spec.connectors.{host.value}.config",
     )
 
@@ -224,7 +224,7 @@ WORKLOAD_RULES: Final = (
         member="key",
         violated_if=starts_with("key", _RESERVED_PREFIXES),
         is_violated=lambda key, _: key.startswith(_RESERVED_PREFIXES),
-        problem="this prefix belongs to Kubernetes or to the operator",
+        problem="this prefix is reserved for Kubernetes and the operator",
         action="use a prefix of your own",
     ),
     Rule(
@@ -261,7 +261,7 @@ WORKLOAD_RULES: Final = (
         field="name",
         violated_if=f"self.name.matches('{RESERVED_VOLUMES}')",
         is_violated=lambda self: re.search(RESERVED_VOLUMES, self.name),
-        problem="<<self.name>> is a volume of the operator",
+        problem="<<self.name>> is reserved for the operator",
         action="use another name",
     ),
     Rule(
@@ -269,8 +269,8 @@ WORKLOAD_RULES: Final = (
         field="mountPath",
         violated_if=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
         is_violated=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
-        problem="<<self.mountPath>> is a folder of the operator, or contains '..'",
-        action="use another folder below /mnt",
+        problem="<<self.mountPath>> is reserved for the operator, or contains '..'",
+        action="use another directory below /mnt",
     ),
     Rule(
         paths=_TEMPLATES,
@@ -312,7 +312,7 @@ WORKLOAD_RULES: Final = (
         paths=("spec.connectors.colocate",),
         violated_if="size(self) == 1",
         is_violated=lambda self: len(self) == 1,
-        problem="it names only <<name>>, and needs at least two connectors",
+        problem="it names only <<name>>, and at least two connectors are needed",
         action="name another connector, or remove the list",
         placeholders={
             "name": Placeholder(cel="self[0]", python=lambda self: self[0].value, plain="one connector")
@@ -390,13 +390,13 @@ def _belongs(field: str) -> Rule:
 
 def _of_cluster(path: str) -> Iterator[Rule]:
     """Yields the rules whose messages name fields of this cluster."""
-    yield never_changes(f"{path}.alias")
+    yield immutable(f"{path}.alias")
     yield Rule(
         paths=(f"{path}.config",),
         member="key",
         violated_if=f"key.matches('{_SECURITY}')",
         is_violated=lambda key, _: re.search(_SECURITY, key),
-        problem="security is not set here",
+        problem="security settings are not allowed here",
         action=f"use {path}.tls and {path}.authentication (type Custom takes any sasl. and ssl. key)",
     )
     yield Rule(
@@ -404,7 +404,7 @@ def _of_cluster(path: str) -> Iterator[Rule]:
         member="key",
         violated_if=f"key.matches('{_ADDRESSES}')",
         is_violated=lambda key, _: re.search(_ADDRESSES, key),
-        problem="addresses are not set here",
+        problem="addresses are not allowed here",
         action=f"use {path}.bootstrapServers",
     )
     yield Rule(
@@ -446,7 +446,7 @@ CLUSTER_RULES: Final = (
         member="entry",
         violated_if=f"entry.matches(':[0-9]{{1,5}}$') && ({_PORT} == 0 || {_PORT} > {PORT_MAX})",
         is_violated=lambda entry, _: not 0 < int(entry.rpartition(":")[2]) <= PORT_MAX,
-        problem="<<entry>> has an impossible port",
+        problem="<<entry>> has an invalid port",
         action=f"write host:port with a port from 1 to {PORT_MAX}",
     ),
     Rule(
@@ -549,8 +549,8 @@ def _separated(side: str) -> Rule:
 TOPIC_RULES: Final = (
     _separated("source"),
     _separated("target"),
-    never_changes("spec.topics.naming", "policy <<oldSelf.policy>> and separator '<<oldSelf.separator>>'"),
-    never_changes("spec.offsetSyncs.location"),
+    immutable("spec.topics.naming", "policy <<oldSelf.policy>> and separator '<<oldSelf.separator>>'"),
+    immutable("spec.offsetSyncs.location"),
     Rule(
         paths=("spec.topics.include",),
         violated_if="self.size() == 0",
@@ -563,7 +563,7 @@ TOPIC_RULES: Final = (
         member="entry",
         violated_if="entry.contains(',')",
         is_violated=lambda entry, _: "," in entry,
-        problem="'<<entry>>' contains a comma, at which MM2 splits its lists",
+        problem="'<<entry>>' contains a comma, and MM2 splits its lists at commas",
         action="write two entries",
     ),
     Rule(
@@ -571,8 +571,8 @@ TOPIC_RULES: Final = (
         member="entry",
         violated_if="entry != entry.trim()",
         is_violated=lambda entry, _: entry != entry.strip(),
-        problem="'<<entry>>' starts or ends with a blank, which no name does",
-        action="remove the blanks",
+        problem="'<<entry>>' starts or ends with a space, which no name does",
+        action="remove the spaces",
     ),
     Rule(
         paths=_PATTERNS,
@@ -589,7 +589,7 @@ TOPIC_RULES: Final = (
         member="entry",
         violated_if="entry.replace('(?:', '').contains(':')",
         is_violated=lambda entry, _: ":" in entry.replace("(?:", ""),
-        problem="'<<entry>>' contains a colon, which no topic and no setting has in its name",
+        problem="'<<entry>>' contains a colon, and no topic or setting has one in its name",
         action="remove it",
     ),
     Rule(
@@ -619,7 +619,7 @@ TOPIC_RULES: Final = (
             and self.position is InitialPosition.TIMESTAMP
             and seconds(self.timestamp) is None
         ),
-        problem="'<<self.timestamp>>' is not a time with a time zone",
+        problem="'<<self.timestamp>>' is not a timestamp with a time zone",
         action="write it as 2026-01-31T00:00:00Z",
     ),
     Rule(
