@@ -11,7 +11,7 @@ permission is a problem, except for heartbeats on the source: `run` reports that
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from mirrorflow_cli.clusters import Selected
+from mirrorflow_cli.clusters import SelectedTopics
 from mirrorflow_cli.output import Findings
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
@@ -65,7 +65,11 @@ Needed = Mapping[str, tuple[Operation, ...]]
 
 
 async def check_source(
-    source: Cluster, settings: SourceSettings, selected: Selected, also_needed: Needed, findings: Findings
+    source: Cluster,
+    settings: SourceSettings,
+    selected: SelectedTopics,
+    also_needed: Needed,
+    findings: Findings,
 ) -> dict[str, tuple[ConfigEntry, ...]]:
     """Reports missing permissions on the source, and returns the configs of the *selected* topics.
 
@@ -80,8 +84,8 @@ async def check_source(
     missing = await report_missing(
         source, _merge_needed(needed, also_needed), settings.source_alias, findings
     )
-    if selected.nothing and not missing:
-        findings.problem(selected.nothing)
+    if selected.nothing_selected and not missing:
+        findings.problem(selected.nothing_selected)
     if selected.own_alias:
         findings.note(selected.own_alias)
     if settings.sync_acls_s is not None:
@@ -165,7 +169,7 @@ async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings:
     try:
         allowed = await admin.cluster_operations(cluster)
     except UnsupportedBrokerError as error:
-        findings.note(f"Permissions on {alias} itself cannot be asked for: {error}")
+        findings.note(f"Permissions on {alias} itself cannot be queried: {error}")
         return
     # Without Describe on the cluster the broker returns no operations at all.
     for operation in access.needed if allowed else (DESCRIBE,):
@@ -205,7 +209,7 @@ async def report_missing(
     try:
         allowed = await admin.topic_operations(cluster, list(needed))
     except UnsupportedBrokerError as error:
-        findings.note(f"Permissions cannot be asked for: {error}")
+        findings.note(f"Permissions cannot be queried: {error}")
         return {}
     found: dict[Operation, list[str]] = {}
     for topic, operations in needed.items():
@@ -288,7 +292,7 @@ async def _check_groups(
     checked = names[:GROUPS_CHECKED_MAX]
     if len(checked) < len(names):
         findings.note(
-            f"Of {len(names)} groups, permissions on {alias} are asked for the first {len(checked)}."
+            f"Permissions on {alias} are checked for the first {len(checked)} of {len(names)} groups only."
         )
     for operation, is_allowed in needed.items():
         answers = await asyncio.gather(*(is_allowed(cluster, name) for name in checked))

@@ -13,7 +13,7 @@ from mirrorflow_replicator.config.providers import Resolver
 
 
 @contextlib.asynccontextmanager
-async def reached(client: ClientSettings, settings: SourceSettings) -> AsyncIterator[Cluster]:
+async def connected(client: ClientSettings, settings: SourceSettings) -> AsyncIterator[Cluster]:
     """Connects to the cluster of *client* and closes the connection afterwards.
 
     Raises SettingError and ClusterError.
@@ -33,25 +33,27 @@ async def topic_sizes(cluster: Cluster) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class SelectedTopics:
     """The topics that the flow selects now: source topic -> partition count.
 
-    `nothing` is a sentence if the flow selects no topic but heartbeats, `own_alias` one if topics are left out
+    `nothing_selected` is a sentence if the flow selects no topic but heartbeats, `own_alias` one if topics are left out
     because their names begin with the source's alias.
     """
 
     topics: dict[str, int]
-    nothing: str
+    nothing_selected: str
     own_alias: str
 
 
-async def selected_topics(cluster: Cluster, settings: SourceSettings) -> Selected:
+async def selected_topics(cluster: Cluster, settings: SourceSettings) -> SelectedTopics:
     """Lists the topics that the flow selects now. Raises ClusterError."""
     selection = make_selection(settings)
     sizes = await topic_sizes(cluster)
     topics = {name: count for name, count in sorted(sizes.items()) if selection.selects(name)}
-    return Selected(
-        topics=topics, nothing=selection.nothing_selected(sizes), own_alias=selection.of_own_alias(sizes)
+    return SelectedTopics(
+        topics=topics,
+        nothing_selected=selection.nothing_selected(sizes),
+        own_alias=selection.of_own_alias(sizes),
     )
 
 

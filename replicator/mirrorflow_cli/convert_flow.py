@@ -37,7 +37,7 @@ from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
 from mirrorflow_replicator.config import clients, setting_table
-from mirrorflow_replicator.config.connector import why_not
+from mirrorflow_replicator.config.connector import checkpoint_refusal
 from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.setting_table import Scope, Verdict
@@ -51,10 +51,10 @@ _POLICIES = {
     "DefaultReplicationPolicy": "Prefix",
 }
 _EMPTY_SEPARATOR = (
-    "with IdentityReplicationPolicy an empty separator changes the names of MM2's internal topics alone; they are called "
-    "mm2-offset-syncs.B.internal and A.checkpoints.internal from now on, and groups are translated from what is copied then"
+    "with IdentityReplicationPolicy an empty separator changes only the names of MM2's internal topics; the MirrorFlow names them "
+    "mm2-offset-syncs.B.internal and A.checkpoints.internal, and translates groups for records that it copies"
 )
-_NO_PLACE = "the resource has no field for a class of one's own"
+_NO_FIELD = "the resource has no field for a custom class"
 
 
 def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
@@ -110,17 +110,17 @@ def _topics(
     factor = int(written) if re.fullmatch(r"-?\d+", written) else -2
     policy = own.get("replication.policy.class", "DefaultReplicationPolicy").strip()
     if policy not in _POLICIES:
-        findings.lose(flow.name, "replication.policy.class", f"{policy}: {_NO_PLACE}", refused=True)
+        findings.add_loss(flow.name, "replication.policy.class", f"{policy}: {_NO_FIELD}", refused=True)
     naming = {
         "policy": _POLICIES.get(policy, "Prefix"),
         "separator": own.get("replication.policy.separator", ".").strip(),
     }
     if naming["policy"] == "Identity" and not naming["separator"]:
         naming["separator"] = "."
-        findings.lose(flow.name, "replication.policy.separator", _EMPTY_SEPARATOR)
+        findings.add_loss(flow.name, "replication.policy.separator", _EMPTY_SEPARATOR)
     parts: dict[str, Any] = {
         "include": _list(own.get("topics", ".*")),
-        "exclude": _beyond(flow, "topics.exclude", own, TOPICS_EXCLUDE, findings),
+        "exclude": _beyond_defaults(flow, "topics.exclude", own, TOPICS_EXCLUDE, findings),
         "naming": {key: value for key, value in naming.items() if value not in {"Prefix", "."}},
         "startFrom": _start(flow, own, findings),
         "onSourceLoss": own.get("mirrorflow.source.loss.policy", "fail").strip().capitalize(),
@@ -141,7 +141,7 @@ def _topics(
 def _configs(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "sync": _sync(own, "configs"),
-        "exclude": _beyond(flow, "config.properties.exclude", own, CONFIG_EXCLUDE, findings),
+        "exclude": _beyond_defaults(flow, "config.properties.exclude", own, CONFIG_EXCLUDE, findings),
         "exceptions": [
             {"topics": [topics], "exclude": [settings]}
             for topics, settings in config_exceptions(PropertyReader(own))
@@ -159,7 +159,7 @@ def _sync(own: Mapping[str, str], what: str) -> str:
 def _groups(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "include": _list(own.get("groups", ".*")),
-        "exclude": _beyond(flow, "groups.exclude", own, GROUPS_EXCLUDE, findings),
+        "exclude": _beyond_defaults(flow, "groups.exclude", own, GROUPS_EXCLUDE, findings),
         "syncOffsets": _flag(own, "sync.group.offsets.enabled", default=False),
     }
     plain = {"include": [".*"], "exclude": [], "syncOffsets": True}
@@ -175,7 +175,7 @@ def _start(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings)
         try:
             moment = datetime.fromtimestamp(parse_instant_ms(written.partition(":")[2]) / 1000, tz=UTC)
         except ValueError as error:
-            findings.lose(flow.name, key, str(error), refused=True)
+            findings.add_loss(flow.name, key, str(error), refused=True)
             return {}
         # Kafka's timestamps have millisecond precision.
         return {
@@ -184,10 +184,10 @@ def _start(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings)
         }
     if position in {"earliest", "latest"}:
         return {"position": "Latest"} if position == "latest" else {}
-    findings.lose(
+    findings.add_loss(
         flow.name,
         key if key in own else f"source.consumer.{reset}",
-        f"{position} is counted back from each start, and startFrom knows moments only; set spec.topics.startFrom, or"
+        f"{position} is relative to each start, and startFrom has fixed timestamps only; set spec.topics.startFrom, or"
         " topics that were never copied are copied from their beginning",
     )
     return {}
@@ -204,7 +204,7 @@ def _limits(own: Mapping[str, str]) -> dict[str, str]:
     return {"bytesPerSecond": rate.replace(" ", "")} if rate else {}
 
 
-def _beyond(
+def _beyond_defaults(
     flow: JavaFlow, key: str, own: Mapping[str, str], always: tuple[str, ...], findings: ConversionFindings
 ) -> list[str]:
     """Returns the exclusions beyond MM2's default list, which the resource always adds."""
@@ -213,7 +213,7 @@ def _beyond(
     written = _list(own[key])
     missing = [pattern for pattern in always if pattern not in written]
     if missing:
-        findings.lose(
+        findings.add_loss(
             flow.name,
             key,
             f"it replaces MM2's own list, which the resource always adds: {', '.join(missing)} stay left out",
@@ -246,10 +246,10 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
                 out[kind] = {"config": {"enabled": "false"}}
             continue
         if kind == CHECKPOINT and (
-            problem := why_not(PropertyReader(own, Resolver({}), setting_table.DEFAULTS))
+            problem := checkpoint_refusal(PropertyReader(own, Resolver({}), setting_table.DEFAULTS))
         ):
             # Java does not run this connector either, and a MirrorFlow's connector would not start.
-            findings.lose(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
+            findings.add_loss(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
             out[kind] = {"config": {"enabled": "false"}}
             continue
         config = _config(flow, kind, own, findings)
@@ -284,10 +284,10 @@ class _Config:
         row = setting_table.find(key, setting_table.CONNECTOR_SCOPES)
         by_field = field_of(key)
         if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
-            self.findings.lose(self.flow, key, row.note, refused=True)
+            self.findings.add_loss(self.flow, key, row.note, refused=True)
         elif by_field is not None:
-            why = f"one client cannot connect in another way than its cluster's; {by_field}"
-            self.findings.lose(self.flow, key, why)
+            why = f"a single client cannot use another connection than its cluster's; {by_field}"
+            self.findings.add_loss(self.flow, key, why)
         elif kind != HEARTBEAT:
             self.values[key] = value
 
@@ -295,20 +295,20 @@ class _Config:
         """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
         row = setting_table.find(key, scopes)
         if row is None:
-            self.findings.lose(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
+            self.findings.add_loss(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
         elif row.accepts(value):
             return  # It requests the behaviour that the flow has anyway.
         elif row.verdict is Verdict.REFUSED:
-            self.findings.lose(self.flow, key, row.note, refused=True)
+            self.findings.add_loss(self.flow, key, row.note, refused=True)
         elif row.scope is Scope.CLIENT:
             if not clients.is_shared(key):
-                why = "a client's key counts only behind consumer., producer. or admin."
-                self.findings.lose(self.flow, key, why)
+                why = "a client's key applies only with the prefix consumer., producer. or admin."
+                self.findings.add_loss(self.flow, key, why)
             # Addresses and security at the top level are already part of each cluster.
         elif row.verdict is Verdict.HONOURED and not row.needs:
             self.values[key] = value
         elif row.warns:  # Other rows concern nodes of a Connect cluster; a flow's connector is one process.
-            self.findings.lose(self.flow, key, row.note)
+            self.findings.add_loss(self.flow, key, row.note)
 
 
 def _config(
@@ -326,7 +326,7 @@ def _config(
             # Kafka's default classes need no setting.
             is_default = key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
             if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
-                findings.lose(flow.name, key, row.note, refused=True)
+                findings.add_loss(flow.name, key, row.note, refused=True)
             elif kind in readers(key) and not is_default:
                 config.values[key] = value
         elif kind == SOURCE:
@@ -339,7 +339,7 @@ def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: Conversi
     try:
         read_transforms(PropertyReader(own, Resolver({})))
     except (InvalidSettingError, RefusedSettingError) as error:
-        findings.lose(flow.name, error.key, str(error).removeprefix(f"{error.key}: "), refused=True)
+        findings.add_loss(flow.name, error.key, str(error).removeprefix(f"{error.key}: "), refused=True)
 
 
 def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: int) -> dict[str, str]:
@@ -370,15 +370,17 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
         if defaults.get(key) == value.strip() or key.startswith((*CLIENT_KINDS, PROVIDERS_KEY)):
             continue
         if key == "client.id":
-            findings.lose(flow.name, key, "the worker's own clients are named by the aliases of the flow")
+            findings.add_loss(
+                flow.name, key, "the worker's own clients are named after the aliases of the flow"
+            )
         elif key.startswith("offset.storage."):
             plain = key.removeprefix("offset.storage.").removeprefix("kafka.")
             if clients.is_shared(plain):
-                findings.lose(flow.name, key, "positions are reached by the connection of spec.target")
+                findings.add_loss(flow.name, key, "positions are stored over the connection of spec.target")
             else:
                 config[key] = value
         elif key.startswith(("config.storage.", "status.storage.")):
-            findings.lose(
+            findings.add_loss(
                 flow.name, key, "a flow's connectors come from files; nothing is written to such a topic"
             )
         elif key == "group.id" or key in _WORKER_IN_SOURCE:

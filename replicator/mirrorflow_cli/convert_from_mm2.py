@@ -39,7 +39,7 @@ from mirrorflow_replicator.config.dedicated_mode import (
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
-_WORD = re.compile(r"mirrorflowReference(\d+)x")
+_PLACEHOLDER = re.compile(r"mirrorflowReference(\d+)x")
 
 
 _HEARTBEATS = "emit.heartbeats.enabled"
@@ -73,20 +73,24 @@ def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
         )
     for key in sorted(raw):
         if _PROCESS.match(key):
-            findings.lose("", key, "it belongs to a process, which `mirrorflow run` or the operator starts")
+            findings.add_loss(
+                "", key, "it belongs to a process, which `mirrorflow run` or the operator starts"
+            )
         elif _is_dropped(key):
-            findings.lose("", key, "it has no effect at the top level, as in MM2")
+            findings.add_loss("", key, "it has no effect at the top level, as in MM2")
     emits = read.flag(_HEARTBEATS, default=True)
-    beating = [pair for pair in pairs if read.flag(f"{pair[0]}->{pair[1]}.{_HEARTBEATS}", default=emits)]
-    alone = [pair for pair in beating if pair not in enabled and pair[::-1] not in enabled]
+    heartbeat_pairs = [
+        pair for pair in pairs if read.flag(f"{pair[0]}->{pair[1]}.{_HEARTBEATS}", default=emits)
+    ]
+    alone = [pair for pair in heartbeat_pairs if pair not in enabled and pair[::-1] not in enabled]
     if alone:
-        findings.lose(
+        findings.add_loss(
             "",
             _HEARTBEATS,
-            "MM2 also emits heartbeats where no flow is, and a MirrorFlow is a flow: "
+            "MM2 also emits heartbeats between clusters without a flow, and a MirrorFlow does not: "
             + ", ".join(f"{source}->{target}" for source, target in alone),
         )
-    return [_flow(raw, source, target, enabled, beating, findings) for source, target in enabled]
+    return [_flow(raw, source, target, enabled, heartbeat_pairs, findings) for source, target in enabled]
 
 
 def _note_warnings(text: str, findings: ConversionFindings) -> None:
@@ -98,7 +102,7 @@ def _note_warnings(text: str, findings: ConversionFindings) -> None:
     for warning in warnings:
         key, _, why = warning.partition(": ")
         if " " not in key and _NO_EFFECT.search(why):
-            findings.lose("", key, why)
+            findings.add_loss("", key, why)
 
 
 def _is_dropped(key: str) -> bool:
@@ -112,7 +116,7 @@ def _flow(
     source: str,
     target: str,
     enabled: list[tuple[str, str]],
-    beating: list[tuple[str, str]],
+    heartbeat_pairs: list[tuple[str, str]],
     findings: ConversionFindings,
 ) -> JavaFlow:
     name = f"{source}->{target}"
@@ -120,9 +124,9 @@ def _flow(
         kind: connector_properties(raw, source, target, connector) for kind, connector in CLASS_NAMES.items()
     }
     sides = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
-    emit_to = [side.capitalize() for side in sides if side] if (source, target) in beating else []
+    emit_to = [side.capitalize() for side in sides if side] if (source, target) in heartbeat_pairs else []
     # The heartbeats of the opposite direction are the ones that this flow emits on its source.
-    if (target, source) in beating and (target, source) not in enabled and "Source" not in emit_to:
+    if (target, source) in heartbeat_pairs and (target, source) not in enabled and "Source" not in emit_to:
         emit_to.append("Source")
         _note_other_heartbeats(raw, source, target, derived[HEARTBEAT], findings)
     worker = worker_properties(raw, source, target)
@@ -156,7 +160,7 @@ def _note_other_heartbeats(
     ):
         if theirs.get(key, default) != ours.get(key, default):
             why = f"the heartbeats on {source} become those of {source}->{target}, whose setting holds for both sides"
-            findings.lose(f"{target}->{source}", key, why)
+            findings.add_loss(f"{target}->{source}", key, why)
 
 
 def _cluster(
@@ -172,8 +176,8 @@ def _cluster(
             if not clients.is_shared(key):
                 own[kind + key] = value
             elif value != properties.get(f"{side}.cluster.{key}"):
-                why = "one client cannot connect in another way than its cluster's"
-                findings.lose(flow, f"{alias}.{kind}{key}", why)
+                why = "a single client cannot use another connection than its cluster's"
+                findings.add_loss(flow, f"{alias}.{kind}{key}", why)
     return JavaCluster(
         document={
             "alias": alias,
@@ -194,7 +198,9 @@ def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str,
             continue
         out[key] = resolver.resolve_value(value)
         if has_reference(out[key]):
-            findings.lose("", key, f"{out[key]} cannot be resolved here; write the value into the MirrorFlow")
+            findings.add_loss(
+                "", key, f"{out[key]} cannot be resolved here; write the value into the MirrorFlow"
+            )
             del out[key]
     return out
 
@@ -214,8 +220,13 @@ _OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
 _OAUTH_SCOPE = f"{_OAUTH}scope"
 _OAUTH_HANDLER = "sasl.login.callback.handler.class"
 # Expressed by `type`, `tls` and their fields; any other setting needs Custom.
-_SAID = {"security.protocol", "ssl.endpoint.identification.algorithm", "sasl.mechanism", "sasl.jaas.config"}
-_OAUTH_SAID = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
+_EXPRESSED = {
+    "security.protocol",
+    "ssl.endpoint.identification.algorithm",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+}
+_OAUTH_EXPRESSED = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUTH_HANDLER}
 _SECRET_OPTIONS = {"password", "clientSecret"}
 
 
@@ -236,7 +247,7 @@ class ConvertedSecurity:
         """Returns `tls` and `authentication`, each if present."""
         out: dict[str, Any] = {}
         if self._protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
-            self._lose("security.protocol", f"{self._protocol} is no protocol", refused=True)
+            self._add_loss("security.protocol", f"{self._protocol} is not a protocol", refused=True)
         if self._protocol.endswith("SSL"):
             out["tls"] = self._tls()
         authentication = self._authentication()
@@ -251,7 +262,7 @@ class ConvertedSecurity:
         )
         if where:
             origin = f"the authorities of {self._label}{'' if where.startswith('ssl.') else 'ssl.truststore.location '}{where}, as PEM"
-            tls["trustedCertificates"] = [self._findings.need(f"{self._alias}-ca", "ca.crt", origin)]
+            tls["trustedCertificates"] = [self._findings.add_secret(f"{self._alias}-ca", "ca.crt", origin)]
         algorithm = self._own.get("ssl.endpoint.identification.algorithm")
         if algorithm == "":
             tls["verifyHostname"] = False
@@ -261,13 +272,13 @@ class ConvertedSecurity:
         sasl, tls = self._protocol.startswith("SASL"), self._protocol.endswith("SSL")
         keystore = tls and any(key.startswith(_KEYSTORE) and self._own[key] for key in self._own)
         mechanism = self._own.get("sasl.mechanism") or "GSSAPI"
-        more = self._more(sasl=sasl, tls=tls, oauth=mechanism == "OAUTHBEARER")
+        more = self._further_settings(sasl=sasl, tls=tls, oauth=mechanism == "OAUTHBEARER")
         if not sasl:
             if more:
                 return self._custom(more, keystore=keystore, sasl=False)
             return self._client_certificate() if keystore else None
         if mechanism not in {*_MECHANISMS, "OAUTHBEARER"}:
-            self._lose("sasl.mechanism", f"{mechanism} is not offered here", refused=True)
+            self._add_loss("sasl.mechanism", f"{mechanism} is not supported", refused=True)
             return None
         module = self._module()
         simple = None
@@ -275,20 +286,24 @@ class ConvertedSecurity:
             simple = self._oauth(module) if mechanism == "OAUTHBEARER" else self._password(module, mechanism)
         return simple or self._custom(more, keystore=keystore, sasl=True, module=module)
 
-    def _more(self, *, sasl: bool, tls: bool, oauth: bool) -> dict[str, str]:
+    def _further_settings(self, *, sasl: bool, tls: bool, oauth: bool) -> dict[str, str]:
         """Returns the settings that the named types cannot express; lists those that have no effect."""
         more: dict[str, str] = {}
         for key, value in self._own.items():
-            if key in _SAID or key.startswith((_TRUSTSTORE, *_KEYSTORE)) or (oauth and key in _OAUTH_SAID):
+            if (
+                key in _EXPRESSED
+                or key.startswith((_TRUSTSTORE, *_KEYSTORE))
+                or (oauth and key in _OAUTH_EXPRESSED)
+            ):
                 continue
             if (key.startswith("sasl.") and not sasl) or (key.startswith("ssl.") and not tls):
-                self._lose(key, f"security.protocol is {self._protocol}, so it has no effect")
+                self._add_loss(key, f"security.protocol is {self._protocol}, so it has no effect")
                 continue
             treatment, why = verdict(key)
             if treatment == "refused" and value:
-                self._lose(key, why, refused=True)
+                self._add_loss(key, why, refused=True)
             elif treatment == "ignored":
-                self._lose(key, why)
+                self._add_loss(key, why)
             elif value:
                 more[key] = value
         return more
@@ -300,8 +315,10 @@ class ConvertedSecurity:
         name = f"{self._alias}-client"
         where = self._own.get("ssl.keystore.location", "")
         origin = f"{self._label}ssl.keystore.location {where}" if where else f"{self._label}ssl.keystore"
-        self._findings.need(name, "tls.crt", f"the certificate chain of {origin}, as PEM")
-        self._findings.need(name, "tls.key", f"the private key of {origin}, as PEM (PKCS #8, no password)")
+        self._findings.add_secret(name, "tls.crt", f"the certificate chain of {origin}, as PEM")
+        self._findings.add_secret(
+            name, "tls.key", f"the private key of {origin}, as PEM (PKCS #8, no password)"
+        )
         return name
 
     def _module(self) -> LoginModule | None:
@@ -354,7 +371,7 @@ class ConvertedSecurity:
     ) -> dict[str, Any]:
         config = dict(more)
         if sasl:
-            for key in ("sasl.mechanism", *sorted(_OAUTH_SAID)):
+            for key in ("sasl.mechanism", *sorted(_OAUTH_EXPRESSED)):
                 if self._own.get(key):
                     config[key] = self._own[key]
             if self._own.get("sasl.jaas.config"):
@@ -389,26 +406,26 @@ class ConvertedSecurity:
     def _text(self, value: str, key: str) -> dict[str, str]:
         if not self._referenced(value):
             return {"value": value}
-        return self._findings.need(f"{self._alias}-mirror", key, self._origin(value, key))
+        return self._findings.add_secret(f"{self._alias}-mirror", key, self._origin(value, key))
 
     def _secret(self, value: str, key: str) -> dict[str, str]:
-        return self._findings.need(f"{self._alias}-mirror", key, self._origin(value, key))
+        return self._findings.add_secret(f"{self._alias}-mirror", key, self._origin(value, key))
 
     def _reference(self, secret: str, key: str, origin: str) -> str:
-        self._findings.need(secret, key, origin)
+        self._findings.add_secret(secret, key, origin)
         return f"${{dir:{SECRETS_MOUNT}/{secret}:{key}}}"
 
     def _referenced(self, value: str) -> bool:
-        return has_reference(value) or _WORD.search(value) is not None
+        return has_reference(value) or _PLACEHOLDER.search(value) is not None
 
     def _origin(self, value: str, option: str) -> str:
         """Returns where a secret is stored now: the original reference, or the property."""
-        found = _WORD.fullmatch(value)
+        found = _PLACEHOLDER.fullmatch(value)
         if found:
             return references(self._own["sasl.jaas.config"])[int(found.group(1))].text
         if has_reference(value):
             return value
         return f"option {option} of {self._label}sasl.jaas.config"
 
-    def _lose(self, key: str, why: str, *, refused: bool = False) -> None:
-        self._findings.lose(self._flow, f"{self._label}{key}", why, refused=refused)
+    def _add_loss(self, key: str, why: str, *, refused: bool = False) -> None:
+        self._findings.add_loss(self._flow, f"{self._label}{key}", why, refused=refused)

@@ -48,12 +48,12 @@ _STATES = {"running": "Running", "paused": "Paused", "stopped": "Stopped"}
 _CONNECTOR_FIELDS = {"tasksMax", "config", "state", "pause"}
 _READ = {"clusters", "mirrors", "target", "connectCluster"}
 _WHY = {
-    "replicas": "a MirrorFlow says for each connector how many pods it has (connectors.*.replicas)",
-    "resources": "of each connector: connectors.*.resources",
-    "template": "of each connector, and another set of fields: connectors.*.template",
+    "replicas": "set it for each connector (connectors.*.replicas)",
+    "resources": "set it for each connector (connectors.*.resources)",
+    "template": "set it for each connector, with other fields (connectors.*.template)",
     "rack": "write client.rack into spec.source.config",
     "metricsConfig": "metrics are always served, with the names that Strimzi's exporter rules give",
-    "logging": "what a process logs is not chosen by the resource",
+    "logging": "set it for each connector (connectors.*.template.logging)",
     "jvmOptions": "there is no JVM",
     "jmxOptions": "there is no JVM",
     "tracing": "interceptors are Java classes",
@@ -71,7 +71,7 @@ def java_flows(found: Mapping[str, Any], findings: ConversionFindings) -> list[J
     """
     spec = _mapping(found.get("spec"), "spec")
     for field in sorted(set(spec) - _READ):
-        findings.lose("", f"spec.{field}", _WHY.get(field, _NO_COUNTERPART))
+        findings.add_loss("", f"spec.{field}", _WHY.get(field, _NO_COUNTERPART))
     flows = [_flow(mirror, source, target, findings) for mirror, source, target in _mirrors(spec)]
     if not flows:
         raise UsageError("spec.mirrors: no mirror has a sourceConnector, so nothing is copied.")
@@ -133,7 +133,7 @@ def _connector(
 ) -> dict[str, str]:
     for field in sorted(set(spec) - _CONNECTOR_FIELDS):
         why = "processes are always restarted" if field == "autoRestart" else _NO_COUNTERPART
-        findings.lose(flow, f"{kind}Connector.{field}", why)
+        findings.add_loss(flow, f"{kind}Connector.{field}", why)
     return {
         **_texts(spec.get("config") or {}),
         **patterns,
@@ -155,11 +155,11 @@ def _cluster(
     own = {}
     for key, value in config.items():
         if clients.is_shared(key):
-            findings.lose(flow, f"{alias}: config.{key}", "connections are told by tls and authentication")
+            findings.add_loss(flow, f"{alias}: config.{key}", "connections are set by tls and authentication")
         elif is_target and key.startswith(CLIENT_KINDS):
             own[key] = value
         elif not is_target:
-            findings.lose(flow, f"{alias}: config.{key}", "it has no effect on a source, in Strimzi as here")
+            findings.add_loss(flow, f"{alias}: config.{key}", "it has no effect on a source, as in Strimzi")
     return JavaCluster(
         document={
             "alias": alias,
@@ -191,7 +191,7 @@ def _items(spec: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{path}: it is missing, or it is no object; see Strimzi's KafkaMirrorMaker2.")
+        raise UsageError(f"{path}: it is missing or not an object; see Strimzi's KafkaMirrorMaker2.")
     return value
 
 
@@ -222,10 +222,10 @@ def _trusted(one: Mapping[str, Any], alias: str, flow: str, findings: Conversion
     key = one.get("certificate")
     if key is None:
         pattern = one.get("pattern", _ALL_CERTIFICATES)
-        findings.lose(
+        findings.add_loss(
             flow,
             f"{alias}: tls.trustedCertificates[{one.get('secretName')}].pattern {pattern}",
-            "a MirrorFlow names each key; ca.crt is written, list others yourself",
+            "a MirrorFlow names each key; ca.crt was written, add other keys yourself",
         )
         key = "ca.crt"
     return {"secretName": one.get("secretName"), "key": key}
@@ -251,7 +251,7 @@ def _authentication(
         }
     if kind == "oauth" and found.get("clientSecret") and found.get("tokenEndpointUri"):
         for field in sorted(set(found) - _OAUTH_READ):
-            findings.lose(
+            findings.add_loss(
                 flow, f"{alias}: authentication.{field}", "the resource has no such field for OAuthBearer"
             )
         own = {
@@ -264,7 +264,7 @@ def _authentication(
     if kind == "custom":
         config = {str(key): _referenced(str(value)) for key, value in (found.get("config") or {}).items()}
         return {"type": "Custom", "sasl": bool(found.get("sasl")), "config": config}
-    findings.lose(
+    findings.add_loss(
         flow,
         f"{alias}: authentication.type {kind}",
         "only tls, plain, scram-sha-256, scram-sha-512, custom and oauth with a client secret have a counterpart",

@@ -89,13 +89,13 @@ class ConversionFindings:
     losses: list[ConversionLoss] = field(default_factory=list)
     secrets: set[NeededSecret] = field(default_factory=set)
 
-    def lose(self, flow: str, setting: str, why: str, *, refused: bool = False) -> None:
+    def add_loss(self, flow: str, setting: str, why: str, *, refused: bool = False) -> None:
         """Records a setting without a counterpart, once."""
         loss = ConversionLoss(flow=flow, setting=setting, why=why.rstrip("."), refused=refused)
         if loss not in self.losses:
             self.losses.append(loss)
 
-    def need(self, secret: str, key: str, origin: str) -> dict[str, str]:
+    def add_secret(self, secret: str, key: str, origin: str) -> dict[str, str]:
         """Records a Secret key that has to be created, and returns the reference to it."""
         self.secrets.add(NeededSecret(secret=secret, key=key, origin=origin))
         return {"secretName": secret, "key": key}

@@ -118,7 +118,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
             raise UsageError(f"Specify a flow: -f FILE{flags}.")
         return parse_flow(document_of(arguments))
     except InvalidSpecError as error:
-        raise UsageError(in_flags(error, arguments)) from error
+        raise UsageError(errors_in_flags(error, arguments)) from error
 
 
 def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
@@ -130,7 +130,7 @@ def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
     flows = [flow_from(argparse.Namespace(**{**vars(arguments), "file": file})) for file in files]
     names = [flow.metadata.name for flow in flows]
     for name in {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"Two files hold a flow named {name}; give each its own metadata.name.")
+        raise UsageError(f"Two files contain a flow named {name}; give each its own metadata.name.")
     return flows
 
 
@@ -139,7 +139,7 @@ def layout_from(arguments: argparse.Namespace) -> SecretLayout:
     folder = Path(arguments.secrets).expanduser().resolve()
     if not folder.is_dir():
         raise UsageError(
-            f"--secrets: {arguments.secrets} is no directory; name one laid out as <secretName>/<key>."
+            f"--secrets: {arguments.secrets} is not a directory; name one with files <secretName>/<key>."
         )
     reads_files = any(getattr(arguments, name, None) for name in ("from_config", "to_config"))
     return SecretLayout(secrets=str(folder), config_maps=str(folder), reads_files=reads_files)
@@ -157,10 +157,12 @@ def read_text(name: str, what: str = "a MirrorFlow") -> str:
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(
-            f"{name} cannot be read: {error.strerror}; name a file with {what} in it."
+            f"{name} cannot be read: {error.strerror}; name a file that contains {what}."
         ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no text: byte {error.start} is not UTF-8; save it as UTF-8.") from error
+        raise UsageError(
+            f"{name} is not a text file: byte {error.start} is not UTF-8; save it as UTF-8."
+        ) from error
 
 
 def _file_bytes(path: Path) -> bytes:
@@ -198,7 +200,7 @@ def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, An
     found = addresses or properties.get(ADDRESSES, "")
     if not found:
         option = flag.removesuffix("-config")
-        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {option} HOST:PORT.")
+        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or set {option} HOST:PORT.")
     return {"bootstrapServers": read_list(found), **cluster_fields(properties, file, flag)}
 
 
@@ -220,7 +222,7 @@ _FLAGS = {
 }
 
 
-def in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
+def errors_in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
     """Returns one line per error, with the flag or the field as the user wrote it."""
     lines = [str(one) for one in error.errors]
     if arguments.file:
@@ -254,7 +256,7 @@ def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[
     """
     protocol = properties.get(_PROTOCOL, "").strip().upper() or "PLAINTEXT"
     if protocol not in _PROTOCOLS:
-        raise UsageError(f"{flag}: {_PROTOCOL}={protocol} in {name} is none of {', '.join(_PROTOCOLS)}.")
+        raise UsageError(f"{flag}: {_PROTOCOL}={protocol} in {name} is not one of {', '.join(_PROTOCOLS)}.")
     path = Path(name).resolve()
     fields: dict[str, Any] = {}
     if protocol.endswith("SSL"):
@@ -284,8 +286,8 @@ def _reference(path: Path, key: str, flag: str) -> str:
     for character in _ENDS_A_PATH:
         if character in str(path):
             raise UsageError(
-                f"{flag}: {path} holds a {character!r}, and the passwords in it are referred to by its path; "
-                "move the file to a path without one."
+                f"{flag}: {path} contains {character!r}, which references to passwords in that file cannot contain; "
+                "move the file to another path."
             )
     return f"${{{FILE_PROVIDER}:{path}:{key}}}"
 

@@ -29,7 +29,7 @@ PORT: Final = 8080
 LIMIT: Final = 100_000
 TIMEOUT_S: Final = 30.0
 # Conditions for which True, not False, needs attention.
-_TRUE_IS_TROUBLE: Final = frozenset({"Degraded", "Stalled"})
+_TRUE_IS_PROBLEM: Final = frozenset({"Degraded", "Stalled"})
 _FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:([0-9]+) ")
 
 
@@ -51,10 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     status = commands.add_parser("status", help="show flows and what needs attention")
-    status.add_argument("flow", metavar="FLOW", nargs="?", help="this flow alone (default: all)")
+    status.add_argument("flow", metavar="FLOW", nargs="?", help="only this flow (default: all)")
     partitions = commands.add_parser("partitions", help="show each partition of a flow and its lag")
-    offsets = commands.add_parser("offsets", help="show where each consumer group stands on both sides")
-    offsets.add_argument("--group", metavar="NAME", help="this group alone")
+    offsets = commands.add_parser("offsets", help="show consumer group offsets on both clusters")
+    offsets.add_argument("--group", metavar="NAME", help="only this group")
     logs = commands.add_parser("logs", help="show the log of a connector or a Spark job")
     for command, execute in (
         (status, _status),
@@ -141,7 +141,7 @@ def problems(status: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each condition of *status* that needs attention; each sentence once."""
     printed: set[str] = set()
     for one in status.get("conditions", ()):
-        wrong = "True" if one["type"] in _TRUE_IS_TROUBLE else "False"
+        wrong = "True" if one["type"] in _TRUE_IS_PROBLEM else "False"
         message = one.get("message", "")
         is_quiet = one["type"] in {"Reconciling", "Seeded", "Verified"} and one["status"] == "False"
         if one["status"] == wrong and not is_quiet and message not in printed:
@@ -218,7 +218,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 def _get(arguments: argparse.Namespace, *what: str) -> dict[str, Any]:
     done = _run(_kubectl(arguments, "get", *what, "--output=json"))
     if done.returncode:
-        raise FailedError(done.stderr.strip() or f"kubectl has ended with {done.returncode}.")
+        raise FailedError(done.stderr.strip() or f"kubectl exited with status {done.returncode}.")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -231,8 +231,8 @@ def _run(command: Sequence[str], *, is_captured: bool = True) -> subprocess.Comp
 
 
 def _kubectl(arguments: argparse.Namespace, *words: str) -> list[str]:
-    places = {"namespace": arguments.namespace, "context": arguments.context}
-    return ["kubectl", *words, *(f"--{name}={value}" for name, value in places.items() if value)]
+    options = {"namespace": arguments.namespace, "context": arguments.context}
+    return ["kubectl", *words, *(f"--{name}={value}" for name, value in options.items() if value)]
 
 
 def _read(arguments: argparse.Namespace, pod: dict[str, Any], path: str) -> dict[str, Any]:

@@ -59,17 +59,17 @@ class LogFile:
         if self.size_bytes < self._max_bytes:
             return False
         for number in range(KEPT_MAX, 1, -1):
-            older = self._kept(number - 1)
+            older = self._rotated(number - 1)
             if older.exists():
-                older.replace(self._kept(number))
-        shutil.copyfile(self.path, self._kept(1))
+                older.replace(self._rotated(number))
+        shutil.copyfile(self.path, self._rotated(1))
         self.file.truncate(0)
         return True
 
     def close(self) -> None:
         self.file.close()
 
-    def _kept(self, number: int) -> Path:
+    def _rotated(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 
@@ -139,7 +139,7 @@ EXIT_SETTINGS = 2  # exit status of the replicator for an invalid setting, which
 TAIL_BYTES = 4_096  # bytes at the end of the log in which to search for the last error
 # Start of a line that the replicator logs; lines of a traceback and its exit message do not match.
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
-_NEWS = frozenset({"INFO", "DEBUG"})
+_ROUTINE_LEVELS = frozenset({"INFO", "DEBUG"})
 REPLICATOR = (sys.executable, "-m", "mirrorflow_replicator", "standalone")
 
 
@@ -165,14 +165,14 @@ class ReplicatorProcess:
         self._started_at_s = 0.0
         self._start_at_s = clock()
         self._quick_ends = 0  # in a row
-        self._log_mark = 0
+        self._log_start = 0
 
     def start_if_due(self) -> bool:
         """Starts the process if it does not run and its backoff is over; returns whether it did."""
         if self._process is not None or self._clock() < self._start_at_s:
             return False
         self.files.forget_process()
-        self._log_mark = 0 if self._log is None else self._log.size_bytes
+        self._log_start = 0 if self._log is None else self._log.size_bytes
         output = sys.stderr if self._log is None else self._log.file
         program = [*self._command, *self.files.arguments]
         self._process = subprocess.Popen(  # noqa: S603  our own program
@@ -238,24 +238,25 @@ class ReplicatorProcess:
         This is the newest warning, error, last line of a traceback or unformatted line; failing that, the
         last line.
         """
-        if self._log is None or self._log.size_bytes <= self._log_mark:
+        if self._log is None or self._log.size_bytes <= self._log_start:
             return ""
         with self._log.path.open("rb") as log:
-            start = max(self._log_mark, self._log.size_bytes - TAIL_BYTES)
+            start = max(self._log_start, self._log.size_bytes - TAIL_BYTES)
             log.seek(start)
             text = log.read().decode("utf-8", "replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        if start > self._log_mark:
+        if start > self._log_start:
             lines = lines[1:] or lines  # The first line may be incomplete.
         found = [_level_and_text(line) for line in lines]
         return next(
-            (words for level, words in reversed(found) if level not in _NEWS), found[-1][1] if found else ""
+            (words for level, words in reversed(found) if level not in _ROUTINE_LEVELS),
+            found[-1][1] if found else "",
         )
 
     def rotate_log(self) -> None:
         """Rotates the log if it is large. Raises OSError."""
         if self._log is not None and self._log.rotate_if_large():
-            self._log_mark = 0
+            self._log_start = 0
 
 
 def _level_and_text(line: str) -> tuple[str, str]:

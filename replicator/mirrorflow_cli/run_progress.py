@@ -262,7 +262,7 @@ def companion_line(one: Companion) -> str:
         parts += [
             f"{groups['selected']:,} groups",
             f"{groups['checkpoints']:,} checkpoints",
-            f"{groups['moved']:,} offsets given to groups",
+            f"{groups['moved']:,} offsets committed to groups",
         ]
         parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
     if beats:

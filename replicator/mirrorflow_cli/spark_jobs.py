@@ -52,7 +52,9 @@ def display_of(
     if as_json:
         return JsonLines()
     shown_on = sys.stdout if stream is None else stream
-    return Bar(progress_format, shown_on) if shown_on.isatty() else Lines(progress_format, shown_on)
+    return (
+        BarDisplay(progress_format, shown_on) if shown_on.isatty() else LineDisplay(progress_format, shown_on)
+    )
 
 
 class JsonLines:
@@ -65,7 +67,7 @@ class JsonLines:
         """Does nothing: no output is held back."""
 
 
-class Lines:
+class LineDisplay:
     """Prints a line every few seconds, and one for each new phase."""
 
     def __init__(
@@ -75,7 +77,7 @@ class Lines:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._telling = progress_format
+        self._format = progress_format
         self._stream = stream
         self._clock = clock
         self._phase = ""
@@ -85,20 +87,20 @@ class Lines:
         now_s = self._clock()
         if report.phase.value != self._phase or now_s - self._shown_s >= LINE_EVERY_S:
             self._phase, self._shown_s = report.phase.value, now_s
-            print(self._telling.line(report), file=self._stream, flush=True)
+            print(self._format.line(report), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Does nothing: no output is held back."""
 
 
-class Bar:
+class BarDisplay:
     """Redraws a progress bar in place."""
 
     def __init__(self, progress_format: JobProgressFormat, stream: TextIO) -> None:
         from rich.console import Console  # noqa: PLC0415 for a terminal alone
         from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
-        self._telling = progress_format
+        self._format = progress_format
         self._progress = Progress(
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%  {task.description}", markup=False),
@@ -108,9 +110,9 @@ class Bar:
         self._progress.start()
 
     def show(self, report: Any) -> None:
-        done, total = self._telling.done(report)
+        done, total = self._format.done(report)
         self._progress.update(
-            self._bar, description=self._telling.line(report), total=total or None, completed=done
+            self._bar, description=self._format.line(report), total=total or None, completed=done
         )
 
     def close(self) -> None:
@@ -162,7 +164,7 @@ def add_copying_arguments(parser: argparse.ArgumentParser, *, writes: bool = Tru
 
 def _cores(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of cores; write 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores; write 1 or more")
     return int(text)
 
 
@@ -186,9 +188,9 @@ def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str],
 
 
 def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: JobDisplay) -> int:
-    from mirrorflow_seed import errors, settings  # noqa: PLC0415 see the module
+    from mirrorflow_seed import errors, settings  # noqa: PLC0415  imported only when a job starts
 
-    given = _facts_of_flow(arguments) | properties
+    given = _flag_properties(arguments) | properties
     for pair in arguments.set:
         key, found, value = pair.partition("=")
         if not found:
@@ -214,7 +216,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
     return STOPPED if status == errors.EXIT_STOPPED else status
 
 
-def _facts_of_flow(arguments: argparse.Namespace) -> dict[str, str]:
+def _flag_properties(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the properties for flags that several jobs have."""
     given = {"run.id": arguments.run_id}
     if getattr(arguments, "rate", None) is not None:

@@ -115,7 +115,7 @@ def test_two_files_with_one_name_are_refused(mirrorflow: Callable[..., Result]) 
     assert (
         2,
         "",
-        "Two files hold a flow named old-to-new; give each its own metadata.name.\n",
+        "Two files contain a flow named old-to-new; give each its own metadata.name.\n",
     ) == mirrorflow("plan", "--offline", "-f", path, "-f", path)
 
 

@@ -9,7 +9,7 @@ owner.
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mirrorflow_cli.check_permissions import (
     UNAUTHORIZED,
@@ -28,7 +28,7 @@ from mirrorflow_cli.check_permissions import (
     source_acls,
 )
 from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits, sample_topics
-from mirrorflow_cli.clusters import reached, selected_topics, target_plan, topic_sizes
+from mirrorflow_cli.clusters import connected, selected_topics, target_plan, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.flows import (
     add_flow_arguments,
@@ -93,7 +93,8 @@ def execute(arguments: argparse.Namespace) -> int:
     findings = Findings(prints=not arguments.json)
     for sentence in dict.fromkeys((*planned.notes, *warnings, *further)):
         findings.note(sentence)
-    asyncio.run(_check(settings, checkpoint, heartbeat, findings))
+    check = _FlowCheck(settings=settings, checkpoint=checkpoint, heartbeat=heartbeat, findings=findings)
+    asyncio.run(check.run())
     if arguments.json:
         print_json({"flow": planned.flow, **findings.as_json()})
     else:
@@ -104,117 +105,101 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if findings.problems else EXIT_DONE
 
 
-async def _check(
-    settings: SourceSettings,
-    checkpoint: CheckpointSettings | None,
-    heartbeat: HeartbeatSettings | None,
-    findings: Findings,
-) -> None:
-    on_source, on_target = ({}, {}) if checkpoint is None else checkpoint_topics(checkpoint)
-    source = _SourceCheck()
-    try:
-        await source.run(settings, checkpoint, heartbeat, on_source, findings)
-    except (ClusterError, SettingError) as error:
-        findings.problem(str(error))
-    try:
-        await _check_target(settings, checkpoint, heartbeat, source, on_target, findings)
-    except (ClusterError, SettingError) as error:
-        findings.problem(str(error))
-    await _other_clients(settings, _clients(settings, checkpoint, heartbeat), findings)
+@dataclass(slots=True, kw_only=True)
+class _FlowCheck:
+    """All checks of one flow. The target's checks need what the source's checks have found."""
 
+    settings: SourceSettings
+    checkpoint: CheckpointSettings | None
+    heartbeat: HeartbeatSettings | None
+    findings: Findings
+    source_cluster_id: str = ""
+    topics: SourceTopics = field(default_factory=SourceTopics)
+    groups: tuple[str, ...] = ()
+    acls: tuple[AclBinding, ...] = ()
 
-class _SourceCheck:
-    """The checks of the source, and what they found, as far as they came: the target's checks need it."""
+    async def run(self) -> None:
+        on_source, on_target = ({}, {}) if self.checkpoint is None else checkpoint_topics(self.checkpoint)
+        try:
+            await self._check_source(on_source)
+        except (ClusterError, SettingError) as error:
+            self.findings.problem(str(error))
+        try:
+            await self._check_target(on_target)
+        except (ClusterError, SettingError) as error:
+            self.findings.problem(str(error))
+        await self._check_other_clients()
 
-    def __init__(self) -> None:
-        self.cluster_id = ""
-        self.topics = SourceTopics()
-        self.groups: tuple[str, ...] = ()
-        self.acls: tuple[AclBinding, ...] = ()
-
-    async def run(
-        self,
-        settings: SourceSettings,
-        checkpoint: CheckpointSettings | None,
-        heartbeat: HeartbeatSettings | None,
-        also_needed: Needed,
-        findings: Findings,
-    ) -> None:
-        """Runs all checks of the source. Raises ClusterError, SettingError; what was found before stays."""
-        async with reached(settings.source_admin, settings) as source:
-            await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
-            self.cluster_id = source.cluster_id
+    async def _check_source(self, also_needed: Needed) -> None:
+        """Raises ClusterError, SettingError; what was found before stays."""
+        settings, findings = self.settings, self.findings
+        async with connected(settings.source_admin, settings) as source:
+            await _check_brokers(source, settings.source_alias, SOURCE_APIS, findings)
+            self.source_cluster_id = source.cluster_id
             selected = await selected_topics(source, settings)
             self.topics = SourceTopics(sizes=selected.topics)
             configs = await check_source(source, settings, selected, also_needed, findings)
             self.topics = replace(self.topics, configs=configs)
             samples = await sample_topics(source, selected.topics, configs)
             self.topics = replace(self.topics, samples=samples)
-            await check_kept(source, internal_topics_of_source(settings), findings)
-            if checkpoint is not None:
-                self.groups = await check_source_groups(source, checkpoint, findings)
-            if heartbeat is not None:
-                await check_heartbeats_on_source(source, heartbeat, findings)
+            await check_retention(source, internal_topics_of_source(settings), findings)
+            if self.checkpoint is not None:
+                self.groups = await check_source_groups(source, self.checkpoint, findings)
+            if self.heartbeat is not None:
+                await check_heartbeats_on_source(source, self.heartbeat, findings)
             self.acls = await source_acls(source, settings)
 
+    async def _check_target(self, also_needed: Needed) -> None:
+        settings, findings, topics = self.settings, self.findings, self.topics
+        async with connected(settings.target_admin, settings) as target:
+            await _check_brokers(target, settings.target_alias, TARGET_APIS, findings)
+            await check_flow_owner(target, settings, self.source_cluster_id, findings)
+            beats = {} if self.heartbeat is None else heartbeat_topics(self.heartbeat)
+            has_owner = await check_guarantee(target, settings, findings)
+            await check_target(
+                target, settings, topics.sizes, {**also_needed, **beats}, findings, has_owner=has_owner
+            )
+            if self.checkpoint is not None:
+                await check_target_groups(target, self.checkpoint, self.groups, findings)
+            await check_acls(target, settings, topics.sizes, self.acls, findings)
+            own = internal_topics(settings, has_owner=has_owner)
+            more = [*own, *own_topics(self.checkpoint, self.heartbeat)]
+            await check_creation(target, settings, topics, more, findings)
 
-async def _check_target(
-    settings: SourceSettings,
-    checkpoint: CheckpointSettings | None,
-    heartbeat: HeartbeatSettings | None,
-    source: _SourceCheck,
-    also_needed: Needed,
-    findings: Findings,
-) -> None:
-    topics = source.topics
-    async with reached(settings.target_admin, settings) as target:
-        await _reachable(target, settings.target_alias, TARGET_APIS, findings)
-        await check_flow_owner(target, settings, source.cluster_id, findings)
-        beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
-        has_owner = await check_guarantee(target, settings, findings)
-        await check_target(
-            target, settings, topics.sizes, {**also_needed, **beats}, findings, has_owner=has_owner
-        )
+    async def _check_other_clients(self) -> None:
+        """Connects once with each set of credentials that differs from those of the two admin clients."""
+        firsts = (self.settings.source_admin, self.settings.target_admin)
+        tried = {_connection(first) for first in firsts}
+        for client in self._clients():
+            if _connection(client) in tried:
+                continue
+            tried.add(_connection(client))
+            try:
+                async with connected(client, self.settings):
+                    self.findings.fact(f"{client.client_id} is accepted by {client.alias}")
+                self.findings.note(
+                    f"The permissions of {client.client_id} are not checked: it has credentials of its own."
+                )
+            except (ClusterError, SettingError) as error:
+                self.findings.problem(f"{client.client_id}: {error}")
+
+    def _clients(self) -> list[ClientSettings]:
+        settings, checkpoint = self.settings, self.checkpoint
+        found = [settings.source_consumer, settings.target_producer, settings.offsets.client]
         if checkpoint is not None:
-            await check_target_groups(target, checkpoint, source.groups, findings)
-        await check_acls(target, settings, topics.sizes, source.acls, findings)
-        own = internal_topics(settings, has_owner=has_owner)
-        more = [*own, *own_topics(checkpoint, heartbeat)]
-        await check_creation(target, settings, topics, more, findings)
+            found += [checkpoint.source_admin, checkpoint.source_consumer, checkpoint.target_admin]
+            found += [checkpoint.target_consumer, checkpoint.target_producer]
+        for beat in () if self.heartbeat is None else self.heartbeat.beats:
+            found += [beat.producer, beat.admin]
+        return found
 
 
-def _clients(
-    settings: SourceSettings, checkpoint: CheckpointSettings | None, heartbeat: HeartbeatSettings | None
-) -> list[ClientSettings]:
-    found = [settings.source_consumer, settings.target_producer, settings.offsets.client]
-    if checkpoint is not None:
-        found += [checkpoint.source_admin, checkpoint.source_consumer, checkpoint.target_admin]
-        found += [checkpoint.target_consumer, checkpoint.target_producer]
-    for beat in () if heartbeat is None else heartbeat.beats:
-        found += [beat.producer, beat.admin]
-    return found
+def _connection(client: ClientSettings) -> tuple[object, ...]:
+    """Returns what decides how *client* connects and authenticates."""
+    return (client.alias, *sorted(shared(client.properties).items()))
 
 
-async def _other_clients(
-    settings: SourceSettings, clients: Sequence[ClientSettings], findings: Findings
-) -> None:
-    """Connects once with each set of credentials that differs from those of the two admin clients."""
-    firsts = (settings.source_admin, settings.target_admin)
-    tried = {(first.alias, *sorted(shared(first.properties).items())) for first in firsts}
-    for client in clients:
-        way = (client.alias, *sorted(shared(client.properties).items()))
-        if way in tried:
-            continue
-        tried.add(way)
-        try:
-            async with reached(client, settings):
-                findings.fact(f"{client.client_id} is accepted by {client.alias}")
-            findings.note(f"What {client.client_id} may do is not asked: it has credentials of its own.")
-        except (ClusterError, SettingError) as error:
-            findings.problem(f"{client.client_id}: {error}")
-
-
-async def _reachable(
+async def _check_brokers(
     cluster: Cluster, alias: str, apis: dict[int, tuple[str, str, str]], findings: Findings
 ) -> None:
     brokers = sorted(cluster.metadata.brokers)
@@ -338,7 +323,7 @@ async def check_creation(
     if forbidden:
         findings.problem(missing_acl_message(settings.target_alias, "Create", first_of(forbidden)))
     kept = [topic for topic in more if is_internal(topic.name) or topic.name == settings.offsets.topic]
-    await check_kept(target, [topic for topic in kept if topic.name in present], findings)
+    await check_retention(target, [topic for topic in kept if topic.name in present], findings)
     new = {
         one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
         for one in planned.create
@@ -431,13 +416,13 @@ def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[adm
     return [*map(remote, topics), *(topic.name for topic in more)]
 
 
-async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
+async def check_retention(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
     """Reports those of the flow's own *topics* that expire records and that the flow may not change."""
     unmended = await mend_topics(cluster, topics, validate_only=True)
     for sentence in unmended.refused:
         findings.problem(sentence)
     if unmended.unread:
         findings.note(
-            f"How long {first_of(unmended.unread)} on {cluster.alias} keep records cannot be seen without "
-            "DescribeConfigs on them."
+            f"The retention of {first_of(unmended.unread)} on {cluster.alias} cannot be read without the permission "
+            "DescribeConfigs."
         )

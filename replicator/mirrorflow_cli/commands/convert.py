@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
         documents += converted(
             read_text(name, "an mm2.properties or a KafkaMirrorMaker2"), findings, name=name
         )
-    _name_apart(documents)
+    _make_names_unique(documents)
     if arguments.json:
         _print_json(documents, findings)
         return EXIT_DONE
@@ -82,7 +82,9 @@ def converted(text: str, findings: ConversionFindings, *, name: str = "the file"
     if refused:
         lines = [f"{name}: {_setting(loss)}: {loss.why}." for loss in refused]
         raise UsageError(
-            "\n".join([*lines, "Nothing was converted: without these the copy would be another one."])
+            "\n".join(
+                [*lines, "Nothing was converted, because without these settings the copy would differ."]
+            )
         )
     errors = [
         f"{name}: {flow.name}: {error}"
@@ -98,7 +100,7 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     if statement := _TEMPLATE.search(text):
         line = text.count("\n", 0, statement.start()) + 1
         raise UsageError(
-            f"line {line}: it is a template; render it first, for example by helm template, and convert what comes out."
+            f"line {line}: it is a template; render it first, for example by helm template, and convert the result."
         )
     if not _IS_STRIMZI.search(text):
         return flows_of_mm2(text, findings)
@@ -114,7 +116,7 @@ def _errors(one: dict[str, Any]) -> Sequence[object]:
     return ()
 
 
-def _name_apart(documents: list[dict[str, Any]]) -> None:
+def _make_names_unique(documents: list[dict[str, Any]]) -> None:
     """Gives flows from different files with the same aliases different names."""
     seen: dict[str, int] = {}
     for one in documents:

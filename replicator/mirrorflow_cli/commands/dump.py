@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mirrorflow_cli.clusters import reached
+from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.flows import (
     add_flow_arguments,
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 async def _dump(topic: DumpTopic, settings: SourceSettings, *, as_json: bool) -> None:
-    async with reached(topic.client, settings) as cluster:
+    async with connected(topic.client, settings) as cluster:
         partitions = await _partitions(cluster, topic.name)
         if not partitions:
             alias = topic.client.alias

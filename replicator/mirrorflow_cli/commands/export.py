@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 _ISOLATION = "source.consumer.isolation.level"
 _HEARTBEATS = "emit.heartbeats.enabled"
-_OF_HEARTBEATS = (
+_HEARTBEAT_KEYS = (
     "emit.heartbeats.interval.seconds",
     "heartbeats.topic.replication.factor",
     "replication.policy.class",
@@ -70,7 +70,7 @@ _FROM_PLAN = {
     _HEARTBEATS,
     "mirrorflow.start.from",
 }
-_ELSEWHERE = {"name", "tasks.max", "mirrorflow.heartbeats.emit.to"}
+_WRITTEN_ELSEWHERE = {"name", "tasks.max", "mirrorflow.heartbeats.emit.to"}
 _WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
 
 
@@ -215,13 +215,13 @@ def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tupl
             out.lines[f"{source}->{target}.{_HEARTBEATS}"] = "true"
         if (source, target) not in pairs:
             # Heartbeats on the source of a flow use the settings of that flow.
-            for key in _OF_HEARTBEATS:
+            for key in _HEARTBEAT_KEYS:
                 if f"{target}->{source}.{key}" in out.lines:
                     out.lines[f"{source}->{target}.{key}"] = out.lines[f"{target}->{source}.{key}"]
 
 
 def _is_of_flow(key: str) -> bool:
-    if key in _FROM_PLAN or key in _ELSEWHERE or key.startswith("config.providers"):
+    if key in _FROM_PLAN or key in _WRITTEN_ELSEWHERE or key.startswith("config.providers"):
         return False
     if key == _ISOLATION:
         return True
@@ -236,18 +236,18 @@ def _connector(planned: Plan, kind: ConnectorKind) -> Mapping[str, str]:
 def text(lines: Mapping[str, str]) -> str:
     """Returns the file: general and cluster settings first, then a paragraph for each flow."""
     first = [key for key in lines if "->" not in key]
-    flows = sorted((key for key in lines if "->" in key), key=lambda key: _after(key, lines))
+    flows = sorted((key for key in lines if "->" in key), key=lambda key: _pair_index(key, lines))
     out = [f"{key} = {_escaped(lines[key])}".rstrip() for key in first]
     before = -1
     for key in flows:
-        here = _after(key, lines)
+        here = _pair_index(key, lines)
         out += [""] if here != before else []
         out.append(f"{key} = {_escaped(lines[key])}".rstrip())
         before = here
     return "\n".join(out) + "\n"
 
 
-def _after(key: str, lines: Mapping[str, str]) -> int:
+def _pair_index(key: str, lines: Mapping[str, str]) -> int:
     """Returns the index of the key's pair among all pairs of aliases; a pair may have heartbeats only."""
     aliases = lines["clusters"].split(", ")
     pairs = [(one, other) for one in aliases for other in aliases if one != other]

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from mirrorflow_cli.clusters import reached
+from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flows import (
     add_flow_arguments,
@@ -37,7 +37,7 @@ from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetR
 from mirrorflow_replicator.http.progress import line
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
-AGAIN_COLUMNS = ("group", "partitions", "reads again", "of which not sure", "begins by")
+FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,11 +59,11 @@ def execute(arguments: argparse.Namespace) -> int:
     valid_plan(flow, layout)
     planned = plan_all(flow, layout)
     source, _ = source_settings(planned)
-    found = asyncio.run(survey(checkpoint_settings(planned), source, arguments.group))
+    found = asyncio.run(read_group_offsets(checkpoint_settings(planned), source, arguments.group))
     if arguments.json:
         _print_json(found.lines)
     elif arguments.dry_run_failover:
-        print_table(AGAIN_COLUMNS, list(failover(found.lines)))
+        print_table(FAILOVER_COLUMNS, list(failover(found.lines)))
     else:
         _print_lines(found.lines)
     for sentence in (*found.notes, *found.problems):
@@ -138,7 +138,7 @@ GROUPS_AT_ONCE = 16  # a coordinator answers so many requests in some hundredths
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSurvey:
+class GroupOffsetReport:
     """Offsets, a note for each group that is not synchronised, a problem for each failed request."""
 
     lines: tuple[GroupOffset, ...]
@@ -146,7 +146,9 @@ class GroupSurvey:
     problems: tuple[str, ...]
 
 
-async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: str | None) -> GroupSurvey:
+async def read_group_offsets(
+    settings: CheckpointSettings, source: SourceSettings, wanted: str | None
+) -> GroupOffsetReport:
     """Returns the offsets of the group *wanted*, or of all groups that the flow translates.
 
     Raises FailedError and ClusterError.
@@ -177,7 +179,7 @@ async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: s
                 else:
                     found += answer
     notes = (_why_not(group, settings, named=bool(wanted)) for group in chosen if group not in consumers)
-    return GroupSurvey(tuple(found), tuple(note for note in notes if note), tuple(problems))
+    return GroupOffsetReport(tuple(found), tuple(note for note in notes if note), tuple(problems))
 
 
 def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
@@ -201,7 +203,7 @@ async def _known(settings: CheckpointSettings, clusters: OffsetReaders, problems
     try:
         await known.read_maps()
     except ClusterError as error:
-        problems.append(f"{known.map_topic} cannot be read, so that offset syncs alone count: {error}")
+        problems.append(f"{known.map_topic} cannot be read, so only offset syncs are used: {error}")
     problems += known.passed_over.values()
     return known
 
@@ -211,7 +213,7 @@ async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> Asy
     async with contextlib.AsyncExitStack() as stack:
         syncs = settings.source_consumer if settings.syncs_on_source else settings.target_consumer
         clients = (settings.source_admin, settings.target_admin, syncs, settings.target_consumer)
-        found = [await stack.enter_async_context(reached(client, source)) for client in clients]
+        found = [await stack.enter_async_context(connected(client, source)) for client in clients]
         yield OffsetReaders(source=found[0], target=found[1], syncs=found[2], reader=found[3])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorflow_cli.clusters import reached, selected_topics, topic_sizes
+from mirrorflow_cli.clusters import connected, selected_topics, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from, source_settings, valid_plans
 from mirrorflow_cli.output import add_json_argument, print_json
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     if len(flows) > 1:
         settings = {one.planned.flow: one.settings for one in found}
-        conflicts, notes = found_together(flows, settings, offline=arguments.offline)
+        conflicts, notes = find_conflicts(flows, settings, offline=arguments.offline)
         problems = [*(conflict.sentence for conflict in conflicts), *problems]
     if arguments.json:
         print_json({"flows": [_as_json(one) for one in found], "notes": notes, "problems": problems})
@@ -95,7 +95,7 @@ def _flow_plan(planned: Plan, *, offline: bool) -> PlannedFlow:
 
 async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> PlannedFlow:
     try:
-        async with reached(settings.source_admin, settings) as source:
+        async with connected(settings.source_admin, settings) as source:
             selected = await selected_topics(source, settings)
     except (ClusterError, SettingError) as error:
         # A reference whose file does not exist here yet fails like an unreachable cluster.
@@ -107,7 +107,11 @@ async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str
         for topic, partitions in selected.topics.items()
     )
     return PlannedFlow(
-        planned=planned, settings=settings, notes=notes, topics=topics, nothing_selected=selected.nothing
+        planned=planned,
+        settings=settings,
+        notes=notes,
+        topics=topics,
+        nothing_selected=selected.nothing_selected,
     )
 
 
@@ -160,10 +164,10 @@ def _as_json(one: PlannedFlow) -> dict[str, Any]:
 
 
 # Cluster id and topics.
-Seen = tuple[str, frozenset[str]]
+ClusterContents = tuple[str, frozenset[str]]
 
 
-def found_together(
+def find_conflicts(
     flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], *, offline: bool
 ) -> tuple[tuple[Conflict, ...], list[str]]:
     """Returns the conflicts among *flows*, and a note for each cluster that did not answer.
@@ -187,7 +191,7 @@ def found_together(
 
 async def _cluster_contents(
     flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], notes: list[str]
-) -> dict[frozenset[str], Seen]:
+) -> dict[frozenset[str], ClusterContents]:
     """Returns addresses -> cluster id and topics; connects to each cluster once, to all concurrently."""
     clients: dict[frozenset[str], tuple[ClientSettings, SourceSettings]] = {}
     for flow in flows:
@@ -200,16 +204,18 @@ async def _cluster_contents(
     }
 
 
-async def _contents_of(client: ClientSettings, settings: SourceSettings, notes: list[str]) -> Seen | None:
+async def _contents_of(
+    client: ClientSettings, settings: SourceSettings, notes: list[str]
+) -> ClusterContents | None:
     try:
-        async with reached(client, settings) as cluster:
+        async with connected(client, settings) as cluster:
             return cluster.cluster_id, frozenset(await topic_sizes(cluster))
     except (ClusterError, SettingError) as error:
         notes.append(f"{client.alias} is compared with other clusters by its addresses only. {error}")
         return None
 
 
-def _endpoint(cluster: ClusterSpec, seen: Mapping[frozenset[str], Seen]) -> Endpoint:
+def _endpoint(cluster: ClusterSpec, seen: Mapping[frozenset[str], ClusterContents]) -> Endpoint:
     addresses = _addresses(cluster)
     cluster_id, topics = seen.get(addresses, ("", None))
     return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id, topics=topics)

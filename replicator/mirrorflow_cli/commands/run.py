@@ -124,14 +124,14 @@ def positive(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
 
 
 def port(text: str) -> int:
     """Parses a TCP port. Raises argparse.ArgumentTypeError."""
     if not text.isdecimal() or not 0 < int(text) <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 1 to {PORT_MAX}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {PORT_MAX}")
     return int(text)
 
 
@@ -190,7 +190,7 @@ class Runner:
         self._began_s = clock()
         self._polled_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
-        self._hindrance, self._hindered_since_s = "", self._began_s
+        self._blocker, self._blocked_since_s = "", self._began_s
 
     def run(self) -> int:
         """Runs until caught up (if requested), a signal, or an invalid setting that no restart fixes.
@@ -269,9 +269,9 @@ class Runner:
         seen = self._progress(process)
         over = None
         if self._options.until_caught_up:
-            if hindrance(seen) != self._hindrance:
-                self._hindrance, self._hindered_since_s = hindrance(seen), now_s
-            over = verdict(seen, held_s=now_s - self._hindered_since_s)
+            if blocker(seen) != self._blocker:
+                self._blocker, self._blocked_since_s = blocker(seen), now_s
+            over = verdict(seen, held_s=now_s - self._blocked_since_s)
         if over is None and self._is_late(now_s):
             over = f"Not caught up within {self._options.time_limit_s:g} s."
         if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
@@ -329,7 +329,7 @@ _FINAL = frozenset(
 )
 
 
-def hindrance(seen: Progress | None) -> str:
+def blocker(seen: Progress | None) -> str:
     """Returns what may heal and holds up the run now; "" if nothing is known to."""
     if seen is None:
         return ""
@@ -341,7 +341,7 @@ def hindrance(seen: Progress | None) -> str:
 def verdict(seen: Progress | None, *, held_s: float) -> str | None:
     """Returns why the run has failed, "" if it has succeeded, None while waiting may still help.
 
-    *seen*: the source connector's progress, None if it did not answer. *held_s*: seconds since its `hindrance` was
+    *seen*: the source connector's progress, None if it did not answer. *held_s*: seconds since its `blocker` was
     first seen.
     """
     if seen is None:

@@ -6,7 +6,7 @@ It makes no network connections and needs no secrets.
 import argparse
 from typing import Any
 
-from mirrorflow_cli.commands.plan import found_together
+from mirrorflow_cli.commands.plan import find_conflicts
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE, UsageError
 from mirrorflow_cli.flows import (
     add_flow_arguments,
@@ -52,7 +52,7 @@ def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     plans = {planned.flow: planned for planned in valid_plans(flows, layout_from(arguments))}
     if len(flows) > 1:
         settings = {name: source_settings(planned)[0] for name, planned in plans.items()}
-        conflicts, _ = found_together(flows, settings, offline=True)
+        conflicts, _ = find_conflicts(flows, settings, offline=True)
         if conflicts:
             raise UsageError("\n".join(conflict.sentence for conflict in conflicts))
     return [

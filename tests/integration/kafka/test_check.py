@@ -502,7 +502,7 @@ def test_a_renamed_flow_is_accepted_where_it_names_its_earlier_name(checked: Che
             1,
             "fail  Topic {name} on gated loses records of this flow with time, and its settings",
         ),
-        ("DESCRIBE_CONFIGS", 0, "note  How long topic {name} on gated keep records cannot be seen without"),
+        ("DESCRIBE_CONFIGS", 0, "note  The retention of topic {name} on gated cannot be read without"),
     ],
 )
 def test_a_claims_topic_that_loses_its_records_is_named_with_the_cure(

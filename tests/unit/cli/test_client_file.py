@@ -73,7 +73,7 @@ def test_from_overrides_the_addresses_of_the_file(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("security.protocol=SSL\n", "has no bootstrap.servers; add it, or give --to HOST:PORT"),
+        ("security.protocol=SSL\n", "has no bootstrap.servers; add it, or set --to HOST:PORT"),
         ("bootstrap.servers=a:1\nsecurity.protocol=TLS\n", "security.protocol=TLS"),
         ("bootstrap.servers=nothing\n", "--to"),
         ("bootstrap.servers=a:1\nx=\\u00\n", "cannot be read"),
@@ -102,8 +102,8 @@ def test_a_path_that_no_reference_can_hold_is_refused(
     assert 2 == main(["plan", "--offline", "--from-config", str(path), "--to", "west:9092"])
 
     assert (
-        f"--from-config: {path} holds a {character!r}, and the passwords in it are referred to by its path; "
-        "move the file to a path without one.\n"
+        f"--from-config: {path} contains {character!r}, which references to passwords in that file cannot contain; "
+        "move the file to another path.\n"
     ) == capsys.readouterr().err
 
 

@@ -399,7 +399,7 @@ def test_a_template_has_to_be_rendered_first(
     assert (2, "") == (status, out)
     assert (
         f"{source}: line {line}: it is a template; render it first, for example by helm template, "
-        "and convert what comes out.\n" == err
+        "and convert the result.\n" == err
     )
 
 

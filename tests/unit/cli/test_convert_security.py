@@ -149,10 +149,10 @@ def test_connection_is_said_by_fields(
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ({"security.protocol": "SASL_SSL"}, "GSSAPI is not offered here"),
+        ({"security.protocol": "SASL_SSL"}, "GSSAPI is not supported"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"},
-            "AWS_MSK_IAM is not offered here",
+            "AWS_MSK_IAM is not supported",
         ),
         (
             {"security.protocol": "SSL", "ssl.engine.factory.class": "com.example.X"},

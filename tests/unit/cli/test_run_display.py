@@ -173,7 +173,7 @@ def test_other_connectors_have_a_line_each_and_their_troubles_are_quoted() -> No
         Progress(connector="C", summary=SUMMARY, partitions=(_row("t"),), companions=(CHECKPOINTS, beats))
     )
 
-    assert "K: 3 groups, 12 checkpoints, 4 offsets given to groups, 1 groups fail" in drawn
+    assert "K: 3 groups, 12 checkpoints, 4 offsets committed to groups, 1 groups fail" in drawn
     assert "H: heartbeats to west" in drawn
     assert 5 == drawn.count(f"H: {DENIED}")
     assert "H: 195 more." in drawn

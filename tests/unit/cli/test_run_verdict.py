@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.commands.run import HEALS_WITHIN_S, hindrance, verdict
+from mirrorflow_cli.commands.run import HEALS_WITHIN_S, blocker, verdict
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
@@ -111,4 +111,4 @@ def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
         progress(uncopied=("one",)),
     )
 
-    assert [hindrance(one) for one in seen] == ["", "", "Unreachable", "nothing selected", "uncopied"]
+    assert [blocker(one) for one in seen] == ["", "", "Unreachable", "nothing selected", "uncopied"]

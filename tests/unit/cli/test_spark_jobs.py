@@ -12,7 +12,7 @@ import pytest
 from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, Lines
+from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDisplay
 from mirrorflow_seed.report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -87,7 +87,7 @@ def test_a_display_is_closed_whatever_happens() -> None:
 
 def test_lines_come_with_each_phase_and_now_and_then() -> None:
     out, now_s = io.StringIO(), [100.0]
-    lines = Lines(
+    lines = LineDisplay(
         JobProgressFormat(line=lambda report: report.phase.value, done=lambda _: (0, 0)),
         out,
         clock=lambda: now_s[0],
