@@ -1,4 +1,4 @@
-"""Parses the properties of MM2's three connectors into settings.
+"""Parses the properties of MM2's three connectors into the settings of `mirrorflow_core.settings`.
 
 Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig and the configs of the three connectors, of 4.3); own keys
 begin with `mirrorflow.`. Client properties keep their references; everything else is resolved here, once. Errors name the
@@ -104,14 +104,14 @@ def _never_copied(source: SourceSettings | None) -> tuple[str, ...]:
     return make_selection(source).never_copied
 
 
-def kept_offsets(
+def connector_offset_storage(
     properties: Mapping[str, str], worker: Mapping[str, str]
 ) -> tuple[OffsetStorageSettings, ClientSettings]:
     """Returns where a connector's offsets are stored, whatever its class, and the client that reads them.
 
     Raises InvalidSettingError.
     """
-    basics = Basics.of(properties, worker)
+    basics = CommonSettings.of(properties, worker)
     client = clients.target_client(properties, worker, "admin")
     clients.require_addresses(client, key="bootstrap.servers")
     admin = clients.client_settings(basics.target_alias, f"{basics.label}|offsets-target-admin", client)
@@ -145,7 +145,7 @@ def converter_warnings(properties: Mapping[str, str], worker: Mapping[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basics:
+class CommonSettings:
     """The common settings of a connector; *read* reads the others."""
 
     name: str
@@ -181,7 +181,7 @@ class Basics:
             raise InvalidSettingError(
                 key="target.cluster.alias",
                 problem=f"source and target are both {source!r}",
-                action="name them apart",
+                action="choose different aliases",
             )
         return cls(
             name=name,
@@ -227,7 +227,7 @@ def parse_source(
     *now_ms* (epoch milliseconds, default the clock) is the time from which `by_duration` counts back. Raises
     InvalidSettingError and RefusedSettingError.
     """
-    basics = Basics.of(properties, worker)
+    basics = CommonSettings.of(properties, worker)
     read = basics.read
     read_worker = PropertyReader(worker, basics.resolver, DEFAULTS)
     consumer, source_admin, producer, target_admin = _clients(properties, worker, basics)
@@ -295,7 +295,7 @@ def for_task(settings: SourceSettings, task: int) -> SourceSettings:
 
 
 def _clients(
-    properties: Mapping[str, str], worker: Mapping[str, str], basics: Basics
+    properties: Mapping[str, str], worker: Mapping[str, str], basics: CommonSettings
 ) -> tuple[ClientSettings, ClientSettings, ClientSettings, ClientSettings]:
     """Returns consumer and admin of the source, producer and admin of the target."""
     consumer = {"auto.offset.reset": "earliest", **clients.connector_client(properties, "source", "consumer")}
@@ -400,9 +400,9 @@ def parse_checkpoint(properties: Mapping[str, str], worker: Mapping[str, str]) -
 
     Raises InvalidSettingError and RefusedSettingError.
     """
-    basics = Basics.of(properties, worker)
+    basics = CommonSettings.of(properties, worker)
     read = basics.read
-    problem = why_not(read)
+    problem = checkpoint_refusal(read)
     if problem:
         raise InvalidSettingError(
             key=problem[0], problem=problem[1], action="set it to true, or enabled=false"
@@ -435,7 +435,7 @@ def parse_checkpoint(properties: Mapping[str, str], worker: Mapping[str, str]) -
     )
 
 
-def why_not(read: PropertyReader) -> tuple[str, str] | None:
+def checkpoint_refusal(read: PropertyReader) -> tuple[str, str] | None:
     """Returns the key and the reason for which MM2 refuses the connector; None if it can run."""
     if not read.flag(SYNCS_KEY):
         return SYNCS_KEY, "a MirrorCheckpointConnector translates by offset syncs and cannot run without them"
@@ -449,7 +449,7 @@ def why_not(read: PropertyReader) -> tuple[str, str] | None:
 
 
 def _checkpoint_clients(
-    properties: Mapping[str, str], worker: Mapping[str, str], basics: Basics
+    properties: Mapping[str, str], worker: Mapping[str, str], basics: CommonSettings
 ) -> dict[tuple[str, str], ClientSettings]:
     """Returns the clients by side and kind, named as Java's task 0 names them."""
     made = {("target", "producer"): clients.data_producer(properties, worker)}
@@ -478,7 +478,7 @@ def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) ->
 
     Raises InvalidSettingError and RefusedSettingError.
     """
-    basics = Basics.of(properties, worker)
+    basics = CommonSettings.of(properties, worker)
     read = basics.read
     policy = policy_settings(read, basics.source_alias)
     every_s = _interval_s(read, "emit.heartbeats")
@@ -487,7 +487,7 @@ def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) ->
     for side in sides:
         if side not in {"target", "source"}:
             raise InvalidSettingError(
-                key=_EMIT_TO_KEY, problem=f"{side!r} is no side", action="write target, source or both"
+                key=_EMIT_TO_KEY, problem=f"{side!r} is not a side", action="write target, source or both"
             )
     beats = []
     if "target" in sides:
@@ -509,7 +509,9 @@ def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) ->
     )
 
 
-def _to_target(basics: Basics, properties: Mapping[str, str], worker: Mapping[str, str]) -> BeatSettings:
+def _to_target(
+    basics: CommonSettings, properties: Mapping[str, str], worker: Mapping[str, str]
+) -> BeatSettings:
     """As in MM2: the worker's producer writes, the connector's admin client creates the topic."""
     producer = clients.data_producer(properties, worker)
     admin = clients.target_client(properties, worker, "admin")
@@ -523,7 +525,7 @@ def _to_target(basics: Basics, properties: Mapping[str, str], worker: Mapping[st
     )
 
 
-def _to_source(basics: Basics, properties: Mapping[str, str]) -> BeatSettings:
+def _to_source(basics: CommonSettings, properties: Mapping[str, str]) -> BeatSettings:
     alias = basics.source_alias
 
     def client(kind: str) -> ClientSettings:

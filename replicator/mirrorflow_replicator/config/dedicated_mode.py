@@ -6,7 +6,7 @@ properties under `source.` and `target.` prefixes, and the flow's own `A->B.` pr
 kept: Java resolves the worker's at start, we resolve each when a client is built. The only visible difference
 is that a rotated secret takes effect.
 
-A valid file that is probably not intended, because it copies nothing or copies in a circle, causes a warning.
+A valid file that is probably not intended, because it copies nothing or in an endless loop, causes a warning.
 """
 
 import re
@@ -25,14 +25,14 @@ from mirrorflow_replicator.config.connector import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,
-    why_not,
+    checkpoint_refusal,
 )
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
 from mirrorflow_replicator.config.setting_table import (
     DEFAULTS,
+    INTERNAL_REST_KEY,
     SERVER_NAME_KEY,
-    SEVERAL_KEY,
     Scope,
     Verdict,
     read_properties,
@@ -77,13 +77,13 @@ def flow_warnings(flows: Sequence[EnabledFlow]) -> Iterator[str]:
         if not flow.topics:
             yield f"{flow.name}.topics is empty, so the flow copies no topic; leave it out to copy all."
     keeping = [flow for flow in flows if flow.keeps_names]
-    circles = (circle for sharing in _sharing_a_topic(keeping) for circle in _circles(sharing))
-    for circle in dict.fromkeys(circles):
-        names = [flow.name for flow in circle]
+    loops = (loop for sharing in _sharing_a_topic(keeping) for loop in _loops(sharing))
+    for loop in dict.fromkeys(loops):
+        names = [flow.name for flow in loop]
         selectors = "both" if len(names) == 2 else "all of them"
         yield (
             f"{', '.join(names[:-1])} and {names[-1]} keep the names of topics (IdentityReplicationPolicy), so records of a topic "
-            f"that {selectors} select are copied in a circle without end; let them select different topics, or use DefaultReplicationPolicy."
+            f"that {selectors} select are copied in an endless loop; let them select different topics, or use DefaultReplicationPolicy."
         )
 
 
@@ -95,11 +95,11 @@ def check_aliases(flows: Sequence[EnabledFlow]) -> None:
         if not flow.keeps_names and not flow.has_names_only:
             growing.setdefault(flow.source, []).append(flow)
     for flow in (flow for of_source in growing.values() for flow in of_source):
-        if is_alias_split(flow.source, flow.separator) and (circle := _way_back(flow, growing)):
+        if is_alias_split(flow.source, flow.separator) and (loop := _shortest_loop(flow, growing)):
             raise InvalidSettingError(
                 key="clusters",
                 problem=f"the alias {flow.source} {alias_split_problem(flow.separator)}, so "
-                f"{' and '.join(one.name for one in circle)} would copy their copies again, without end",
+                f"{' and '.join(one.name for one in loop)} would copy their own copies without end",
                 action="choose another alias, or another replication.policy.separator",
             )
 
@@ -126,30 +126,30 @@ def _may_match(expression: SettingPattern, name: str) -> bool:
         return True  # the match takes too long; the connector reports that, here it only means "may match"
 
 
-def _circles(flows: Sequence[EnabledFlow]) -> Iterator[tuple[EnabledFlow, ...]]:
-    """Yields for each of *flows* its shortest circle, beginning with the first flow in the file's order."""
+def _loops(flows: Sequence[EnabledFlow]) -> Iterator[tuple[EnabledFlow, ...]]:
+    """Yields for each of *flows* its shortest loop, beginning with the first flow in the file's order."""
     by_source: dict[str, list[EnabledFlow]] = {}
     for flow in flows:
         by_source.setdefault(flow.source, []).append(flow)
     for flow in flows:
-        circle = _way_back(flow, by_source)
-        if circle:
-            first = circle.index(min(circle, key=flows.index))
-            yield circle[first:] + circle[:first]
+        loop = _shortest_loop(flow, by_source)
+        if loop:
+            first = loop.index(min(loop, key=flows.index))
+            yield loop[first:] + loop[:first]
 
 
-def _way_back(flow: EnabledFlow, by_source: dict[str, list[EnabledFlow]]) -> tuple[EnabledFlow, ...]:
+def _shortest_loop(flow: EnabledFlow, by_source: dict[str, list[EnabledFlow]]) -> tuple[EnabledFlow, ...]:
     """Returns *flow* and the fewest flows that lead from its target back to its source; empty if none do."""
     waiting: deque[tuple[EnabledFlow, ...]] = deque([(flow,)])
     seen = {flow.target}
     while waiting:
-        way = waiting.popleft()
-        if way[-1].target == flow.source:
-            return way
-        for onward in by_source.get(way[-1].target, ()):
+        path = waiting.popleft()
+        if path[-1].target == flow.source:
+            return path
+        for onward in by_source.get(path[-1].target, ()):
             if onward.target not in seen:
                 seen.add(onward.target)
-                waiting.append((*way, onward))
+                waiting.append((*path, onward))
     return ()
 
 
@@ -169,7 +169,7 @@ _WORKER_PREFIXES = (
 )
 # Own and REST keys have no cluster: they belong to the process. The internal server's `ssl.*` is not listed.
 _PROCESS_KEYS = (
-    SEVERAL_KEY,
+    INTERNAL_REST_KEY,
     SERVER_NAME_KEY,
     "rest.advertised.host.name",
     "rest.advertised.port",
@@ -336,7 +336,7 @@ def _herder(
         flow=(source, target),
     )
     read = PropertyReader(raw, Resolver(raw), DEFAULTS)
-    serves_others = read.flag(SEVERAL_KEY)
+    serves_others = read.flag(INTERNAL_REST_KEY)
     internal = checked_listeners(read.names("listeners")) if serves_others else ()
     # Our HTTP server has the process's certificate, never the client certificate for a herder's target.
     tls = clients.with_prefix(raw, "listeners.https.") or {
@@ -352,7 +352,7 @@ def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dic
         "enabled", default=True
     ):
         return properties
-    problem = why_not(read)
+    problem = checkpoint_refusal(read)
     if problem is None:
         return properties
     warnings.append(f"{flow}.{CHECKPOINT_CONNECTOR} is not run: {problem[0]} is false, and {problem[1]}.")

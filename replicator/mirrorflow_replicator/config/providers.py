@@ -1,7 +1,7 @@
-"""Resolves `${provider:path:key}` references on this host, and hides secrets that are not references before they are shown.
+"""Resolves `${provider:path:key}` references on this host, and hides plain-text secrets where settings are shown.
 
 As in KIP-297, KIP-421 and KIP-710, only providers named in `config.providers` exist. Each call of `resolve` reads their sources
-again, so that the next client gets a rotated secret. A reference that cannot be resolved stays as it is written;
+again, so that the next client gets a rotated secret; `mirrorflow_kafka.security.secret_rotation` detects the change. A reference that cannot be resolved stays as it is written;
 `resolve_client` refuses that for the keys that connect and authenticate. Values of those keys lose one line end at the end,
 which editors and `kubectl create secret --from-file` leave in files of passwords. `allowlist.pattern` (KIP-887) and
 `allowed.paths` (KIP-993) limit what can be read. Nothing here logs, and no error contains a resolved value.

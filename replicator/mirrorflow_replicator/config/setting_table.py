@@ -1,4 +1,7 @@
-"""The table of settings: every Java key that we know, with its verdict, default and note; lookup and checks.
+"""Lists every setting with its verdict, default and note; looks keys up, and warns of unknown ones.
+
+To add a setting: add its row here, a field to `mirrorflow_core.settings`, and read it in `config.connector`
+(or `config.worker`).
 
 Names are those of Kafka 4.3 (ConnectorConfig, MM2's and Connect's configs, and those of Kafka's clients) and of KIP-304. Each
 unknown key causes a warning that names it, because a misspelt key that is silently dropped is the most common cause of "it does not
@@ -98,7 +101,7 @@ def rows(
     return tuple(found)
 
 
-SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
+INTERNAL_REST_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
 _GROUP = "in a group of nodes"
 _NO_TOPIC = (
@@ -278,7 +281,7 @@ KEYS: tuple[Key, ...] = (
         inter.worker.key.ttl.ms [3600000]: {_GROUP}: after which the leader makes another key; 0 never
         inter.worker.signature.algorithm [HmacSHA256]: {_GROUP}
         inter.worker.verification.algorithms [HmacSHA256]: {_GROUP}
-    """, needs=SEVERAL_KEY),
+    """, needs=INTERNAL_REST_KEY),
     *rows(Scope.WORKER, Verdict.MAPPED, rf"""
         exactly.once.source.support: `disabled`, `preparing` or `enabled`: the guarantee is the same with any of them (docs: exactly once)
         offset.flush.timeout.ms: every request has its own limit
@@ -314,14 +317,14 @@ KEYS: tuple[Key, ...] = (
         listeners.https.*: TLS of HTTP; where any is given, plain `ssl.*` do not count for it
         ssl.client.auth: none, requested or required
         mirrorflow.http.client.auth: the same where no other node calls: of all of these, if `listeners` is the nodes' own, else of all but the first; default `ssl.client.auth`
-        {SEVERAL_KEY} [false]: with false, a `distributed` worker is the only node; with true, processes with the same `group.id` share the work. Processes with an mm2.properties always do; true has them call each other, which Java nodes need
+        {INTERNAL_REST_KEY} [false]: with false, a `distributed` worker is the only node; with true, processes with the same `group.id` share the work. Processes with an mm2.properties always do; true has them call each other, which Java nodes need
         rest.advertised.host.name: where other nodes reach this one, and its name in statuses; default as it listens
         rest.advertised.port: where other nodes reach this one, and its name in statuses; default as it listens
         rest.modify.enable: default true in `distributed`, as in Connect; else false: POST, PUT, PATCH and DELETE answer 403 (KIP-304)
     """),
     *rows(Scope.REST, Verdict.HONOURED, rf"""
         {SERVER_NAME_KEY}: the name that the certificates of other nodes must have, where all share one; default the host that is called
-    """, needs=SEVERAL_KEY),
+    """, needs=INTERNAL_REST_KEY),
     *rows(Scope.REST, Verdict.IGNORED, r"""
         rest.advertised.listener: other nodes come to the first listener
         access.control.allow.*: browsers of other origins are not admitted
@@ -513,12 +516,12 @@ def document() -> str:
         "- **honoured**: it does what it does in Java.",
         "- **mapped**: its purpose is served in another way, described in the note.",
         "- **ignored**: it has no effect, because nothing here corresponds to it.",
-        "- **refused**: the process does not start, because it would copy something else than was asked.",
+        "- **refused**: the process does not start, because it would copy something else than requested.",
         "",
         "Any other key has no effect, and causes a warning that names it when the process starts.",
         "",
         "These spellings are read too, with a warning: "
-        + ", ".join(f"`{slip}` for `{proper}`" for slip, proper in SYNONYMS.items())
+        + ", ".join(f"`{misspelling}` for `{proper}`" for misspelling, proper in SYNONYMS.items())
         + ".",
     ]
     for scope, title in _TITLES.items():
@@ -578,7 +581,7 @@ def read_properties(text: str, warnings: list[str]) -> dict[str, str]:
     pairs = list(property_pairs(text))
     counts = Counter(key for key, _ in pairs)
     warnings += [
-        f"{key} is there twice; the last line counts, as in Java."
+        f"{key} is set twice; the last line applies, as in Java."
         for key, count in counts.items()
         if count > 1
     ]

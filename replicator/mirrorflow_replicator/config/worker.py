@@ -31,7 +31,12 @@ from mirrorflow_core.settings import (
 from mirrorflow_replicator.config import clients, setting_table
 from mirrorflow_replicator.config.connector import parse_connector
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import DEFAULTS, SERVER_NAME_KEY, SEVERAL_KEY, read_properties
+from mirrorflow_replicator.config.setting_table import (
+    DEFAULTS,
+    INTERNAL_REST_KEY,
+    SERVER_NAME_KEY,
+    read_properties,
+)
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
 
 LISTENERS_KEY = "listeners"
@@ -197,7 +202,7 @@ def parse_listener(listener: str) -> tuple[str, str, int]:
         pass
     raise InvalidSettingError(
         key=LISTENERS_KEY,
-        problem=f"{listener!r} is no address to listen at",
+        problem=f"{listener!r} is not a listener address",
         action="write http://host:port or https://host:port",
     )
 
@@ -212,7 +217,7 @@ def group_settings(
 
     *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
     """
-    if flow is None and not read.flag(SEVERAL_KEY):
+    if flow is None and not read.flag(INTERNAL_REST_KEY):
         return None
     group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
     protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"))

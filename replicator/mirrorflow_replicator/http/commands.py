@@ -1,4 +1,4 @@
-"""Parses a writing call of Connect's REST API into a command, and decides which records of the config topic it makes. Pure.
+"""Parses a call of Connect's REST API that changes something, and decides its records in the config topic. Pure.
 
 Resources, bodies, status codes and messages are those of Connect 4.3 (ConnectorsResource,
 CreateConnectorRequest, ConnectorOffsets; KIP-477, KIP-745, KIP-875, KIP-980). Parsing does not
@@ -131,7 +131,7 @@ class SetLevel:
 
 
 class PutTasks(_OfConnector):
-    """Sent by the node that has connector *name* to the leader: the body holds its new task configs."""
+    """Sent by the node that runs connector *name* to the leader, with its new task configs in the body."""
 
 
 class Fence(_OfConnector):
@@ -253,7 +253,7 @@ def _created(request: Request) -> Configure:
     if not isinstance(config, dict):
         raise ConnectError(400, "config is missing; send an object of the connector's properties.")
     if initial is not None and str(initial).upper() not in _INITIAL_STATES:
-        raise ConnectError(400, "initial_state is none of RUNNING, PAUSED and STOPPED.")
+        raise ConnectError(400, "initial_state must be RUNNING, PAUSED or STOPPED.")
     # As in Java: spaces around a name are not intended.
     name = (name or "").strip()
     return Configure(
@@ -403,7 +403,7 @@ _STATES = frozenset(state.value for state in WorkerState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What should run under a connector's name; a different value means a restart."""
+    """The desired state of one connector; another value means a restart."""
 
     properties: Mapping[str, str] = field(repr=False)
     target: TargetState = TargetState.STARTED
@@ -462,7 +462,7 @@ def check(properties: Mapping[str, str], problems: Problems) -> None:
         raise ConnectError(400, "Connector config contains no connector type")
     found = dict(problems(simple_name(plugin), properties))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in properties.get("name", "")):
-        found["name"] = "name: it holds control characters; write a name without them."
+        found["name"] = "name: it contains control characters; write a name without them."
     if found:
         raise invalid_configuration(found.values())
 

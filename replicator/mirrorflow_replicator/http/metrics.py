@@ -1,4 +1,4 @@
-"""Renders `/metrics`: Prometheus text 0.0.4.
+"""Renders `/metrics` as Prometheus text 0.0.4. A metric is added here.
 
 MM2's metrics keep the names and labels of Strimzi's JMX exporter rules, including type gauge, so that dashboards for MM2 keep
 working; so do those of Connect, its clients and its JVM that Strimzi's dashboard queries. Values are the nearest equivalents:
@@ -218,7 +218,7 @@ def _of_rows(rows: list[_Row]) -> Iterator[str]:
 
 
 def _partitions(view: WorkerView) -> Iterator[str]:
-    """Counts that are rare or have kinds: by connector; by partition only where it is not just copying."""
+    """Counts by connector, and one sample for each partition that is not copying or has a problem."""
     reports = [(_own(report), list(partitions_of(report))) for report in view.connectors]
 
     def total(name: str) -> list[Sample]:
@@ -230,13 +230,13 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         for path in BATCH_PATHS
     ]
     yield from _counter(_OURS + "batches_total", "Batches delivered, by the way they were made.", batches)
-    about = "Writes that the target refused, after which it was asked again."
+    about = "Writes that the target refused and that were retried."
     yield from _counter(_OURS + "refused_writes_total", about, total("refused_writes"))
-    about = "Control records, and aborted ones with read_committed, left out."
+    about = "Control records, and with read_committed aborted records, that were not copied."
     yield from _counter(_OURS + "skipped_records_total", about, total("skipped_records"))
-    about = "Records gone from the source before they were copied, passed over by policy."
+    about = "Records that the source deleted before they were copied, skipped by policy."
     yield from _counter(_OURS + "lost_records_total", about, total("lost_records"))
-    about = "Data losses on either cluster after which the flow continued, as the loss policy says."
+    about = "Data losses on either cluster after which the flow continued, by policy."
     yield from _counter(_OURS + "losses_total", about, total("losses"))
     phases = [
         ({**own, "phase": phase.value}, counted[phase])
@@ -244,11 +244,11 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         for counted in [Counter(part.phase for part in parts)]
         for phase in PartitionPhase
     ]
-    yield from _gauge(_OURS + "partitions", "Partitions by what they are doing.", phases)
+    yield from _gauge(_OURS + "partitions", "Partitions by phase.", phases)
     stalled = [
         ({**own, "reason": reason}, count) for own, parts in reports for reason, count in _stalled(parts)
     ]
-    about = "Partitions that have something to copy and stand still, by reason."
+    about = "Partitions that have records to copy and do not advance, by reason."
     yield from _gauge(_OURS + "partitions_stalled", about, stalled)
     guarantees = [
         ({**own, "guarantee": guarantee.value}, counted[guarantee])
@@ -256,8 +256,8 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         for counted in [Counter(part.guarantee for part in parts)]
         for guarantee in Guarantee
     ]
-    yield from _gauge(_OURS + "guarantee", "Partitions by what holds for their records.", guarantees)
-    amiss = [
+    yield from _gauge(_OURS + "guarantee", "Partitions by delivery guarantee.", guarantees)
+    not_copying = [
         (
             {
                 **own,
@@ -273,7 +273,9 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         if view.metrics_level is MetricsLevel.PARTITION
         and (part.phase is not PartitionPhase.COPYING or part.reason)
     ]
-    yield from _gauge(_OURS + "partition_phase", "1 for a partition that is not simply copying.", amiss)
+    yield from _gauge(
+        _OURS + "partition_phase", "1 for a partition that is not copying, or has a reason.", not_copying
+    )
 
 
 def _stalled(parts: list[PartitionReport]) -> list[tuple[str, int]]:
@@ -302,15 +304,15 @@ def _connectors(view: WorkerView) -> Iterator[str]:
     about = "Offset syncs written since the task began."
     syncs = [(own, sum(task.offset_syncs for task in one.tasks)) for own, one in reports if one.tasks]
     yield from _counter(_OURS + "offset_syncs_total", about, syncs)
-    about = "Milliseconds that brokers made us wait for a quota."
+    about = "Milliseconds of throttling by broker quotas."
     throttles = [(own, sum(task.throttle_ms for task in one.tasks)) for own, one in reports]
     yield from _counter(_OURS + "throttle_ms_total", about, throttles)
-    about = "Topic settings that the target did not take."
+    about = "Topic settings that the target refused."
     refused = [
         (own, len({key for task in one.tasks for key in task.refused_settings})) for own, one in reports
     ]
     yield from _gauge(_OURS + "refused_settings", about, refused)
-    about = "Topics and settings that could not be followed; REST and the log name them."
+    about = "Topics and settings that could not be synchronised; REST and the log name them."
     yield from _gauge(_OURS + "warnings", about, [(own, len(one.warnings)) for own, one in reports])
     about = "Time since the newest heartbeat that was written to a topic, or has arrived in its copy."
     ages = [
@@ -327,7 +329,7 @@ def _connectors(view: WorkerView) -> Iterator[str]:
 
 
 def _groups(view: WorkerView) -> Iterator[str]:
-    """What checkpoint connectors do."""
+    """The metrics of checkpoint connectors."""
     reports = [(_own(report), report.groups) for report in view.connectors if report.groups is not None]
     latencies = [
         (
@@ -360,18 +362,18 @@ def _groups(view: WorkerView) -> Iterator[str]:
             ("not-synchronised", groups.unlike),
         )
     ]
-    about = "Consumer groups of the source that are selected, by what becomes of them."
+    about = "Selected consumer groups of the source, by state."
     yield from _gauge(_OURS + "groups", about, states)
     translations = [
         ({**own, "translation": precision}, count)
         for own, groups in reports
         for precision, count in sorted(groups.translations.items())
     ]
-    about = "Partitions that selected groups have offsets of, by how well these are known on the target."
+    about = "Partitions with offsets of selected groups, by precision of the translation."
     yield from _gauge(_OURS + "group_partitions", about, translations)
     checkpoints = [(own, groups.checkpoints) for own, groups in reports]
     yield from _counter(_OURS + "checkpoints_total", "Checkpoints written.", checkpoints)
-    about = "Offsets that groups of the target were given."
+    about = "Offsets committed to groups of the target."
     yield from _counter(
         _OURS + "group_offsets_total", about, [(own, groups.moved) for own, groups in reports]
     )
@@ -384,7 +386,7 @@ def _worker(view: WorkerView) -> Iterator[str]:
     """The worker metrics of Connect that dashboards for MM2 show."""
     info: Labels = {"version": view.version, "commit": view.commit}
     yield from _gauge(_OURS + "build_info", "The version that runs.", [(info, 1)])
-    yield from _gauge(_OURS + "ready", "1 once every partition has been asked.", [("", int(view.ready))])
+    yield from _gauge(_OURS + "ready", "1 once every partition has reported.", [("", int(view.ready))])
     yield from _gauge(_OURS + "setting_warnings", "Warnings about settings.", [("", len(view.warnings))])
     tasks = [(report, task) for report in view.connectors for task in report.tasks]
     about = "Connectors of this process."
@@ -413,7 +415,7 @@ def _coordinator(view: WorkerView) -> Iterator[str]:
     tasks = sum(len(report.tasks) for report in view.connectors)
     about = "Tasks that this node of a group runs."
     yield from _gauge(f"{_CONNECT}coordinator_assigned_tasks", about, [("", tasks)])
-    about = "1 while the nodes of a group settle who runs what."
+    about = "1 while the group rebalances."
     yield from _gauge(f"{_CONNECT}worker_rebalance_rebalancing", about, [("", int(view.is_rebalancing))])
     copied = sum(part.bytes for report in view.connectors for part in partitions_of(report))
     for direction, verb in (("incoming", "read from sources"), ("outgoing", "written to the target")):
@@ -422,7 +424,7 @@ def _coordinator(view: WorkerView) -> Iterator[str]:
 
 
 def _clients(view: WorkerView) -> Iterator[str]:
-    """A consumer and a producer for each task that copies, by their names in Java."""
+    """The client metrics of each task that copies, under the client ids that Java uses."""
     incoming, outgoing, free, lags = [], [], [], []
     for report, task in _copying(view):
         name = report.properties.get("name", report.name)
@@ -441,7 +443,7 @@ def _clients(view: WorkerView) -> Iterator[str]:
     yield from _counter("kafka_producer_outgoing_byte_total", about, _merged(outgoing))
     about = "Bytes that the task may still fetch before it has to send."
     yield from _gauge("kafka_producer_buffer_available_bytes", about, _merged(free))
-    about = "Offsets not yet copied, by the topic of the source."
+    about = "Offsets not yet copied, by source topic."
     yield from _gauge("kafka_consumer_fetch_manager_records_lag", about, lags)
 
 

@@ -1,4 +1,4 @@
-"""Reports a process's progress: `/progress` in at most 4 KiB, `/progress/partitions` in full, `/offsets` of consumer groups.
+"""Answers `/progress` (a summary of at most 4 KiB), `/progress/partitions`, and `/offsets` of consumer groups.
 
 The operator polls the summary and builds the status from it. So it is versioned, and bounded for any number of partitions: it
 has counts, and one example of each reason. `replicating` is decided from the observed progress, never from a task's own state.
@@ -37,7 +37,7 @@ NOTHING_MATCHES = "NothingMatches"  # reason of a connector that selects no topi
 
 
 class ReplicatingState(Enum):
-    """What a connector is observed to do."""
+    """Whether a connector replicates, decided from its observed progress."""
 
     ADVANCING = "Advancing"  # records were delivered within the window
     IDLE = "Idle"  # nothing to copy
@@ -139,7 +139,7 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
 def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> ReplicatingState:
     """Returns the state that *report* is observed to be in."""
     if report in view.elsewhere:
-        return ReplicatingState.WAITING  # for work: other nodes have all of it
+        return ReplicatingState.WAITING  # other nodes of the group have all tasks
     if report.state == "PAUSED":
         return ReplicatingState.PAUSED
     if report.is_standby:
@@ -191,7 +191,7 @@ SUMMARY_MAX_BYTES = 4096  # an operator of a thousand flows reads at most 4 MiB 
 REASONS_MAX = 8  # the most frequent; a partition has one, so more are rare
 EXAMPLE_MAX = 200  # characters: the partition and the error; `/progress/partitions` has it whole
 WARNING_MAX = 200
-WARNINGS_TOLD = 3  # in the summary
+WARNINGS_IN_SUMMARY = 3  # in the summary
 WORD_MAX = 64  # reasons are PascalCase words; connector names are cut below
 PATH_MAX = 320  # the end of the folder of a Secret, whose name has up to 253 characters
 NAME_MAX = 249  # as for Kafka's topic names; a resource's name has up to 253 characters with its namespace
@@ -277,7 +277,7 @@ def _summary(
         ],
         "warnings": len(report.warnings),
         "firstWarnings": [
-            _line(one, WARNING_MAX) for one in report.warnings[: min(reasons_max, WARNINGS_TOLD)]
+            _line(one, WARNING_MAX) for one in report.warnings[: min(reasons_max, WARNINGS_IN_SUMMARY)]
         ],
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,
@@ -338,7 +338,7 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
 def partitions(query: dict[str, str], view: WorkerView) -> Response:
     """Answers `GET /progress/partitions?limit=&connector=`: every partition, the greatest lag first.
 
-    Meant for the local runner's table, so unlike the summary it names topics and groups. It also has the messages about
+    For the table of `mirrorflow run`, so unlike the summary it names topics and groups. It also has the messages about
     topics that are not copied, which have no partition, and each connector's own state and warnings.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
@@ -437,7 +437,7 @@ OFFSETS_MAX = 100_000  # about 30 MB
 
 
 def offsets(query: dict[str, str], view: WorkerView) -> Response:
-    """Returns the response; an unknown group has no lines."""
+    """Answers `GET /offsets?limit=&connector=&group=`; an unknown group has no lines."""
     limit = limit_of(query, default=OFFSETS_DEFAULT, maximum=OFFSETS_MAX)
     if isinstance(limit, Response):
         return limit

@@ -1,4 +1,4 @@
-"""Serves Kafka Connect's REST API: reads are answered from a `WorkerView`, writes become commands.
+"""Answers Kafka Connect's REST API: reads from a `WorkerView`, writes as commands for the worker.
 
 Paths, bodies and error messages are those of Connect 4.3 (ConnectorsResource, ConnectorPluginsResource,
 RootResource, LoggingResource, AbstractHerder), so that its clients work unchanged. Writes are answered with

@@ -1,6 +1,6 @@
 """Computes rates and windows: counters become records per second, samples a minimum, maximum and average.
 
-The worker adds every task report with its time of arrival; readers may ask at any later time. As in Kafka's
+The worker adds every task report with its time of arrival; readers query at any later time. As in Kafka's
 own SampledStat, each partition keeps two half windows and nothing else: the counters as of their beginning,
 and the samples since. So a partition costs the same however busy it is, and one that never moved costs
 nothing. The caller supplies the clock: any seconds that do not go back.
@@ -106,7 +106,7 @@ def lag_records(report: PartitionReport) -> int:
 
 
 class Samples:
-    """The samples of all partitions: `observe` adds them; the other methods return what they show."""
+    """The samples of all partitions: `observe` adds them; the other methods return rates, windows and ages."""
 
     __slots__ = ("_partitions", "_throttles")
 

@@ -135,7 +135,7 @@ class HttpConnection:
                 return None
             status = error.error_status_hint or 400
             raise _RefusedError(
-                error_response(status, f"This is not HTTP/1.1 as expected: {error}.")
+                error_response(status, f"The request is not valid HTTP/1.1: {error}.")
             ) from error
 
     async def _read(self) -> Request | None:
@@ -241,7 +241,7 @@ STALLED_S = 10.0  # a healthy worker never blocks the loop for a hundredth of th
 
 
 async def refuse(_command: Command, _request: Request) -> Response:
-    """Carries nothing out: the answer where connectors cannot be changed."""
+    """Refuses every command: for a process whose connectors cannot be changed."""
     return error_response(405, NOT_ALLOWED, headers=rest.ALLOW)
 
 
@@ -331,7 +331,7 @@ class HttpServer:
         except OSError as error:
             raise InvalidSettingError(
                 key=LISTENERS_KEY,
-                problem=f"{listener} cannot be listened on: {error.strerror or error}",
+                problem=f"cannot bind {listener}: {error.strerror or error}",
                 action="choose a free port of this host",
             ) from error
         self._servers.append(server)
@@ -380,7 +380,7 @@ class HttpServer:
             return error_response(500, "Request timed out")
         except Exception:
             log.exception("request failed: %s %s", request.method, request.path)
-            return error_response(500, "The request failed inside this process; its log says why.")
+            return error_response(500, "The request failed inside this process; see its log.")
 
     def _route_all(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:

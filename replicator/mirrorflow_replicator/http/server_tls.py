@@ -104,8 +104,8 @@ def _request_client_certificates(
     if anchors is None:
         raise InvalidSettingError(
             key="ssl.truststore.location",
-            problem="it is missing, and ssl.client.auth asks for certificates",
-            action="name the store of the authorities that are trusted",
+            problem="it is missing, and ssl.client.auth requests certificates",
+            action="name the truststore with the trusted authorities",
         )
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trust(context, anchors)

@@ -1,4 +1,4 @@
-"""The values behind a process's HTTP answers: a request, the worker's current view, a response.
+"""Defines the values of the HTTP server: a request, the view of the worker that answers it, and a response.
 
 `http.server` builds requests and sends responses, and the worker builds one `WorkerView` for each request.
 `rest`, `metrics` and `progress` turn a view into a response.
@@ -62,7 +62,7 @@ class WorkerView:
     in_group: bool = False  # other nodes may have a part of these connectors
     takes_calls: bool = False  # other nodes call this server too; otherwise they have a separate one
     takes_changes: bool = False  # of connectors over REST, if `modify_enabled`: true for a distributed worker
-    elsewhere: tuple[ConnectorReport, ...] = ()  # set by `here`: what runs on other nodes only
+    elsewhere: tuple[ConnectorReport, ...] = ()  # set by `here`: connectors that run on other nodes only
     ready: bool = False  # every connector has started all that it should run
     has_connectors: bool = (
         True  # `connectors` is complete: from files, or the config topic was read to its end
@@ -124,4 +124,4 @@ def limit_of(query: Mapping[str, str], *, default: int, maximum: int) -> int | R
     text = query.get("limit", str(default))
     if text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and int(text) <= maximum:
         return int(text)
-    return error_response(400, f"limit: {text[:WORD_MAX]} is no number from 0 to {maximum}.")
+    return error_response(400, f"limit: {text[:WORD_MAX]} is not a number from 0 to {maximum}.")

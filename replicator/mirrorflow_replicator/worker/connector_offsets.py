@@ -17,7 +17,7 @@ from mirrorflow_core.java.json_text import dumped, is_integer, parsed, parsed_ob
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
-from mirrorflow_replicator.config.connector import kept_offsets
+from mirrorflow_replicator.config.connector import connector_offset_storage
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets, simple_name
 from mirrorflow_replicator.process import now_ms
@@ -30,7 +30,7 @@ class OffsetChanges:
 
     def __init__(self, properties: Mapping[str, str], worker: Mapping[str, str]) -> None:
         """Takes the *properties* of the connector and of its *worker*. Raises SettingError."""
-        self._storage, self._client = kept_offsets(properties, worker)
+        self._storage, self._client = connector_offset_storage(properties, worker)
         self._name = properties["name"]
         self._class = simple_name(properties.get("connector.class", ""))
         self._resolver = Resolver({**worker, **properties})

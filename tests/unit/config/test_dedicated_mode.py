@@ -540,7 +540,7 @@ def test_an_alias_with_the_separator_is_refused_where_copies_would_go_in_circles
 
     assert str(raised.value) == (
         "clusters: the alias us.east contains the separator '.', which ends the alias in a topic's name, so us.east->us.west "
-        "and us.west->us.east would copy their copies again, without end; choose another alias, or another "
+        "and us.west->us.east would copy their own copies without end; choose another alias, or another "
         "replication.policy.separator."
     )
 
@@ -616,7 +616,7 @@ def test_an_empty_list_of_topics_is_warned_of() -> None:
 def test_a_duplicate_key_is_warned_of() -> None:
     (found,) = warnings("A->B.enabled = true\nA->B.topics = x\nA->B.topics: y\n")
 
-    assert "A->B.topics is there twice; the last line counts, as in Java." == found
+    assert "A->B.topics is set twice; the last line applies, as in Java." == found
 
 
 @pytest.mark.parametrize(
@@ -633,7 +633,7 @@ def test_a_circle_of_unchanged_names_is_warned_of(topics: str) -> None:
     (found,) = warnings(BOTH_WAYS + IDENTITY + topics)
 
     assert found.startswith("A->B and B->A keep the names of topics")
-    assert "so records of a topic that both select are copied in a circle without end" in found
+    assert "so records of a topic that both select are copied in an endless loop" in found
 
 
 @pytest.mark.parametrize(
@@ -649,7 +649,7 @@ def test_a_circle_of_three_is_warned_of(topics: str) -> None:
     (found,) = warnings(AROUND + IDENTITY + topics)
 
     assert found.startswith("A->B, B->C and C->A keep the names of topics")
-    assert "so records of a topic that all of them select are copied in a circle without end" in found
+    assert "so records of a topic that all of them select are copied in an endless loop" in found
 
 
 def test_each_loop_is_reported_once_by_its_shortest_path() -> None:

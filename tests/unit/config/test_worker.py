@@ -194,7 +194,7 @@ def test_wrong_files_are_refused_by_key(worker: str, connectors: list[str], key:
     ],
 )
 def test_what_needs_java_is_refused(worker: str, connector: str, key: str):
-    """Going on without it would copy something else than was asked."""
+    """Going on without it would copy something else than requested."""
     with pytest.raises(RefusedSettingError) as raised:
         load_standalone(WORKER + worker, [SOURCE + connector])
     assert key == raised.value.key

@@ -131,7 +131,7 @@ def test_all_errors_are_reported_at_once():
     assert (
         "Connector configuration is invalid and contains the following 2 error(s):\n"
         "MirrorSourceConnector: no topics.\n"
-        "name: it holds control characters; write a name without them.\n"
+        "name: it contains control characters; write a name without them.\n"
         "You can also find the above list of errors at the endpoint "
         "`/connector-plugins/{connectorType}/config/validate`"
     ) == str(caught.value)

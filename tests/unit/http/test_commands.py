@@ -112,7 +112,7 @@ def test_each_writing_call_is_a_command(method, path, body, expected):
         ("PUT", "/connectors/a/config", {"name": "b"}, 400, "Connector name configuration (b) doesn't match connector name in the URL (a)"),
         ("POST", "/connectors", {"name": "a"}, 400, "config is missing; send an object of the connector's properties."),
         ("POST", "/connectors", {"name": 1, "config": {}}, 400, "The connector's name is not a string."),
-        ("POST", "/connectors", {"config": {}, "initial_state": "ASLEEP"}, 400, "initial_state is none of RUNNING, PAUSED and STOPPED."),
+        ("POST", "/connectors", {"config": {}, "initial_state": "ASLEEP"}, 400, "initial_state must be RUNNING, PAUSED or STOPPED."),
         ("POST", "/connectors", {"config": {}, "other": 1}, 400, "The body has fields that a connector is not created with: other."),
         ("PUT", "/connectors/a/config", {"x": {}}, 400, "A property is an object or a list; send each property as a string."),
         ("PUT", "/connectors/a/config", [], 400, "The body is not a JSON object; send the connector's properties as strings by name."),

@@ -290,7 +290,7 @@ def test_taken_port_is_named_and_nothing_is_left_open():
 
     async def main():
         first = await HttpServer.start(["http://127.0.0.1:0"], lambda: VIEW)
-        with pytest.raises(InvalidSettingError, match="cannot be listened on"):
+        with pytest.raises(InvalidSettingError, match="cannot bind http"):
             await HttpServer.start(["http://127.0.0.1:0", first.addresses[0]], lambda: VIEW)
         await first.close()
 

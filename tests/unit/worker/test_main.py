@@ -60,7 +60,7 @@ def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapp
         ({}, {"replication.policy.class": "com.example.Policy"}, "replication.policy.class"),
         ({}, {"replication.policy.class": "python:no.such.module:Policy"}, "cannot be imported"),
         ({}, {"enabled": "false"}, "connector.class is refused: there is nothing to run"),
-        ({"mirrorflow.http.listeners": "nowhere"}, {}, "listeners: 'nowhere' is no address to listen at"),
+        ({"mirrorflow.http.listeners": "nowhere"}, {}, "listeners: 'nowhere' is not a listener address"),
         ({"mirrorflow.http.listeners": "https://127.0.0.1:0"}, {}, "ssl.keystore.location: it is missing"),
         ({"offset.storage.store": "file"}, {}, "offset.storage.file.filename: it is missing"),
         ({"config.providers": "vault"}, {}, "config.providers.vault.class: it is missing"),
@@ -84,7 +84,7 @@ def test_a_listener_in_use_ends_it_with_one_sentence(ended: End, tmp_path: Path)
         )
 
     assert 2 == status
-    assert said.splitlines()[-1].startswith(f"listeners: {address} cannot be listened on: ")
+    assert said.splitlines()[-1].startswith(f"listeners: cannot bind {address}: ")
     assert "Traceback" not in said
 
 
