@@ -20,20 +20,21 @@ EVIDENCE = Path(__file__).parents[2] / ".cache" / "chaos"
 
 
 def main() -> int:
-    """Run the trials and print what came of them."""
+    """Runs the trials and prints their results."""
     parser = argparse.ArgumentParser(
-        prog="tests.chaos", description="Kill and freeze everybody, then compare."
+        prog="tests.chaos",
+        description="Kill and freeze replicators, tasks and brokers at random, then compare source and target.",
     )
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long the chaos of a trial lasts")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="the same steps again")
-    parser.add_argument("--runs", type=int, default=1, help="trials, with the seeds that follow")
-    parser.add_argument("--rate", type=int, default=3000, help="records a second, all producers together")
+    parser.add_argument("--seconds", type=float, default=600.0, help="duration of each trial")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="seed of the random steps")
+    parser.add_argument("--runs", type=int, default=1, help="number of trials, with consecutive seeds")
+    parser.add_argument("--rate", type=int, default=3000, help="records per second of all producers")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a dimension that is not drawn: " + ", ".join(CHOICES),
+        help="a dimension to set instead of drawing it: " + ", ".join(CHOICES),
     )
     given = parser.parse_args()
     asked = dict(pair.partition("=")[::2] for pair in given.set)
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def _trial(given: argparse.Namespace, seed: int, asked: Mapping[str, str]) -> str:
-    """A line about the trial of *seed*; a trial that cannot be run to its end is a bad one, and the others follow."""
+    """Returns a line about the trial of *seed*; a trial that fails to run counts as bad, and the others follow."""
     dimensions = draw(seed, asked)
     again = f"python -m tests.chaos --seconds {given.seconds:g} --rate {given.rate} --seed {seed} {dimensions.arguments}"
     print(again)
