@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.machine import operator_facts
 from benchmarks.polling import polling
 from benchmarks.results import Result, document
-from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.imagined_pods import listed, run_pods

@@ -9,7 +9,7 @@ from benchmarks.results import Result
 from mirrorflow_operator.cluster.progress_client import ScrapeTarget
 from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller
 from mirrorflow_operator.metrics import NAMESPACE
-from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 

@@ -25,9 +25,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
+from mirrorflow_operator.cluster.cache import View, Watches, list_all
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.view import View, Watches, list_all
 from mirrorflow_operator.errors import (
     ApiServerError,
     ConflictError,

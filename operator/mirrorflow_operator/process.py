@@ -24,12 +24,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
+from mirrorflow_operator.cluster.cache import View
 from mirrorflow_operator.cluster.client import Client, connection
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.leader import Leader, Lease
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_cli.convert_java_flow import (
+from mirrorflow_cli.java_flow import (
     CLASS_NAMES,
     CLIENT_KINDS,
     HEARTBEAT,

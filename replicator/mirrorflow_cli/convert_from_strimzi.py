@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mirrorflow_cli.convert_java_flow import (
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.java_flow import (
     CLASS_NAMES,
     CLIENT_KINDS,
     HEARTBEAT,
@@ -24,7 +25,6 @@ from mirrorflow_cli.convert_java_flow import (
     JavaCluster,
     JavaFlow,
 )
-from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader, read_list
 from mirrorflow_replicator.config import clients

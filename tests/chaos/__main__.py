@@ -26,7 +26,9 @@ def main() -> int:
         description="Kill and freeze replicators, tasks and brokers at random, then compare source and target.",
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="duration of each trial")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="seed of the random steps")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1 << 31), help="seed of the random steps"
+    )
     parser.add_argument("--runs", type=int, default=1, help="number of trials, with consecutive seeds")
     parser.add_argument("--rate", type=int, default=3000, help="records per second of all producers")
     parser.add_argument(

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands.convert import converted, yaml_text
 from mirrorflow_cli.commands.export import exported, text
-from mirrorflow_cli.convert_java_flow import ConversionFindings
+from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from tests.unit.cli.effective import effective

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.status import seconds
 from mirrorflow_operator.cluster.client import EVENT, Client
-from mirrorflow_operator.cluster.observed import MESSAGE_MAX
+from mirrorflow_operator.cluster.observed_objects import MESSAGE_MAX
 from mirrorflow_operator.errors import ApiServerError
 from mirrorflow_operator.status.observation import ObservedJob, ObservedPod, PodEvent
 from mirrorflow_operator.status.spark_jobs import has_no_driver

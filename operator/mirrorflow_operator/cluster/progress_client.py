@@ -16,8 +16,8 @@ import aiohttp
 from yarl import URL
 
 from mirrorflow_operator.errors import SettingsError
-from mirrorflow_operator.plan.pod import HTTP_PORT
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
+from mirrorflow_operator.status.pod_reports import (
     BODY_MAX_BYTES,
     PollFailure,
     Reading,

@@ -29,7 +29,7 @@ from mirrorflow_operator.cluster.progress_client import ScrapeTarget, request_pr
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.assess import reading_digest
-from mirrorflow_operator.status.progress import Reading, Replicating
+from mirrorflow_operator.status.pod_reports import Reading, Replicating
 
 _LOG = logging.getLogger(__name__)
 _TargetId = tuple[str, str]  # the pod's uid, and the connector's name where the pod runs several

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget, TlsParameters
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.jobs import PROGRESS_PORT
+from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.observation import ObservedPod
 

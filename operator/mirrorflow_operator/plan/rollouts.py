@@ -26,7 +26,7 @@ from mirrorflow_operator.plan.properties import STATE_KEY
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
-# On pods that have the pod defaults of `plan.pod`.
+# On pods that have the pod defaults of `plan.pod_template`.
 DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"
 # Keys that a pod follows in its mounted files, so that a change of them replaces no pod.
 FOLLOWED_KEYS: Final = frozenset({STATE_KEY})

@@ -11,18 +11,18 @@ from functools import partial
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.cluster.cache import ObjectId
 from mirrorflow_operator.cluster.client import DEPLOYMENT
-from mirrorflow_operator.cluster.observed import CachedChild
-from mirrorflow_operator.cluster.view import ObjectId
+from mirrorflow_operator.cluster.observed_objects import CachedChild
 from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import (
+from mirrorflow_operator.plan.job_objects import (
     SparkDefaults,
     job_objects,
     without_blocked_jobs,
     without_source_pods,
 )
-from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod
 from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
 from mirrorflow_operator.plan.rollouts import (

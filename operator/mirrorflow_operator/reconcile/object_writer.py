@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
+from mirrorflow_operator.cluster.cache import ObjectId, View
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
-from mirrorflow_operator.cluster.observed import (
+from mirrorflow_operator.cluster.observed_objects import (
     CONTENT_HASH,
     CachedChild,
     cached_child,
     content_of,
     owner_uid,
 )
-from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.errors import (
     BrokenError,
     ForbiddenError,

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mirrorflow_operator.cluster.cache import ObjectId, View
 from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
-from mirrorflow_operator.cluster.observed import (
+from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     connector_of,
     observed_deployment,
@@ -17,7 +18,6 @@ from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.scrape_targets import polled_name, scrape_targets
-from mirrorflow_operator.cluster.view import ObjectId, View
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.admission import Key, Resource

@@ -18,9 +18,9 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     WindowCounts,
 )
+from mirrorflow_operator.cluster.cache import View
 from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
-from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment

@@ -26,8 +26,15 @@ from mirrorflow_core.topic_selection import TopicSelection
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.flow_conflicts import (
+    Conflict,
+    ConflictKind,
+    Endpoint,
+    FlowRoute,
+    conflicts,
+    samples,
+)
 from mirrorflow_operator.plan.names import topic_selection_of
-from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.status.conditions import Problem, Reason
 
 Key = tuple[str, str]  # namespace and name

@@ -38,7 +38,7 @@ from mirrorflow_operator.api.status import (
 from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, bounded
 from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since, is_rolling
 from mirrorflow_operator.status.pod_failures import Workload, connector_status, workload_of
-from mirrorflow_operator.status.progress import Checkpoints, Reading, SideReachability, SideSummary
+from mirrorflow_operator.status.pod_reports import Checkpoints, Reading, SideReachability, SideSummary
 from mirrorflow_operator.status.reachability import UNREACHABLE_AFTER_S, cluster_ids, reachable
 from mirrorflow_operator.status.replication import (
     checkpoints_fresh,

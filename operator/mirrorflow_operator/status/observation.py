@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.jobs import NO_RUNS, RunKind, Runs
+from mirrorflow_operator.plan.job_objects import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.admission import Admission, Resource
-from mirrorflow_operator.status.progress import PollFailure, Reading, Summary
+from mirrorflow_operator.status.pod_reports import PollFailure, Reading, Summary
 
 FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
 

@@ -6,7 +6,7 @@ from typing import Final
 from mirrorflow_operator.api.status import ClusterIds
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, ObservedConnector, has_outdated_pods
-from mirrorflow_operator.status.progress import SideReachability, SideSummary
+from mirrorflow_operator.status.pod_reports import SideReachability, SideSummary
 
 # A restarting broker is unreachable for less time; a longer outage of a cluster is reported.
 UNREACHABLE_AFTER_S: Final = 10.0

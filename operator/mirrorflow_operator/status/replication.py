@@ -12,7 +12,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, ObservedConnector, has_outdated_pods, has_pods
 from mirrorflow_operator.status.pod_failures import workload_name
-from mirrorflow_operator.status.progress import Checkpoints, PollFailure, ReasonCount, Replicating, Summary
+from mirrorflow_operator.status.pod_reports import Checkpoints, PollFailure, ReasonCount, Replicating, Summary
 
 _KIND: Final = ConditionType.REPLICATING
 _FRESH: Final = ConditionType.CHECKPOINTS_FRESH

@@ -25,7 +25,7 @@ from mirrorflow_operator.api.status import (
     seconds,
     timestamp,
 )
-from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind, Runs
+from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind, Runs
 from mirrorflow_operator.status.conditions import (
     ConditionType,
     Finding,
@@ -38,7 +38,7 @@ from mirrorflow_operator.status.conditions import (
 )
 from mirrorflow_operator.status.observation import Observation, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
-from mirrorflow_operator.status.progress import Report, parse_report
+from mirrorflow_operator.status.pod_reports import Report, parse_report
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
 HOLD_S: Final = 600.0

@@ -15,7 +15,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, is_overdue, is_rolling
 from mirrorflow_operator.status.pod_failures import Workload, workload_name
-from mirrorflow_operator.status.progress import MissingReference, Summary
+from mirrorflow_operator.status.pod_reports import MissingReference, Summary
 from mirrorflow_operator.status.reachability import changed_cluster
 
 _ACCEPTED: Final = ConditionType.ACCEPTED

@@ -17,7 +17,7 @@ from mirrorflow_operator.api.status import (
     timestamp,
 )
 from mirrorflow_operator.api.workloads import Verify
-from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import Observation, ObservedJob

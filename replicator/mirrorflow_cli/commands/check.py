@@ -30,7 +30,7 @@ from mirrorflow_cli.check_permissions import (
 from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits, sample_topics
 from mirrorflow_cli.clusters import connected, selected_topics, target_plan, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
-from mirrorflow_cli.flows import (
+from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
     companion_settings,
     flow_from,

@@ -16,13 +16,13 @@ from typing import Any
 
 import yaml
 
-from mirrorflow_cli.convert_flow import document, flow_name
 from mirrorflow_cli.convert_from_mm2 import java_flows as flows_of_mm2
 from mirrorflow_cli.convert_from_strimzi import KIND as STRIMZI
 from mirrorflow_cli.convert_from_strimzi import java_flows as flows_of_strimzi
-from mirrorflow_cli.convert_java_flow import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
+from mirrorflow_cli.convert_to_mirrorflow import document, flow_name
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
-from mirrorflow_cli.flows import read_text
+from mirrorflow_cli.flow_arguments import read_text
+from mirrorflow_cli.java_flow import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
 from mirrorflow_core.errors import SettingError
 from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.errors import InvalidSpecError

@@ -15,7 +15,7 @@ from typing import Any
 
 from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
-from mirrorflow_cli.flows import (
+from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
     checkpoint_settings,
     flow_from,

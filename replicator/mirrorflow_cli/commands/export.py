@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirrorflow_cli.convert_java_flow import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.errors import EXIT_DONE, UsageError
-from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from, valid_plans
+from mirrorflow_cli.flow_arguments import add_flow_arguments, flows_from, layout_from, valid_plans
+from mirrorflow_cli.java_flow import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
-from mirrorflow_cli.flows import (
+from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
     checkpoint_settings,
     flow_from,

@@ -1,7 +1,7 @@
 """`mirrorflow plan`: prints the connectors, their properties, and the topics that match now.
 
 References stay unresolved. With several files it also reports conflicts between the flows
-(`mirrorflow_operator.plan.topology`), with ids and topics of reachable clusters: loops, and topics that two
+(`mirrorflow_operator.plan.flow_conflicts`), with ids and topics of reachable clusters: loops, and topics that two
 flows write to, make the exit status 1.
 """
 
@@ -13,14 +13,20 @@ from typing import Any
 
 from mirrorflow_cli.clusters import connected, selected_topics, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
-from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from, source_settings, valid_plans
+from mirrorflow_cli.flow_arguments import (
+    add_flow_arguments,
+    flows_from,
+    layout_from,
+    source_settings,
+    valid_plans,
+)
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
+from mirrorflow_operator.plan.flow_conflicts import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
-from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_replicator.config.plugins import make_selection
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, UsageError
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_arguments import add_flow_arguments, flow_from, layout_from, valid_plan
 from mirrorflow_cli.run_display import Display, JsonDisplay, PlainDisplay, TableDisplay
 from mirrorflow_cli.run_process import (
     EXIT_SETTINGS,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mirrorflow_cli.commands.plan import find_conflicts
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE, UsageError
-from mirrorflow_cli.flows import (
+from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
     flows_from,
     layout_from,

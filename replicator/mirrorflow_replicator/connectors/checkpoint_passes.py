@@ -49,7 +49,7 @@ from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import mend_topics
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
-from mirrorflow_replicator.http.samples import Window
+from mirrorflow_replicator.http.partition_rates import Window
 
 # Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
 # about a millisecond.

@@ -34,7 +34,7 @@ from mirrorflow_replicator.connectors.connector_state import ClusterClients, Ret
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.http.commands import simple_name
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.partition_rates import Samples
 
 # Maximum age of the reported lag. It costs a few requests, however many partitions there are.
 LAG_S = 5.0

@@ -22,7 +22,7 @@ from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignmen
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.partition_rates import Samples
 
 WAITS = "Another process owns this flow and copies; this one takes over when it stops."
 TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partitions has all of them

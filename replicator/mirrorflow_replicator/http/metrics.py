@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
+from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.progress import BATCH_PATHS, partitions_of
-from mirrorflow_replicator.http.samples import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -22,7 +22,7 @@ from mirrorflow_core.reports import (
     SideReport,
     known_number,
 )
-from mirrorflow_replicator.http.samples import NO_RATE, Rate, lag_records
+from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.http.worker_view import (
     Response,
     WorkerView,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from mirrorflow_core.connect.session_keys import NO_SIGNATURE, Signature
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import MetricsLevel
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.logs import LoggerLevel
 from mirrorflow_replicator.process import ResourceUsage
 

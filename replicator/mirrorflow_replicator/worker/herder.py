@@ -29,8 +29,8 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.setting_table import read_properties
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
 from mirrorflow_replicator.http.commands import Command
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.progress import has_started
-from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 

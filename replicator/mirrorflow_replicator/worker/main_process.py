@@ -30,8 +30,8 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.http.commands import Command, SetLevel
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.rest_plugins import problems
-from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.server import HttpServer
 from mirrorflow_replicator.http.server_tls import ServerTls
 from mirrorflow_replicator.http.worker_view import (

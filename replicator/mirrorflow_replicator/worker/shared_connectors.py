@@ -32,7 +32,7 @@ from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from mirrorflow_replicator.connectors.task_supervisor import Spawn
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 

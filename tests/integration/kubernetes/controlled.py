@@ -8,9 +8,9 @@ from typing import Any
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import Runs, SparkDefaults, job_objects, without_source_pods
-from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.job_objects import Runs, SparkDefaults, job_objects, without_source_pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.status.spark_jobs import due_jobs
 from tests.harness.kafka.processes import wait_until

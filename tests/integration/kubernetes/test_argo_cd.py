@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.argo_cd import ArgoCd, is_there, require_argo_cd

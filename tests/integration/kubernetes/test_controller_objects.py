@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.api.load import parse_flow, read_document
-from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION
 from mirrorflow_operator.reconcile.object_writer import owned

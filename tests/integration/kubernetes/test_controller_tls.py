@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_operator.plan.names import SCHEME_ANNOTATION
-from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.authority import Authority

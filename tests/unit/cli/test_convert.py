@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands.convert import converted, report, yaml_text
 from mirrorflow_cli.commands.export import exported, text
-from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan

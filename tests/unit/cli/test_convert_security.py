@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.commands.convert import converted, yaml_text
-from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import parse_flow
 
 BASE = (

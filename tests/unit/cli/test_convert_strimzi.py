@@ -3,8 +3,8 @@
 import pytest
 
 from mirrorflow_cli.commands.convert import converted
-from mirrorflow_cli.convert_java_flow import ConversionFindings
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 

@@ -13,12 +13,12 @@ from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.status.admission import Admission, Resource, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import Observation, ObservedConnector, ObservedJob, ObservedPod
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     Reading,
     Replicating,

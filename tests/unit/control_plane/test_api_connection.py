@@ -6,8 +6,8 @@ import threading
 import kopf
 import pytest
 
+from mirrorflow_operator.cluster.cache import Watches
 from mirrorflow_operator.cluster.client import connection
-from mirrorflow_operator.cluster.view import Watches
 from mirrorflow_operator.errors import NoAnswerError
 from tests.harness.kafka.processes import wait_until
 

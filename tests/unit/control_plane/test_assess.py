@@ -40,7 +40,7 @@ from mirrorflow_operator.status.observation import (
     ObservedPod,
     PodEvent,
 )
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     MissingReference,
     PollFailure,

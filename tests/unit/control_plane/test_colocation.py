@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
 from mirrorflow_operator.api.workloads import ConnectorKind, Connectors
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod, connectors_in
+from mirrorflow_operator.plan.pod_template import WORKER_FILE
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import (
     ObservedDeployment,
@@ -26,7 +26,7 @@ from mirrorflow_operator.plan.rollouts import (
 )
 from mirrorflow_operator.status.observation import Observation, has_outdated_pods, is_rolling
 from mirrorflow_operator.status.pod_failures import workload_name
-from mirrorflow_operator.status.progress import SideReachability, SideSummary
+from mirrorflow_operator.status.pod_reports import SideReachability, SideSummary
 from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (
     CHECKPOINT,

@@ -13,18 +13,18 @@ import yaml
 
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import (
+from mirrorflow_operator.plan.job_objects import (
     Runs,
     SparkDefaults,
     job_objects,
     without_blocked_jobs,
     without_source_pods,
 )
-from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_seed.settings import FlowFiles, load_job
-from tests.unit.control_plane.test_objects import EXAMPLES, GOLDENS, _Dumper
+from tests.unit.control_plane.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
 
 DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
 WANTED = Runs(seed=True, verify=True)

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import generate_latest
 
+from mirrorflow_operator.cluster.cache import View
 from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, POD
-from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.leader import Leader
 from mirrorflow_operator.metrics import Metrics

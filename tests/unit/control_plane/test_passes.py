@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_operator.cluster.cache import View
 from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter

@@ -8,8 +8,8 @@ import pytest
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.plan.flow_conflicts import samples
 from mirrorflow_operator.plan.names import topic_selection_of
-from mirrorflow_operator.plan.topology import samples
 from mirrorflow_operator.status.admission import CrossFlowChecks, Resource
 from tests.unit.control_plane.test_cross_flow_checks import resource
 

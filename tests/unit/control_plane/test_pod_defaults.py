@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, with_kept_pods
 from tests.unit.control_plane.observations import mirror_flow

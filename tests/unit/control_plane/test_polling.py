@@ -13,7 +13,7 @@ from mirrorflow_operator.cluster.progress_client import ScrapeTarget, TlsParamet
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.progress import BODY_MAX_BYTES, PollFailure, Reading, Replicating
+from mirrorflow_operator.status.pod_reports import BODY_MAX_BYTES, PollFailure, Reading, Replicating
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary

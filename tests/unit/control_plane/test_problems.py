@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_operator.api.status import MESSAGE_MAX, Condition, ConditionStatus, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import new_problems
-from mirrorflow_operator.status.progress import ReasonCount, Replicating
+from mirrorflow_operator.status.pod_reports import ReasonCount, Replicating
 from tests.unit.control_plane.observations import observed, reading, resource
 
 TOO_LARGE = ReasonCount("RecordTooLarge", 1, "orders-3: the record at source offset 7 takes 2000000 bytes.")

@@ -20,10 +20,10 @@ from mirrorflow_operator.cluster.progress_client import (
 )
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
-from mirrorflow_operator.status.progress import PollFailure, Reading
+from mirrorflow_operator.status.pod_reports import PollFailure, Reading
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import load_distributed, load_standalone
 from mirrorflow_replicator.http.server import HttpServer

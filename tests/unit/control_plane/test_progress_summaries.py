@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.reports import GroupsReport, SideReport
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.status.pod_reports import (
     BODY_MAX_BYTES,
     NUMBER_MAX,
     REASONS_MAX,

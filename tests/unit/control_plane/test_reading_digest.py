@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.status.assess import assess, reading_digest
 from mirrorflow_operator.status.observation import Observation
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     PollFailure,
     Reading,

@@ -10,7 +10,7 @@ from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import Observation, ObservedPod
 from mirrorflow_operator.status.pod_failures import needed_keys
-from mirrorflow_operator.status.progress import Checkpoints, PollFailure, Reading, Replicating
+from mirrorflow_operator.status.pod_reports import Checkpoints, PollFailure, Reading, Replicating
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     HEARTBEAT,

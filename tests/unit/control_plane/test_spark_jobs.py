@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
-from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind
+from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
-from mirrorflow_operator.status.progress import Report, parse_reading, parse_report
+from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
 from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
 from tests.unit.control_plane.observations import NOW_S, job, mirror_flow, seed_reading

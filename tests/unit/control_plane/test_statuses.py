@@ -16,14 +16,14 @@ import yaml
 
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition
 from mirrorflow_operator.reconcile.status_writer import status_document
 from mirrorflow_operator.status.admission import Admission, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Problem, Reason
 from mirrorflow_operator.status.observation import Observation, ObservedJob, PodEvent
-from mirrorflow_operator.status.progress import (
+from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     MissingReference,
     PollFailure,

@@ -7,9 +7,9 @@ import pytest
 
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.jobs import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
-from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.job_objects import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from tests.unit.control_plane.observations import document, mirror_flow

@@ -7,7 +7,7 @@ import pytest
 from mirrorflow_operator.api.status import Condition, Status
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import new_problems
-from mirrorflow_operator.status.progress import PollFailure, Reading, ReasonCount, Replicating
+from mirrorflow_operator.status.pod_reports import PollFailure, Reading, ReasonCount, Replicating
 from tests.unit.control_plane.observations import NOW_S, observed, reading, settled
 
 MISTYPED = ReasonCount(

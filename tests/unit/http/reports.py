@@ -3,7 +3,7 @@
 from typing import Any
 
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
 NOW_S = 1_700_000_000.0

@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http import metrics
-from mirrorflow_replicator.http.samples import Window
+from mirrorflow_replicator.http.partition_rates import Window
 from mirrorflow_replicator.process import ResourceUsage
 from tests.contract.expressions import asked_for
 from tests.unit.http.reports import connector, moved, partition, task, view

@@ -14,8 +14,8 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, ConnectorPods
 from mirrorflow_operator.plan.pod_sharing import connectors_by_pod, shared_objects
+from mirrorflow_operator.plan.pod_template import HTTP_PORT, WORKER_FILE, ConnectorPods
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_operator.plan.rollouts import FOLLOWED_KEYS, Shape, shape_of, template_annotations
 

@@ -1,6 +1,6 @@
 """A flow of Java's MirrorMaker 2 as `convert` reads it, and which of MM2's connectors reads which key.
 
-Both readers (`convert_from_mm2`, `convert_from_strimzi`) return a `JavaFlow`; `convert_flow` converts it. No value here is a
+Both readers (`convert_from_mm2`, `convert_from_strimzi`) return a `JavaFlow`; `convert_to_mirrorflow` converts it. No value here is a
 secret: passwords have already become names of Secrets.
 
 Names of keys are those of Kafka 4.3 (MirrorConnectorConfig, MirrorSourceConfig, MirrorCheckpointConfig,

@@ -4,8 +4,15 @@ import pytest
 
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.flow_conflicts import (
+    Conflict,
+    ConflictKind,
+    Endpoint,
+    FlowRoute,
+    conflicts,
+    samples,
+)
 from mirrorflow_operator.plan.names import topic_selection_of
-from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 
 
 def flow(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.cluster import view as module
+from mirrorflow_operator.cluster.cache import View
 from mirrorflow_operator.cluster.client import CONFIG_MAP
-from mirrorflow_operator.cluster.view import View
 
 KEY = ("flows", "east-to-west")
 

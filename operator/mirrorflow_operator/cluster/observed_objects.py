@@ -15,7 +15,7 @@ from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.api.status import parse_status, seconds
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
-from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind
+from mirrorflow_operator.plan.job_objects import DRIVER, RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
     CONTAINER,

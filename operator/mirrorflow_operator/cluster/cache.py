@@ -34,7 +34,7 @@ from mirrorflow_operator.cluster.client import (
     ObjectKind,
     connection,
 )
-from mirrorflow_operator.cluster.observed import (
+from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     CachedFlow,
     cached_child,

@@ -14,10 +14,10 @@ import yaml
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
+from mirrorflow_operator.plan.pod_template import WORKER_FILE
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed

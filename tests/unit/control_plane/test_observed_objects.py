@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mirrorflow_operator.cluster.observed import cached_flow
+from mirrorflow_operator.cluster.observed_objects import cached_flow
 
 SMALLEST = Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mirrorflow_cli.convert_java_flow import (
+from mirrorflow_cli.java_flow import (
     CHECKPOINT,
     CLASS_NAMES,
     CLIENT_KINDS,

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mirrorflow_operator.api.status import RunCost, SeedPartitions, WindowCounts
-from mirrorflow_operator.plan.jobs import RunKind
+from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.properties import POD_LAYOUT
 from mirrorflow_operator.status.conditions import bounded
 

@@ -29,7 +29,7 @@ from mirrorflow_operator.api.workloads import (
 )
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import content_hash
-from mirrorflow_operator.plan.pod import (
+from mirrorflow_operator.plan.pod_template import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     WORKER_FILE,
