@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
-from mirrorflow_operator.cluster.cache import View, Watches, list_all
+from mirrorflow_operator.cluster.cache import ClusterCache, Watches, list_all
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
@@ -195,11 +195,11 @@ STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every reques
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Runs one term of leadership; `view` and `reconciler` outlive it."""
+    """Runs one term of leadership; `cache` and `reconciler` outlive it."""
 
     settings: Settings
     client: Client
-    view: View
+    cache: ClusterCache
     queue: "WorkQueue[Key]"
     reconciler: Reconciler
     metrics: Metrics
@@ -237,8 +237,8 @@ class Leader:
         return ""
 
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> None:
-        """Applies one watch event to the view and queues the flows it affects."""
-        for key in self.view.handle_event(kind, event, body):
+        """Applies one watch event to the cache and queues the flows it affects."""
+        for key in self.cache.handle_event(kind, event, body):
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
@@ -261,11 +261,11 @@ class Leader:
     async def _identify_kubernetes(self) -> None:
         """Reads the UID of kube-system, which identifies a Kubernetes cluster, for the ids of new flows."""
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
-            if self.view.kubernetes_id:
+            if self.cache.kubernetes_id:
                 return
             try:
                 found = await self.client.get("/api/v1/namespaces/kube-system")
-                self.view.identify(found["metadata"]["uid"])
+                self.cache.identify(found["metadata"]["uid"])
             except ForbiddenError as error:
                 _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
                 return
@@ -275,7 +275,7 @@ class Leader:
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.
 
-        Returns the kinds of which a list showed something that the view did not know.
+        Returns the kinds of which a list showed something that the cache did not know.
         """
         kinds: frozenset[str] = frozenset()
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
@@ -299,7 +299,7 @@ class Leader:
         readable = 0
         for namespace in self.settings.namespaces or (None,):
             try:
-                listed = await list_all(self.client, self.view, namespace)
+                listed = await list_all(self.client, self.cache, namespace)
             except ForbiddenError as error:
                 if namespace is None:
                     raise
@@ -310,7 +310,7 @@ class Leader:
             kinds |= listed.keys()
             for key in frozenset[Key]().union(*listed.values()):
                 self.queue.add(key)
-            if namespace is not None and self.view.unreadable.pop(namespace, None) is not None:
+            if namespace is not None and self.cache.unreadable.pop(namespace, None) is not None:
                 self._queue_all(namespace)
         if forbidden is not None and not readable:
             raise forbidden
@@ -319,20 +319,20 @@ class Leader:
     def _cannot_read(self, namespace: str, error: ForbiddenError) -> None:
         """Records that one namespace is forbidden; only its flows are affected, and their status says why."""
         self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
-        if self.view.unreadable.get(namespace) != str(error):
+        if self.cache.unreadable.get(namespace) != str(error):
             _LOG.error("Cannot read namespace %s; its flows are not reconciled: %s", namespace, error)
-            self.view.unreadable[namespace] = str(error)
+            self.cache.unreadable[namespace] = str(error)
             self._queue_all(namespace)
 
     def _queue_all(self, namespace: str | None = None) -> None:
-        for key in self.view.flows:
+        for key in self.cache.flows:
             if namespace in {None, key[0]}:
                 self.queue.add(key)
 
     async def _watch(self) -> None:
         """Keeps kopf running in the readable namespaces."""
         while True:
-            readable = [one for one in self.settings.namespaces if one not in self.view.unreadable]
+            readable = [one for one in self.settings.namespaces if one not in self.cache.unreadable]
             self._missed_change = False
             self._watches = Watches(
                 namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
@@ -347,14 +347,14 @@ class Leader:
     async def _until_watches_end(self, readable: list[str]) -> None:
         """Returns when the watches died, missed a change, or the set of readable namespaces changed."""
         while self._watches is not None and self._watches.alive and not self._missed_change:
-            if readable != [one for one in self.settings.namespaces if one not in self.view.unreadable]:
+            if readable != [one for one in self.settings.namespaces if one not in self.cache.unreadable]:
                 return
             await asyncio.sleep(CHECK_EVERY_S)
 
     async def _resync(self) -> None:
         while True:
             every_s = self.settings.resync_s
-            if self.view.unreadable:
+            if self.cache.unreadable:
                 every_s = min(every_s, RETRY_MAX_S)
             await asyncio.sleep(jittered_s(every_s))
             begun = time.monotonic()
@@ -362,7 +362,7 @@ class Leader:
             self._queue_all()
             if kinds:
                 await asyncio.sleep(WATCH_GRACE_S)
-            missed = {kind for kind in kinds if self.view.watched_at.get(kind, 0.0) < begun}
+            missed = {kind for kind in kinds if self.cache.watched_at.get(kind, 0.0) < begun}
             for kind in missed:
                 self.metrics.watch_misses.labels(kind=kind).inc()
             self._missed_change = bool(missed)
@@ -391,7 +391,7 @@ class Leader:
                 _LOG.exception("%s/%s: bug in the operator", *key)
             else:
                 self.queue.done(key, again_s)
-                if key not in self.view.flows:
+                if key not in self.cache.flows:
                     self.queue.forget(key)
             self.metrics.reconciles.labels(result=result).inc()
             self.metrics.reconcile_seconds.observe(time.monotonic() - begun)

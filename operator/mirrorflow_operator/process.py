@@ -24,7 +24,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
-from mirrorflow_operator.cluster.cache import View
+from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import Client, connection
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
@@ -53,7 +53,7 @@ class Operator:
 
     settings: Settings
     metrics: Metrics = field(default_factory=Metrics)
-    view: View = field(default_factory=View)
+    cache: ClusterCache = field(default_factory=ClusterCache)
     queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
     leader: Leader | None = None
     poller: Poller = field(init=False)
@@ -103,7 +103,7 @@ class Operator:
             self.leader = Leader(
                 settings=self.settings,
                 client=client,
-                view=self.view,
+                cache=self.cache,
                 queue=self.queue,
                 reconciler=reconciler,
                 metrics=self.metrics,
@@ -145,13 +145,13 @@ class Operator:
         return Reconciler(
             settings=self.settings,
             observer=Observer(
-                view=self.view,
+                cache=self.cache,
                 poller=self.poller,
                 pod_events=PodEventReader(client=client),
                 ca_bundle=self.ca_bundle,
             ),
-            objects=ObjectWriter(client=client, view=self.view, events=events, metrics=self.metrics),
-            statuses=FlowStatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
+            objects=ObjectWriter(client=client, cache=self.cache, events=events, metrics=self.metrics),
+            statuses=FlowStatusWriter(client=client, cache=self.cache, events=events, metrics=self.metrics),
         )
 
     def _gauges(self) -> None:
@@ -160,7 +160,7 @@ class Operator:
         metrics.queue_depth.set_function(lambda: len(self.queue))
         metrics.queue_oldest.set_function(lambda: self.queue.oldest_s() if self.leader is not None else 0.0)
         metrics.polled_pods.set_function(lambda: len(self.poller))
-        metrics.flows.set_function(lambda: len(self.view.flows))
+        metrics.flows.set_function(lambda: len(self.cache.flows))
         metrics.flows_seed_failed.set_function(lambda: self._flows_with(Reason.SEED_FAILED))
         metrics.flows_different.set_function(lambda: self._flows_with(Reason.DIFFERENCES_FOUND))
         metrics.flows_verification_overdue.set_function(lambda: self._flows_with(Reason.VERIFICATION_OVERDUE))
@@ -168,11 +168,11 @@ class Operator:
     def _flows_with(self, reason: Reason) -> float:
         """Returns how many flows have a condition with that reason.
 
-        0 while this process does not lead, because its view is stale then.
+        0 while this process does not lead, because its cache is stale then.
         """
         if self.leader is None:
             return 0.0
-        flows = self.view.flows.values()
+        flows = self.cache.flows.values()
         return float(
             sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
         )

@@ -75,7 +75,7 @@ class _FlowObjects:
 
 
 @dataclass(slots=True)
-class View:
+class ClusterCache:
     """The operator's observed state of the cluster; each change returns the keys of flows to reconcile."""
 
     flows: dict[Key, CachedFlow] = field(default_factory=dict)
@@ -263,17 +263,19 @@ def selector_of(kind: ObjectKind) -> str:
     return "" if kind is MIRROR_FLOW else FLOW_LABEL
 
 
-async def list_all(client: Client, view: View, namespace: str | None) -> dict[str, frozenset[Key]]:
-    """Reads every kind in *namespace* (None: all namespaces) into *view*.
+async def list_all(client: Client, cache: ClusterCache, namespace: str | None) -> dict[str, frozenset[Key]]:
+    """Reads every kind in *namespace* (None: all namespaces) into *cache*.
 
     Returns the kinds of which an object has changed, with the flows to reconcile. Raises ApiServerError; what was
-    read until then stays in the view.
+    read until then stays in the cache.
     """
-    changed = {kind.name: await _list(client, view, kind, namespace) for kind in WATCHED}
+    changed = {kind.name: await _list(client, cache, kind, namespace) for kind in WATCHED}
     return {kind: keys for kind, keys in changed.items() if keys}
 
 
-async def _list(client: Client, view: View, kind: ObjectKind, namespace: str | None) -> frozenset[Key]:
+async def _list(
+    client: Client, cache: ClusterCache, kind: ObjectKind, namespace: str | None
+) -> frozenset[Key]:
     seen: set[str] = set()
     changed: frozenset[Key] = frozenset()
     until = 0
@@ -281,8 +283,8 @@ async def _list(client: Client, view: View, kind: ObjectKind, namespace: str | N
         until = version
         for body in bodies:
             seen.add(body["metadata"]["uid"])
-            changed |= view.put(kind, body)
-    return changed | view.remove_absent(kind, namespace, seen, until)
+            changed |= cache.put(kind, body)
+    return changed | cache.remove_absent(kind, namespace, seen, until)
 
 
 _LOG = logging.getLogger(__name__)

@@ -195,7 +195,7 @@ def job_of(body: Object) -> str:
 
 
 def observed_job(body: Object, kind: RunKind) -> ObservedJob:
-    """Returns the facts of a Job; the view adds its pods."""
+    """Returns the facts of a Job; the cache adds its pods."""
     metadata, status = body["metadata"], body.get("status") or {}
     ended: Object = next(
         (

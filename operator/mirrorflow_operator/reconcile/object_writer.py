@@ -2,7 +2,7 @@
 
 An object costs at most one write. One that is already as planned is not written, and one without a MirrorFlow
 owner is not overwritten. Each write carries the uid and resourceVersion of the object it was decided for, so
-the API server refuses the write of an operator whose view is out of date. Before the first apply, the object is
+the API server refuses the write of an operator whose cache is out of date. Before the first apply, the object is
 read by name.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.cluster.cache import ObjectId, View
+from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
 from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, Client, kind_of
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.observed_objects import (
@@ -60,7 +60,7 @@ class ObjectWriter:
     """
 
     client: Client
-    view: View
+    cache: ClusterCache
     events: EventPublisher
     metrics: Metrics
     _settled: dict[ObjectId, tuple[str, str]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class ObjectWriter:
         """
         wanted, kind = owned(planned, resource), kind_of(planned)
         metadata = wanted["metadata"]
-        live = self.view.children(resource.key).get(id_of(planned))
+        live = self.cache.children(resource.key).get(id_of(planned))
         if live is not None and self._is_there(wanted, live):
             return None
         if live is None:
@@ -130,7 +130,7 @@ class ObjectWriter:
         # fields must stay.
         response = await self.client.apply(kind, wanted, force=live is not None)
         self.metrics.api_writes.labels(verb="apply", kind=kind.plural).inc()
-        self.view.put(kind, response)
+        self.cache.put(kind, response)
         made = cached_child(kind, response)
         self._settled.pop(made.id, None)
         if not matches(made.content(), content_of(wanted)):
@@ -141,7 +141,7 @@ class ObjectWriter:
 
     async def _prune(self, child: CachedChild) -> bool:
         """Deletes *child* if it still exists."""
-        live = self.view.children((child.namespace, child.flow)).get(child.id)
+        live = self.cache.children((child.namespace, child.flow)).get(child.id)
         if live is None or live.uid != child.uid or live.deleting:
             return False
         await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
@@ -157,7 +157,7 @@ class ObjectWriter:
         return matches(live.content(), content_of(wanted))
 
     async def _found(self, wanted: Object) -> CachedChild | None:
-        """Returns the object of that name that the view lacks: None, or one that lost its flow label.
+        """Returns the object of that name that the cache lacks: None, or one that lost its flow label.
 
         Raises NameConflictError where it has no MirrorFlow owner.
         """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mirrorflow_operator.cluster.cache import ObjectId, View
+from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
 from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
@@ -79,7 +79,7 @@ class Observer:
     Registers the flow's pods with `poller` and reads their latest progress from it.
     """
 
-    view: View
+    cache: ClusterCache
     poller: Poller
     pod_events: PodEventReader
     ca_bundle: CaBundle | None = None  # trusted CAs for polling connectors over TLS
@@ -87,29 +87,29 @@ class Observer:
 
     async def observe(self, key: Key) -> ObservedFlow | None:
         """Returns the flow *key* and everything of it; None where it is deleted."""
-        seen = self.view.flows.get(key)
+        seen = self.cache.flows.get(key)
         if seen is None or seen.deleting:
             self.poller.remove(key)
             return None
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)
-        pods, drivers = list(self.view.pods(key)), list(self.view.drivers(key))
+        pods, drivers = list(self.cache.pods(key)), list(self.cache.drivers(key))
         self.poller.set_targets(
             key, scrape_targets(key, pods, drivers, connector_names=connectors, ca_bundle=self.ca_bundle)
         )
         found = ObservedFlow(
             resource=seen.resource,
             now_s=self.wall_clock(),
-            conflict=self.view.cross_flow_checks.refusal(key),
-            kubernetes_id=self.view.kubernetes_id,
-            unreadable=self.view.unreadable.get(key[0], ""),
-            children=dict(self.view.children(key)),
-            deployments=dict(self.view.deployments(key)),
-            jobs=self.view.jobs(key),
-            drivers_alive=self.view.drivers_alive(key),
-            schedule_created_s=self.view.schedule_created_s(key),
+            conflict=self.cache.cross_flow_checks.refusal(key),
+            kubernetes_id=self.cache.kubernetes_id,
+            unreadable=self.cache.unreadable.get(key[0], ""),
+            children=dict(self.cache.children(key)),
+            deployments=dict(self.cache.deployments(key)),
+            jobs=self.cache.jobs(key),
+            drivers_alive=self.cache.drivers_alive(key),
+            schedule_created_s=self.cache.schedule_created_s(key),
             has_stuck_pods=any(may_be_stuck(pod) for _, pod in (*pods, *drivers)),
         )
-        # Reading Events takes requests; changes of the view meanwhile are left to the next pass.
+        # Reading Events takes requests; changes of the cache meanwhile are left to the next pass.
         running: dict[str, list[ObservedPod]] = {}
         for _, pod in pods:
             for connector in pod.connectors:

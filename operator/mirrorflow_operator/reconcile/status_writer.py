@@ -18,7 +18,7 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     WindowCounts,
 )
-from mirrorflow_operator.cluster.cache import View
+from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.metrics import Metrics
@@ -42,14 +42,14 @@ class FlowStatusWriter:
     """Writes statuses, and a Warning event for each new problem in them."""
 
     client: Client
-    view: View
+    cache: ClusterCache
     events: EventPublisher
     metrics: Metrics
     wall_clock: Callable[[], float] = time.time
 
     async def write(self, resource: Resource, assessment: Assessment, memory: StatusMemory) -> StatusMemory:
         """Writes the status if it differs and is not held back; returns the new memory. Raises ApiServerError."""
-        seen = self.view.flows.get(resource.key)
+        seen = self.cache.flows.get(resource.key)
         settled = replace(memory, held_s=None)
         if seen is None or seen.resource != resource:
             return settled  # the resource has changed since; the change has already queued the next pass
@@ -73,8 +73,8 @@ class FlowStatusWriter:
         }
         response = await self.client.apply(MIRROR_FLOW, body, subresource="status")
         self.metrics.api_writes.labels(verb="apply", kind="mirrorflows/status").inc()
-        self.view.put(MIRROR_FLOW, response)
-        stored = self.view.flows.get(resource.key)
+        self.cache.put(MIRROR_FLOW, response)
+        stored = self.cache.flows.get(resource.key)
         for reason, message in new_problems(old.conditions, status.conditions, assessment.causes):
             await self.events.publish(resource, reason, message, warning=True)
         return StatusMemory(

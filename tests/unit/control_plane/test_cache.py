@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.cluster import view as module
-from mirrorflow_operator.cluster.cache import View
+from mirrorflow_operator.cluster import cache as module
+from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import CONFIG_MAP
 
 KEY = ("flows", "east-to-west")
@@ -25,38 +25,38 @@ def config_map(*, uid: str, version: int) -> dict[str, Any]:
     }
 
 
-def uids(view: View) -> set[str]:
-    return {child.uid for child in view.children(KEY).values()}
+def uids(cache: ClusterCache) -> set[str]:
+    return {child.uid for child in cache.children(KEY).values()}
 
 
 def test_a_late_response_to_a_write_does_not_revive_a_deleted_object():
     """A flow was deleted while a pass wrote its objects; each later write to such an object would be refused as a conflict."""
-    view = View()
+    cache = ClusterCache()
 
-    view.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
-    changed = view.put(CONFIG_MAP, config_map(uid="a", version=7))
+    cache.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+    changed = cache.put(CONFIG_MAP, config_map(uid="a", version=7))
 
     assert changed == frozenset()
-    assert uids(view) == set()
+    assert uids(cache) == set()
 
 
 def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
-    view = View()
-    view.put(CONFIG_MAP, config_map(uid="a", version=7))
-    view.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+    cache = ClusterCache()
+    cache.put(CONFIG_MAP, config_map(uid="a", version=7))
+    cache.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
 
-    view.put(CONFIG_MAP, config_map(uid="b", version=9))
+    cache.put(CONFIG_MAP, config_map(uid="b", version=9))
 
-    assert uids(view) == {"b"}
+    assert uids(cache) == {"b"}
 
 
 def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "DELETED_MAX", 2)
-    view = View()
+    cache = ClusterCache()
     for uid in "abc":
-        view.handle_event(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))
+        cache.handle_event(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))
 
     for uid in "abc":
-        view.put(CONFIG_MAP, config_map(uid=uid, version=7))
+        cache.put(CONFIG_MAP, config_map(uid=uid, version=7))
 
-    assert uids(view) == {"a"}
+    assert uids(cache) == {"a"}

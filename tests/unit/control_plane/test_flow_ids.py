@@ -22,7 +22,7 @@ def properties(story: Story, kind: str = "source") -> dict[str, str]:
 
 
 def run(story: Story, kubernetes_id: str) -> None:
-    story.view.identify(kubernetes_id)
+    story.cache.identify(kubernetes_id)
     story.run()
 
 

@@ -1,4 +1,4 @@
-"""The operator's settings, metrics and view of the cluster."""
+"""The operator's settings, metrics and cluster cache."""
 
 import re
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import generate_latest
 
-from mirrorflow_operator.cluster.cache import View
+from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, POD
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.leader import Leader
@@ -124,12 +124,12 @@ def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str
         "mirrorflow.io/run": job,
         "batch.kubernetes.io/job-name": f"flow-{job}-1",
     }
-    view = View()
+    cache = ClusterCache()
     for version, phase, alive in ((1, "Running", {f"flow-{job}-1"}), (2, "Failed", frozenset())):
         pod = _object(version, spec={"containers": []}, status={"phase": phase})
         pod["metadata"] |= {"labels": labels, **ending}
-        view.put(POD, pod)
-        assert view.drivers_alive(KEY) == alive
+        cache.put(POD, pod)
+        assert cache.drivers_alive(KEY) == alive
 
 
 def test_the_leader_counts_flows_with_failed_runs():
@@ -148,7 +148,7 @@ def test_the_leader_counts_flows_with_failed_runs():
             "reason": reason,
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
-        operator.view.put(
+        operator.cache.put(
             MIRROR_FLOW, _object(1, uid=name, name=name, spec={}, status={"conditions": [condition]})
         )
 
@@ -163,42 +163,42 @@ def test_the_leader_counts_flows_with_failed_runs():
 
 def test_an_outdated_event_changes_nothing():
     """Own writes are cached before the watch reports them."""
-    view = View()
+    cache = ClusterCache()
 
-    assert view.put(CONFIG_MAP, _object(5, data={"a": "new"})) == {KEY}
-    assert view.put(CONFIG_MAP, _object(4, data={"a": "old"})) == frozenset()
-    assert view.put(CONFIG_MAP, _object(6, data={"a": "new"})) == frozenset()  # the content is what it was
-    (child,) = view.children(KEY).values()
+    assert cache.put(CONFIG_MAP, _object(5, data={"a": "new"})) == {KEY}
+    assert cache.put(CONFIG_MAP, _object(4, data={"a": "old"})) == frozenset()
+    assert cache.put(CONFIG_MAP, _object(6, data={"a": "new"})) == frozenset()  # the content is what it was
+    (child,) = cache.children(KEY).values()
     assert (child.resource_version, child.content()["data"]) == ("6", {"a": "new"})
 
 
 def test_deleting_an_object_keeps_a_newer_one_of_the_same_name():
-    view = View()
-    view.put(CONFIG_MAP, _object(5, uid="first"))
-    view.put(CONFIG_MAP, _object(7, uid="second"))
+    cache = ClusterCache()
+    cache.put(CONFIG_MAP, _object(5, uid="first"))
+    cache.put(CONFIG_MAP, _object(7, uid="second"))
 
-    assert view.remove(CONFIG_MAP, "here", "flow", "first") == frozenset()
-    assert view.children(KEY)
-    assert view.remove(CONFIG_MAP, "here", "flow", "second") == {KEY}
-    assert not view.children(KEY)
+    assert cache.remove(CONFIG_MAP, "here", "flow", "first") == frozenset()
+    assert cache.children(KEY)
+    assert cache.remove(CONFIG_MAP, "here", "flow", "second") == {KEY}
+    assert not cache.children(KEY)
 
 
 def test_objects_missing_from_a_full_list_are_removed_unless_newer():
-    view = View()
+    cache = ClusterCache()
     for number in (1, 2, 9):
-        view.put(POD, _object(number, uid=f"uid-{number}", name=f"pod-{number}", spec={"containers": []}))
+        cache.put(POD, _object(number, uid=f"uid-{number}", name=f"pod-{number}", spec={"containers": []}))
 
-    assert view.remove_absent(POD, None, {"uid-1"}, 5) == {KEY}
-    assert [pod.name for _, pod in view.pods(KEY)] == ["pod-1", "pod-9"]
-    assert view.remove_absent(POD, "elsewhere", set(), 50) == frozenset()
+    assert cache.remove_absent(POD, None, {"uid-1"}, 5) == {KEY}
+    assert [pod.name for _, pod in cache.pods(KEY)] == ["pod-1", "pod-9"]
+    assert cache.remove_absent(POD, "elsewhere", set(), 50) == frozenset()
 
 
 def test_an_invalid_flow_is_cached_with_its_errors():
-    view = View()
+    cache = ClusterCache()
 
-    view.put(MIRROR_FLOW, _object(1, spec={"source": {}}, status={"lag": "nonsense"}))
+    cache.put(MIRROR_FLOW, _object(1, spec={"source": {}}, status={"lag": "nonsense"}))
 
-    seen = view.flows[KEY].resource
+    seen = cache.flows[KEY].resource
     assert seen.flow is None
     assert "spec.source.alias" in {error.path for error in seen.errors}
     assert not seen.status.conditions

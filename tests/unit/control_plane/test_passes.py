@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.cluster.cache import View
+from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
@@ -37,7 +37,7 @@ KINDS = {kind.name: kind for kind in (*CHILDREN, MIRROR_FLOW, POD)}
 class DictApi:
     """Stores objects as the API server does: uid, resourceVersion, and a generation that rises with the spec."""
 
-    view: View
+    cache: ClusterCache
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     version: int = 100
     written: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class DictApi:
     async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
         self.written.append(f"delete {kind.name} {name}")
         body = self.objects.pop((kind.name, namespace, name))
-        self.view.handle_event(kind, "DELETED", body)
+        self.cache.handle_event(kind, "DELETED", body)
 
     async def chunks(
         self, kind: ObjectKind, namespace: str, *, fields: str = ""
@@ -92,7 +92,7 @@ class DictApi:
             stored["status"] = old["status"]
         self.objects[found] = stored
         if seen:
-            self.view.handle_event(kind, "MODIFIED", stored)
+            self.cache.handle_event(kind, "MODIFIED", stored)
         return deepcopy(stored)
 
 
@@ -101,8 +101,8 @@ class Story:
 
     def __init__(self) -> None:
         self.now_s = NOW_S
-        self.view = View()
-        self.api = DictApi(self.view)
+        self.cache = ClusterCache()
+        self.api = DictApi(self.cache)
         self.lines: list[str] = []
         self.poller = Poller(changed=lambda _: None)
         self.start("1.1.0", "1.0.0")
@@ -114,15 +114,15 @@ class Story:
         self.reconciler = Reconciler(
             settings=Settings(replicator_versions=versions),
             observer=Observer(
-                view=self.view,
+                cache=self.cache,
                 poller=self.poller,
                 pod_events=PodEventReader(client=client),  # type: ignore[arg-type]
                 wall_clock=lambda: self.now_s,
             ),
-            objects=ObjectWriter(client=client, view=self.view, events=events, metrics=metrics),  # type: ignore[arg-type]
+            objects=ObjectWriter(client=client, cache=self.cache, events=events, metrics=metrics),  # type: ignore[arg-type]
             statuses=FlowStatusWriter(
                 client=client,  # type: ignore[arg-type]
-                view=self.view,
+                cache=self.cache,
                 events=events,
                 metrics=metrics,
                 wall_clock=lambda: self.now_s,
@@ -155,7 +155,7 @@ class Story:
         }
         self.api.store(DEPLOYMENT, {**body, "status": status}, seen=True)
         for found in [one for one in self.api.objects if one[0] == POD.name and one[2].startswith(name)]:
-            self.view.handle_event(POD, "DELETED", self.api.objects.pop(found))
+            self.cache.handle_event(POD, "DELETED", self.api.objects.pop(found))
         template = body["spec"]["template"]
         for number in range(count):
             pod = {
@@ -323,7 +323,7 @@ def a_conflicting_flow_is_stopped_and_then_runs() -> Story:
     story.write("other")
     story.run(name="other")
     story.run()
-    story.view.handle_event(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
+    story.cache.handle_event(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
     story.run()
     story.run(name="other")
     return story
@@ -345,7 +345,7 @@ def a_foreign_object_of_a_needed_name_is_left_alone() -> Story:
 
 def a_forbidden_namespace_is_reported() -> Story:
     story = Story()
-    story.view.unreadable[KEY[0]] = "pods is forbidden"
+    story.cache.unreadable[KEY[0]] = "pods is forbidden"
     story.write()
     story.run()
     return story
@@ -390,7 +390,7 @@ def a_deleted_object_is_created_again() -> Story:
     story = begun()
     story.run()
     found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
-    story.view.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
+    story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
     story.run()
     return story
 
