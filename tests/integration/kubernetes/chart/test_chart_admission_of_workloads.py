@@ -129,12 +129,12 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
     "root-allowed": (lambda: _of_pod(securityContext={}), "restricted Pod Security Standard"),
     "other-image": (
         lambda: _of_container(image="mirrorflow/replicator-x:1"),
-        "an image is none of mirrorflow/replicator",
+        "an image is not from mirrorflow/replicator",
     ),
-    "untagged-image": (lambda: _of_container(image="mirrorflow/replicator"), "an image is none of"),
+    "untagged-image": (lambda: _of_container(image="mirrorflow/replicator"), "an image is not from"),
     "second-image": (
         lambda: _of_pod(initContainers=[{"name": "first", "image": "other:1"}]),
-        "an image is none of",
+        "an image is not from",
     ),
     "escalation": (lambda: _secured(allowPrivilegeEscalation=True), "restricted Pod Security Standard"),
     "capability": (
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
     ),
     "account-with-token": (
         lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
-        "a ServiceAccount gives pods a token",
+        "a ServiceAccount mounts a token into pods",
     ),
     "job-of-another-account": (
         lambda: _of_driver(serviceAccountName="default"),
@@ -230,11 +230,11 @@ def test_a_driver_makes_executors_and_nothing_else(bounded: Kubectl, driver: Kub
             _executor(volumes=[*_executor()["spec"]["volumes"], host]),
         ],
         "restricted Pod Security": [_executor(securityContext={})],
-        "an image is none of": [
+        "an image is not from": [
             _executor(containers=[{**_executor()["spec"]["containers"][0], "image": "other:1"}])
         ],
-        "a driver has no business with batch/jobs": [_of_seed("Job")],
-        "a driver has no business with /configmaps": [_of_seed("ConfigMap")],
+        "a driver may not access batch/jobs": [_of_seed("Job")],
+        "a driver may not access /configmaps": [_of_seed("ConfigMap")],
     }
     said = [(sentence, _applied(driver, one).message) for sentence, many in refused.items() for one in many]
     assert [] == [(sentence, message) for sentence, message in said if sentence not in message]
@@ -276,7 +276,10 @@ def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
         with pytest.raises(KubectlError, match="and nothing else"):
             bounded("create", "job", "any", "--image=mirrorflow/replicator:1")
         for outward in ({"type": "LoadBalancer"}, {"type": "ExternalName", "externalName": "example.com"}):
-            assert "a Service leads out of the cluster" in _applied(bounded, _service(**outward)).message
+            assert (
+                "a Service is reachable from outside the cluster"
+                in _applied(bounded, _service(**outward)).message
+            )
         assert _applied(bounded, _service()).status == 201
     finally:
         installed.kubectl("delete", "clusterrolebinding", "mistake")
