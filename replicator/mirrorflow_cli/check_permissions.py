@@ -1,4 +1,4 @@
-"""Checks what the flow's users may do on both clusters, without doing any of it.
+"""Checks the permissions of the flow's users on both clusters; changes nothing.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
 them for topics that do not exist yet, too. `mirrorflow_core.topic_acls` has the operations; `commands.check` checks
@@ -118,9 +118,7 @@ async def check_target(
     if has_owner:
         needed[claims_topic(settings.source_alias)] = LOG.existing
     if settings.sync_acls_s is not None and not settings.acls_report_only:
-        needed[identity_topic(settings.source_alias)] = (
-            LOG.existing
-        )  # which ACLs the flow has set is stored there
+        needed[identity_topic(settings.source_alias)] = LOG.existing  # it records which ACLs the flow has set
     if settings.syncs is not None:
         needed[offset_map_topic(settings.source_alias)] = LOG.existing
         if not settings.syncs.on_source:
@@ -178,7 +176,7 @@ async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings:
 
 
 def missing_acl_message(cluster: str, operation: str, resource: str) -> str:
-    """Returns the sentence that `run` would log and the REST API would show."""
+    """Returns the message for a missing ACL, as `run` logs it and the REST API shows it."""
     return str(NotAuthorizedError(cluster=cluster, operation=operation, resource=resource))
 
 

@@ -1,4 +1,4 @@
-"""Connects to both clusters of a flow as its source connector does, and reads what they hold."""
+"""Connects to both clusters of a flow as its source connector does, and lists their topics."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -34,7 +34,7 @@ FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 
 
 def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, several: bool = False) -> None:
-    """Adds `-f`, `--secrets`, and with *addresses* the flags that stand for a file.
+    """Adds `-f`, `--secrets`, and with *addresses* the flags that replace a file.
 
     *several* accepts `-f` more than once.
     """
@@ -171,7 +171,7 @@ def _file_bytes(path: Path) -> bytes:
 
 
 def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the MirrorFlow document that the flags stand for."""
+    """Returns the MirrorFlow document that the flags describe."""
     source, target = arguments.from_alias or "source", arguments.to_alias or "target"
     name = re.sub(r"[^a-z0-9]+", "-", f"{source}-to-{target}".lower()).strip("-")[:NAME_MAX].strip("-")
     topics: dict[str, Any] = {"include": _patterns(arguments.topics or [".*"])}

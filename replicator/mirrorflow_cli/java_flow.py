@@ -1,4 +1,4 @@
-"""A flow of Java's MirrorMaker 2 as `convert` reads it, and which of MM2's connectors reads which key.
+"""Defines a flow of Java's MirrorMaker 2 as `convert` reads it, and which of MM2's connectors reads which key.
 
 Both readers (`convert_from_mm2`, `convert_from_strimzi`) return a `JavaFlow`; `convert_to_mirrorflow` converts it. No value here is a
 secret: passwords have already become names of Secrets.

@@ -1,4 +1,4 @@
-"""The displays of `mirrorflow run`: plain lines, a live table on a terminal, or JSON lines.
+"""Displays the progress of `mirrorflow run`: as plain lines, a live table on a terminal, or JSON lines.
 
 Progress goes to stdout; restarts of the replicator, and errors, go to stderr. JSON lines go to stdout only.
 """
@@ -55,7 +55,7 @@ class Display(Protocol):
         """The replicator is being stopped, by Ctrl-C or because the command is done."""
 
     def failed(self, sentence: str) -> None:
-        """The run ends without success, for the reason *sentence*."""
+        """The run fails, for the reason *sentence*."""
 
     def close(self) -> None:
         """The run is over: no other call follows."""

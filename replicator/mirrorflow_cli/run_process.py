@@ -132,7 +132,7 @@ class ProcessFiles:
 
 
 RESTART_BACKOFF_MIN_S = 0.5
-RESTART_BACKOFF_MAX_S = 30.0  # contact a broken cluster twice a minute, notice recovery soon
+RESTART_BACKOFF_MAX_S = 30.0  # contacts a broken cluster twice a minute, and notices its recovery soon
 # A process that ran this long was working, so its next end restarts the backoff from the minimum.
 HEALTHY_AFTER_S = 60.0
 EXIT_SETTINGS = 2  # exit status of the replicator for an invalid setting, which no restart fixes

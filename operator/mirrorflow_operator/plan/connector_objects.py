@@ -1,6 +1,6 @@
-"""Builds the Kubernetes objects that should exist for a MirrorFlow; all others of the flow should not exist.
+"""Builds the objects of a flow's connectors: Deployments, ConfigMaps, ServiceAccounts and NetworkPolicies. Pure.
 
-Pure and total: the same flow and image give the same bytes, so a second apply changes nothing. Each connector
+The same flow and image give the same bytes, so a second apply changes nothing. Each connector
 has its own workload (KIP-304), or shares one with the connectors in its pod. Only what all connectors share
 belongs to the flow. `reconcile.object_writer` adds owner references, because only it knows the owner's uid.
 """

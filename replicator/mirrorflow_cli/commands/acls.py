@@ -90,7 +90,7 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
     ids = TransactionalIds(spec.source.alias).prefix
     yield Grant(kind="transactional-id", name=ids, access=TRANSACTIONAL_ID, prefixed=True)
     if spec.topics.acls.sync is SyncMode.APPLY or spec.seed is not None:
-        # Which ACLs and which retention the flow has set is stored there.
+        # It records which ACLs and which retention the flow has set.
         yield Grant(kind="topic", name=identity_topic(spec.source.alias), access=LOG)
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY

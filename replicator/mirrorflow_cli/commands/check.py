@@ -2,8 +2,7 @@
 
 This module checks reachability with each client's own credentials, which APIs the brokers offer, who owns the
 flow, and which guarantee it will have (docs/exactly-once.md). `check_permissions` checks what the flow's users may
-do; `check_creation` below checks what would be created. No transactional id is used: that would take the flow from its
-owner.
+do; `check_creation` below checks what would be created. No transactional id is used: that would fence the flow's owner.
 """
 
 import argparse
@@ -417,7 +416,7 @@ def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[adm
 
 
 async def check_retention(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
-    """Reports those of the flow's own *topics* that expire records and that the flow may not change."""
+    """Reports the flow's own *topics* that expire records and whose settings the flow may not change."""
     unmended = await mend_topics(cluster, topics, validate_only=True)
     for sentence in unmended.refused:
         findings.problem(sentence)

@@ -312,8 +312,8 @@ class Runner:
             time.sleep(TICK_S)
 
 
-# What may heal is given as long, from when it was first reported: a refused creation is tried again after 1, 3
-# and 7 s, and brokers that start do not know all of their topics yet.
+# A blocker may end by itself within this time after it was first reported: a refused creation is tried again after
+# 1, 3 and 7 s, and brokers that start do not know all of their topics yet.
 HEALS_WITHIN_S = 15.0
 # Reasons that only a user can remove.
 _FINAL = frozenset(
@@ -330,7 +330,7 @@ _FINAL = frozenset(
 
 
 def blocker(seen: Progress | None) -> str:
-    """Returns what may heal and holds up the run now; "" if nothing is known to."""
+    """Returns the transient condition that blocks the run now; "" without one."""
     if seen is None:
         return ""
     if seen.uncopied:

@@ -1,7 +1,7 @@
 """Parses worker.properties and connector.properties of standalone or distributed mode: `WorkerSettings`.
 
 Standalone is KIP-304's. The worker's file describes the target, where offsets are stored, and HTTP; each
-connector's file is what Connect's REST API would be given. `config.dedicated_mode` derives the same two kinds
+connector's file has what Connect's REST API would receive. `config.dedicated_mode` derives the same two kinds
 of properties from an mm2.properties and then also calls `worker_settings`.
 
 DistributedConfig's group keys become `GroupSettings`: the group that a distributed worker joins. Processes
@@ -51,7 +51,7 @@ MODIFY_KEY = "rest.modify.enable"
 def load_standalone(
     worker_text: str, connector_texts: Sequence[str], *, now_ms: int | None = None
 ) -> WorkerSettings:
-    """Parses the files of one standalone process; *now_ms* as for `source.parse_source`.
+    """Parses the files of one standalone process; *now_ms* as for `connector.parse_source`.
 
     Raises InvalidSettingError and RefusedSettingError; what Java would ignore is in `warnings`.
     """

@@ -1,1 +1,1 @@
-"""The HTTP server and client of a replicator: Kafka Connect's REST API, /progress, /metrics."""
+"""The HTTP server of a replicator: Kafka Connect's REST API, /progress, /metrics."""

@@ -110,7 +110,7 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
         if part.reason:
             total.reasons[part.reason] += 1
             total.examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
-        # What was known of an unreachable source may be outdated.
+        # The last known end offsets of an unreachable source may be outdated.
         records = -1 if report.source.reason else lag_records(part)
         total.lags_unknown += records < 0
         total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED

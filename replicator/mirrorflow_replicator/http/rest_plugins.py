@@ -185,7 +185,7 @@ def _type(name: str) -> str:
 
 
 _REQUIRED = ("name", "connector.class", "source.cluster.alias")
-# Stands for a required value that is a reference.
+# Replaces a required value that is a reference.
 _UNKNOWN = "reference-{}"
 _CONNECTING = ("source.cluster.bootstrap.servers", "target.cluster.bootstrap.servers", "target.cluster.alias")
 _CHAINED = ("transforms", "predicates")
