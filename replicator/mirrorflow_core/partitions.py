@@ -6,6 +6,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mirrorflow_core.source_epochs import SourceEpochs
+
 UNKNOWN = -1
 
 
@@ -29,6 +31,7 @@ class Position:
     partition: int
     source_offset: int
     source_epoch: int = UNKNOWN  # leader epoch of the source record
+    epochs: SourceEpochs = ()  # of all that is copied
     source_topic_id: str = ""
     target_topic_id: str = ""
     written_ms: int = UNKNOWN  # wall clock

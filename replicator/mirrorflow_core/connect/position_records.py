@@ -26,11 +26,13 @@ from mirrorflow_core.java.json_text import (
     text_field,
 )
 from mirrorflow_core.partitions import UNKNOWN, Position
+from mirrorflow_core.source_epochs import decode_epochs, encode_epochs
 
 PREFIX = "mirrorflow."
 # Repeats `offset`: an edit of that alone invalidates all other fields.
 SOURCE_OFFSET = PREFIX + "source.offset"
 SOURCE_EPOCHS = PREFIX + "source.epochs"
+EPOCH_STARTS = PREFIX + "source.epoch.starts"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"
 _SEQUENCE = PREFIX + "sequence"
@@ -45,6 +47,7 @@ def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
     position = replace(
         bare,
         source_epoch=int(epochs[0]),
+        epochs=decode_epochs(text_field(fields, EPOCH_STARTS)),
         source_topic_id=text_field(fields, SOURCE_TOPIC_ID),
         target_topic_id=text_field(fields, TARGET_TOPIC_ID),
         written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
@@ -142,6 +145,8 @@ def encode_value(position: Position) -> bytes:
             SOURCE_EPOCHS: str(position.source_epoch),
             WRITTEN_MS: position.written_ms,
         }
+    if position.epochs:
+        fields[EPOCH_STARTS] = encode_epochs(position.epochs)
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

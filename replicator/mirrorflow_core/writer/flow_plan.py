@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
-from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Stream
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
 
 
@@ -81,7 +82,7 @@ class WritePoint:
 
     next_source_offset: int
     source_epoch: int  # leader epoch of the last record; -1: unknown
-    epoch_run: EpochRun = UNKNOWN_RUN
+    epochs: SourceEpochs = ()  # of all that is copied
     sequence: int  # the last one of the present plain producer epoch; -1: none yet
     target_end: int
     target_epoch: int
@@ -117,7 +118,7 @@ def point_behind(start: WritePoint, stream: Stream, *, sequence: int, target_epo
         start,
         next_source_offset=delivered.source_offset + 1,
         source_epoch=start.source_epoch if is_start else delivered.source_epoch,
-        epoch_run=start.epoch_run if is_start else stream.epoch_run,
+        epochs=start.epochs if is_start else stream.epochs,
         sequence=sequence,
         target_end=delivered.target_offset + 1,
         target_epoch=target_epoch,
@@ -143,8 +144,7 @@ def position_at(
         next_source_offset=point.next_source_offset,
         java_offset=point.next_source_offset - 1 if java_offset is None else java_offset,
         source_epoch=point.source_epoch,
-        epoch_first_offset=point.epoch_run.first_offset,
-        previous_epoch=point.epoch_run.previous_epoch,
+        epochs=point.epochs,
         target_end=point.target_end,
         target_epoch=point.target_epoch,
         target_topic=topic_ids.copy,

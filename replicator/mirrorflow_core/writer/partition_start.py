@@ -9,6 +9,7 @@ from typing import Final
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.source_epochs import EpochStart, SourceEpochs, end_of, up_to
 from mirrorflow_core.writer.broker_requests import (
     LeaderEpochEnd,
     LogEnd,
@@ -32,7 +33,6 @@ from mirrorflow_core.writer.flow_plan import (
     WritePoint,
 )
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
-from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 
 MARKER_WAIT_MS: Final = 5_000  # a marker that takes longer is lost (KAFKA-20734, an unclean election)
@@ -70,7 +70,7 @@ def start_of_partition(
     if _is_another(position.target_topic, ids.copy):
         # The flow's naming has changed. The other topic keeps what it has.
         log_end = yield from send(ReadEnd(partition))
-        return PartitionStart(_point(position.next_source_offset, position.source_epoch, log_end))
+        return PartitionStart(_point(position.next_source_offset, position, log_end))
     if _is_another(position.target_topic_id, ids.target):
         return (yield from _start_in_new_target(plan, producers, partition, position))
     looked_up = yield from _fenced_lookup(producers, position)
@@ -94,7 +94,7 @@ def start_of_partition(
         aborted = [first for one, first in unmarked.items() if not decisions[by_id[one]]]
         mapped: int | None = yield from send(ReadOffsetMap(partition, min((kept, *aborted))))
         if mapped is not None:
-            point = _point(mapped, position.source_epoch, log_end)
+            point = _point(mapped, position, log_end)
             return PartitionStart(point, open_transactions=decisions, has_unknown=has_unknown)
     point = _point_behind(position, found, log_end)
     problem = _problem_of_target(position, found, log_end, kept)
@@ -104,10 +104,10 @@ def start_of_partition(
             problem = None
             # How the records lie on the target is unknown: a new count begins.
             wanted = position.next_source_offset + copied
-            point = replace(_point(wanted, position.source_epoch, log_end), epoch_run=point.epoch_run)
+            point = _point(wanted, position, log_end)
     if problem is not None:
         loss = SourceLoss(position.next_source_offset, position.next_source_offset, problem)
-        start = yield from _apply_loss_policy(plan, partition, loss, position.source_epoch, log_end)
+        start = yield from _apply_loss_policy(plan, partition, loss, position, log_end)
     else:
         start = yield from _start_in_source(plan, position, point, log_end)
     return replace(start, open_transactions=decisions, has_unknown=has_unknown)
@@ -133,9 +133,8 @@ def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
 
 def _point_behind(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
     """Returns the point behind what was copied since *position*."""
-    point = _point(position.next_source_offset + found.copied, position.source_epoch, log_end)
-    run = EpochRun(position.source_epoch, position.epoch_first_offset, position.previous_epoch)
-    point = replace(point, epoch_run=run, was_cut_off=position.open_writer is not None)
+    point = _point(position.next_source_offset + found.copied, position, log_end)
+    point = replace(point, was_cut_off=position.open_writer is not None)
     if position.records == UNKNOWN:
         return point
     return replace(
@@ -154,35 +153,42 @@ def _start_in_source(
     if _is_another(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
         first: SourceStart = yield from send(ReadSourceStart(partition))
         loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
-        return (yield from _apply_loss_policy(plan, partition, loss, UNKNOWN, log_end))
+        unknown = replace(position, source_epoch=UNKNOWN, epochs=())
+        return (yield from _apply_loss_policy(plan, partition, loss, unknown, log_end))
     if epoch != UNKNOWN:
-        source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epoch_run)
+        source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epochs)
+        # A fetch that names an epoch of which the source has nothing would diverge again and again.
+        end = min(wanted, source_end.end)
+        epochs = point.epochs if has_epoch else up_to(point.epochs, source_end.epoch, end)
+        known = replace(position, source_epoch=source_end.epoch, epochs=epochs)
         if UNKNOWN < source_end.end < wanted:
             loss = SourceLoss(wanted, source_end.end, PartitionProblem.SOURCE_REWRITTEN)
-            return (yield from _apply_loss_policy(plan, partition, loss, source_end.epoch, log_end))
+            return (yield from _apply_loss_policy(plan, partition, loss, known, log_end))
         if not has_epoch:
-            # A fetch that names it would be answered with a diverging epoch, again and again.
-            point = replace(point, source_epoch=source_end.epoch, epoch_run=EpochRun())
+            point = replace(point, source_epoch=source_end.epoch, epochs=epochs)
     return PartitionStart(point)
 
 
 def _end_in_source(
-    partition: TopicPartition, epoch: int, run: EpochRun
+    partition: TopicPartition, epoch: int, epochs: SourceEpochs
 ) -> Steps[tuple[LeaderEpochEnd, bool]]:
     """Returns up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
 
-    The epoch there is one that the source knows, so that fetches find it if the source loses records once more.
-
-    A log without any record of that epoch may have other records of earlier epochs in their place: it is the same at most
-    up to the first record of the epoch, and as far as the epoch before that one goes.
+    A log without any record of an epoch may have other records of earlier epochs in their place. So it is asked for the
+    earlier *epochs*, until it has one of them (KIP-279). The epoch that is returned is one that the source knows, so that
+    fetches find it if the source loses records once more.
     """
-    found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, epoch, on_target=False))
-    has_epoch = found.epoch in (UNKNOWN, epoch)
-    if has_epoch or run.first_offset == UNKNOWN:
-        return found, has_epoch
-    if UNKNOWN < run.previous_epoch < found.epoch:
-        found = yield from send(ReadEpochEnd(partition, run.previous_epoch, on_target=False))
-    return found._replace(end=min(found.end, run.first_offset)), False
+    asked = epoch
+    while True:
+        found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, asked, on_target=False))
+        if found.epoch in (UNKNOWN, asked):
+            break
+        copied = [one.epoch for one in epochs if one.epoch <= found.epoch]
+        if not copied or copied[-1] == found.epoch:
+            break
+        asked = copied[-1]
+    end = end_of(epochs, found.epoch) if found.epoch not in (UNKNOWN, epoch) else None
+    return found if end is None else found._replace(end=min(found.end, end)), found.epoch in (UNKNOWN, epoch)
 
 
 def _fenced_lookup(
@@ -240,7 +246,7 @@ def _start_in_new_target(
         return PartitionStart(None, lacks_marker=True)
     found, log_end, _ = looked_up
     wanted = position.next_source_offset + found.copied
-    point = _point(wanted, position.source_epoch, log_end)
+    point = _point(wanted, position, log_end)
     if plan.loss_policy is LossPolicy.RESTART:
         point = _first_point((yield from send(ReadSourceStart(partition))), log_end)
     return PartitionStart(point, loss=SourceLoss(wanted, point.next_source_offset, problem))
@@ -250,15 +256,18 @@ def _apply_loss_policy(
     plan: FlowPlan,
     partition: TopicPartition,
     loss: SourceLoss,
-    source_epoch: int,
+    position: WriterPosition,
     log_end: LogEnd,
 ) -> Steps[PartitionStart]:
-    """Returns the start of a partition for which it cannot be shown that each record arrives once."""
+    """Returns the start of a partition for which it cannot be shown that each record arrives once.
+
+    *position* has the leader epochs up to where it continues.
+    """
     match plan.loss_policy:
         case LossPolicy.FAIL:
             return PartitionStart(None, loss.problem, loss)
         case LossPolicy.ALERT:
-            return PartitionStart(_point(loss.found, source_epoch, log_end), loss=loss)
+            return PartitionStart(_point(loss.found, position, log_end), loss=loss)
         case LossPolicy.RESTART:
             first: SourceStart = yield from send(ReadSourceStart(partition))
             return PartitionStart(_first_point(first, log_end), loss=loss)
@@ -269,15 +278,22 @@ def _first_point(first: SourceStart, log_end: LogEnd) -> WritePoint:
 
     With the leader epoch of its first record, plain batches need no other position before them.
     """
-    point = _point(first.offset, first.leader_epoch, log_end)
-    return replace(point, epoch_run=UNKNOWN_RUN.followed_by(first.leader_epoch, first.offset))
+    epochs = (EpochStart(first.leader_epoch, first.offset),)
+    return _write_point(first.offset, first.leader_epoch, epochs, log_end)
 
 
-def _point(next_source_offset: int, source_epoch: int, log_end: LogEnd) -> WritePoint:
-    """Returns the point from which a new epoch writes."""
+def _point(next_source_offset: int, position: WriterPosition, log_end: LogEnd) -> WritePoint:
+    """Returns the point from which a new epoch writes, behind source records with the leader epochs of *position*."""
+    return _write_point(next_source_offset, position.source_epoch, position.epochs, log_end)
+
+
+def _write_point(
+    next_source_offset: int, source_epoch: int, epochs: SourceEpochs, log_end: LogEnd
+) -> WritePoint:
     return WritePoint(
         next_source_offset=next_source_offset,
         source_epoch=source_epoch,
+        epochs=epochs,
         sequence=UNKNOWN,
         target_end=log_end.end,
         target_epoch=log_end.leader_epoch,

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from mirrorflow_core.connect.position_records import (
+    EPOCH_STARTS,
     PREFIX,
     SOURCE_EPOCHS,
     SOURCE_OFFSET,
@@ -24,6 +25,7 @@ from mirrorflow_core.connect.position_records import (
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
+from mirrorflow_core.source_epochs import SourceEpochs, decode_epochs, encode_epochs
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 _MODE: Final = PREFIX + "writer.form"
@@ -36,8 +38,6 @@ _NUMBERS: Final = {
     "sequence": PREFIX + "writer.sequence",
     "records": PREFIX + "writer.records",
     "counting": PREFIX + "writer.counting",
-    "epoch_first_offset": PREFIX + "writer.source.epoch.first",
-    "previous_epoch": PREFIX + "writer.source.epoch.previous",
     "time_ms": WRITTEN_MS,
 }
 _TEXTS: Final = {
@@ -67,8 +67,7 @@ class WriterPosition:
     next_source_offset: int
     java_offset: int = UNKNOWN  # the last offset that Java may skip to; in transactions one commit behind
     source_epoch: int = UNKNOWN  # leader epoch of the last copied record
-    epoch_first_offset: int = UNKNOWN  # of the first record of that epoch
-    previous_epoch: int = UNKNOWN  # leader epoch of the record before that one
+    epochs: SourceEpochs = ()  # of all that is copied
     target_end: int = UNKNOWN  # not beyond the offset behind the last copied record
     target_epoch: int = UNKNOWN  # leader epoch of the target's record before `target_end`
     target_topic: str = ""
@@ -105,6 +104,8 @@ def encode_position(position: WriterPosition) -> bytes:
     fields: dict[str, int | str | bool] = {"offset": position.java_offset}
     if position.writer is None and position.source_epoch != UNKNOWN:
         fields |= {SOURCE_OFFSET: position.java_offset, SOURCE_EPOCHS: str(position.source_epoch)}
+    if position.epochs:
+        fields[EPOCH_STARTS] = encode_epochs(position.epochs)
     if position.writer is not None:
         fields |= {
             SOURCE_OFFSET: position.java_offset,
@@ -154,6 +155,7 @@ def obeyed_position(position: Position) -> WriterPosition:
         next_source_offset=position.source_offset + 1,
         java_offset=position.source_offset,
         source_epoch=position.source_epoch,
+        epochs=position.epochs,
     )
 
 
@@ -169,6 +171,7 @@ def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
         partition=partition.partition,
         java_offset=integer_field(fields, "offset"),
         source_epoch=int(text_field(fields, SOURCE_EPOCHS)),
+        epochs=decode_epochs(text_field(fields, EPOCH_STARTS)),
         writer=WriterIds(text_field(fields, _TRANSACTIONAL), text_field(fields, _PLAIN)),
         mode=WriteMode(fields[_MODE]),
         left=left,

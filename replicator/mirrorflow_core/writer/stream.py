@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mirrorflow_core.partitions import UNKNOWN, OffsetPair
+from mirrorflow_core.partitions import OffsetPair
+from mirrorflow_core.source_epochs import SourceEpochs, followed_by, up_to
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 
 _new = tuple.__new__
@@ -22,32 +23,9 @@ def sequence_of(ordinal: int) -> int:
     return ordinal % SEQUENCES
 
 
-class EpochRun(NamedTuple):
-    """The leader epoch of the last delivered source records, the offset behind the record before them, and its epoch.
-
-    That offset, not the first of the epoch that was delivered: compaction may have removed the records between.
-    """
-
-    epoch: int = UNKNOWN
-    first_offset: int = UNKNOWN
-    previous_epoch: int = UNKNOWN
-
-    def followed_by(self, epoch: int, first_offset: int) -> "EpochRun":
-        """Returns the run after records of *epoch*, which begin at *first_offset* or later."""
-        return self if epoch == self.epoch else EpochRun(epoch, first_offset, self.epoch)
-
-
-def run_of_skipped(run: EpochRun | None, record_epoch: int, offset: int, epoch: int) -> EpochRun | None:
-    """Returns the run of offsets skipped from *offset* on, whose leader epoch is *epoch*.
-
-    They follow records of *record_epoch* and, if *run* is not None, offsets skipped before. None: they have the
-    epoch of the records.
-    """
-    if run is None:
-        if epoch == record_epoch:
-            return None
-        run = EpochRun(record_epoch)
-    return run.followed_by(epoch, offset)
+def skip(skipped: SourceEpochs, record_epoch: int, offset: int, epoch: int) -> SourceEpochs:
+    """Returns the epochs that begin in offsets skipped behind records of *record_epoch*: *skipped*, and now *epoch* at *offset*."""
+    return skipped if not skipped and epoch == record_epoch else followed_by(skipped, epoch, offset)
 
 
 class Span(NamedTuple):
@@ -61,7 +39,7 @@ class Span(NamedTuple):
     size_bytes: int
     offsets: Sequence[int] | None = None  # of each record, if they have gaps
     source_epoch: int = -1  # leader epoch of the records; -1: unknown
-    skipped_run: EpochRun | None = None  # of the offsets skipped behind them, if of another epoch
+    skipped_epochs: SourceEpochs = ()  # other epochs, of the offsets skipped behind them
 
     @property
     def last(self) -> int:
@@ -77,8 +55,8 @@ class Span(NamedTuple):
 
     def skip_to(self, next_offset: int, source_epoch: int) -> "Span":
         """Returns the span with the offsets up to *next_offset*, of leader epoch *source_epoch*, skipped behind it."""
-        run = run_of_skipped(self.skipped_run, self.source_epoch, self.next_offset, source_epoch)
-        return self._replace(next_offset=next_offset, skipped_run=run)
+        skipped = skip(self.skipped_epochs, self.source_epoch, self.next_offset, source_epoch)
+        return self._replace(next_offset=next_offset, skipped_epochs=skipped)
 
 
 def span_of(
@@ -89,7 +67,7 @@ def span_of(
     max_timestamp: int,
     size_bytes: int,
     source_epoch: int,
-    skipped: EpochRun | None,
+    skipped: SourceEpochs,
 ) -> Span:
     """Returns a span without gaps; twice as fast as calling the class."""
     return _new(
@@ -97,18 +75,17 @@ def span_of(
     )
 
 
-UNKNOWN_RUN = EpochRun()
-
-
 class Stream:
     """The mutable state of one partition's stream."""
 
     __slots__ = (
-        "_next_offset", "delivered", "epoch_run", "expected_target", "has_fallen_back", "has_refusals", "in_flight", "is_suspect", "next_ordinal",
+        "_next_offset", "delivered", "epochs", "expected_target", "has_fallen_back", "has_refusals", "in_flight", "is_suspect", "next_ordinal",
     )  # fmt: skip
 
-    def __init__(self, delivered: OffsetPair, epoch_run: EpochRun = UNKNOWN_RUN) -> None:
-        self.epoch_run = epoch_run
+    def __init__(self, delivered: OffsetPair, epochs: SourceEpochs = ()) -> None:
+        self.epochs = up_to(
+            epochs, delivered.source_epoch, delivered.source_offset + 1
+        )  # of all that is delivered
         self.delivered = delivered
         self.next_ordinal = delivered.ordinal + 1
         # The target offset that the next acknowledgement must have; -1: any.
@@ -139,7 +116,7 @@ class Stream:
         else:
             first = self.delivered.source_offset + 1
             self.delivered = self.delivered._replace(source_offset=next_offset - 1, source_epoch=source_epoch)
-            self.epoch_run = self.epoch_run.followed_by(source_epoch, first)
+            self.epochs = followed_by(self.epochs, source_epoch, first)
 
     def take(self, span: Span) -> None:
         """Records that *span* was sent."""
@@ -164,10 +141,10 @@ class Stream:
         end = base_offset + count
         is_next = expected == base_offset or not self.has_refusals
         if is_next and not self.is_suspect:
-            if epoch != self.epoch_run.epoch:
-                self.epoch_run = self.epoch_run.followed_by(epoch, self.delivered.source_offset + 1)
-            if skipped is not None:
-                self.epoch_run, epoch = skipped, skipped.epoch
+            if epoch != self.delivered.source_epoch:
+                self.epochs = followed_by(self.epochs, epoch, self.delivered.source_offset + 1)
+            for epoch, first_offset in skipped:
+                self.epochs = followed_by(self.epochs, epoch, first_offset)
             self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
         self.expected_target = end
         return span, continues
@@ -197,8 +174,7 @@ class Stream:
     def align(self, at: OffsetPair) -> None:
         """Restarts behind *at*, the target's last record; everything after it is sent (again)."""
         assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
-        if at.source_epoch != self.epoch_run.epoch:
-            self.epoch_run = UNKNOWN_RUN
+        self.epochs = up_to(self.epochs, at.source_epoch, at.source_offset + 1)
         self.delivered = at
         self.has_refusals = self.is_suspect = False
         self.next_ordinal = at.ordinal + 1

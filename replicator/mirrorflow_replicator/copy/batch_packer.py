@@ -19,6 +19,7 @@ from mirrorflow_core.errors import (
     RecordTooLargeError,
     UnsupportedBatchError,
 )
+from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.transforms import NO_EDITS, HeaderEdits
 from mirrorflow_core.wire.batch import (
     Batch,
@@ -32,7 +33,7 @@ from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, wo
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, plain_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.stream import EpochRun, Span, Stream, run_of_skipped, sequence_of, span_of
+from mirrorflow_core.writer.stream import Span, Stream, sequence_of, skip, span_of
 
 MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size
 # Batches with gaps are encoded again anyway, so that larger ones are merged: of the default size of Java's producers.
@@ -106,8 +107,8 @@ class Packer:
         self.transactional = False
         self.old_before_ms = NO_AGE_MS
         self.needs_pin = False
-        # Each with the next source offset behind it, and `Span.skipped_run` of what is skipped before that.
-        self._queue: deque[tuple[Batch, int, EpochRun | None]] = deque()
+        # Each with the next source offset behind it, and `Span.skipped_epochs` of what is skipped before that.
+        self._queue: deque[tuple[Batch, int, SourceEpochs]] = deque()
         self._outbox: deque[_Encoded] = deque()
         self._end: PartitionError | None = None
 
@@ -169,7 +170,7 @@ class Packer:
 
     def add(self, batch: Batch) -> None:
         """Queues the next batch of the source."""
-        self._queue.append((batch, batch.next_offset, None))
+        self._queue.append((batch, batch.next_offset, ()))
         self.queued_bytes += batch.size_bytes
 
     def pass_over(self, next_offset: int, source_epoch: int, stream: Stream) -> None:
@@ -178,9 +179,9 @@ class Packer:
         *source_epoch* is the leader epoch of the last record skipped.
         """
         if self._queue:
-            batch, skipped_from, run = self._queue[-1]
-            run = run_of_skipped(run, batch.leader_epoch, skipped_from, source_epoch)
-            self._queue[-1] = (batch, next_offset, run)
+            batch, skipped_from, skipped = self._queue[-1]
+            skipped = skip(skipped, batch.leader_epoch, skipped_from, source_epoch)
+            self._queue[-1] = (batch, next_offset, skipped)
         elif self._outbox:
             last = self._outbox.pop()
             self._outbox.append(last._replace(span=last.span.skip_to(next_offset, source_epoch)))
@@ -322,7 +323,7 @@ class Packer:
             skipped,
         )
 
-    def _reencode(self, batch: Batch, next_offset: int, skipped: EpochRun | None, stream: Stream) -> None:
+    def _reencode(self, batch: Batch, next_offset: int, skipped: SourceEpochs, stream: Stream) -> None:
         """Re-encodes the first batch of the queue into as many batches as the limit requires.
 
         They are added to the outbox. Raises PartitionError. If one record alone is too large, or the batch is
@@ -330,9 +331,11 @@ class Packer:
         """
         records = self._records(batch, stream.next_offset)
         if not records:
-            if skipped is not None:
-                stream.pass_over(skipped.first_offset, batch.leader_epoch)
-            stream.pass_over(next_offset, batch.leader_epoch if skipped is None else skipped.epoch)
+            epoch = batch.leader_epoch
+            for later in skipped:
+                stream.pass_over(later.first_offset, epoch)
+                epoch = later.epoch
+            stream.pass_over(next_offset, epoch)
             self._take(1)
             return
         first, codec = stream.next_ordinal, self._codec_for(batch.codec)
@@ -340,7 +343,7 @@ class Packer:
         before_cut = [record for record in records if record.offset < self.cut_at]
         if 0 < len(before_cut) < whole:
             records, next_offset = before_cut, records[len(before_cut)].offset
-            skipped = None
+            skipped = ()
         try:
             parts = self._split_to_fit(records, codec, first)
         except RecordOverLimitError as error:
@@ -348,7 +351,7 @@ class Packer:
             if error.index == 0:
                 raise self.too_large(too_large.offset, error.size_bytes) from error
             records, next_offset = records[: error.index], too_large.offset
-            skipped = None
+            skipped = ()
             parts = self._split_to_fit(records, codec, first)
         if len(records) == whole:
             self._take(1)
@@ -363,7 +366,7 @@ class Packer:
             offsets = None if part[-1].offset - part[0].offset == count - 1 else [r.offset for r in part]
             span = Span(
                 first, count, part[0].offset, after, max(times), len(data), offsets,
-                batch.leader_epoch, skipped if is_last else None,
+                batch.leader_epoch, skipped if is_last else (),
             )  # fmt: skip
             self._outbox.append(_Encoded(data, span, min(times)))
             first += count

@@ -224,7 +224,7 @@ class PartitionResumer:
         )
         if (loss := self._start.losses.get(copier.source)) is not None:
             copier.go_on_after(self._lost(copier, loss))
-        writing = PartitionWriter(copier, pipe, mode, Stream(pair, point.epoch_run), map_stream)
+        writing = PartitionWriter(copier, pipe, mode, Stream(pair, point.epochs), map_stream)
         copier.resume(writing, pair, was_cut_off=point.was_cut_off)
         writing.stream.pass_markers(point.target_end - point.records_end)
 

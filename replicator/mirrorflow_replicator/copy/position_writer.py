@@ -9,6 +9,7 @@ from typing import Protocol
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
@@ -108,25 +109,16 @@ class UnfencedWriter:
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
         """Stores how far *copiers* are acknowledged. Raises ClusterError."""
-        ends = {copier: copier.stream.delivered for copier in copiers if copier.stream is not None}
         due = {
-            copier: at for copier, at in ends.items() if self._stored.get(copier, -1) != at.source_offset >= 0
+            copier: _delivered(copier, copier.stream)
+            for copier in copiers
+            if copier.stream is not None
+            and self._stored.get(copier, -1) != copier.stream.delivered.source_offset >= 0
         }
         if not due:
             return
         began_s = time.monotonic()
-        await self._store.write(
-            [
-                Position(
-                    topic=copier.topic,
-                    partition=copier.partition,
-                    source_offset=at.source_offset,
-                    source_epoch=at.source_epoch,
-                )
-                for copier, at in due.items()
-            ],
-            now_ms=now_ms(),
-        )
+        await self._store.write(list(due.values()), now_ms=now_ms())
         self._stored |= {copier: at.source_offset for copier, at in due.items()}
         self.took_ms.append((time.monotonic() - began_s) * 1000)
 
@@ -140,6 +132,17 @@ class UnfencedWriter:
     async def run(self) -> None:
         """Waits until cancelled."""
         await asyncio.Event().wait()
+
+
+def _delivered(copier: PartitionCopier, stream: Stream) -> Position:
+    at = stream.delivered
+    return Position(
+        topic=copier.topic,
+        partition=copier.partition,
+        source_offset=at.source_offset,
+        source_epoch=at.source_epoch,
+        epochs=stream.epochs,
+    )
 
 
 class PositionWriter:

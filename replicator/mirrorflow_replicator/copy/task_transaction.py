@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer.broker_requests import Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
 from mirrorflow_core.writer.ownership import touch_interval_ms
@@ -389,7 +390,7 @@ class TaskTransaction:
                 point,
                 next_source_offset=change.next_source_offset,
                 source_epoch=change.source_epoch,
-                epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
+                epochs=followed_by(point.epochs, change.source_epoch, point.next_source_offset),
             )
         return position_at(
             writing.source,

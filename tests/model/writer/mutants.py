@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer import (
     flow_lock,
     ownership,
@@ -28,7 +29,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
-from mirrorflow_core.writer.stream import EpochRun, Stream
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
@@ -168,8 +169,8 @@ def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
 def _earlier_epochs_are_not_compared() -> tuple[Replaced, ...]:
     original = partition_start._end_in_source
 
-    def end_in_source(partition: Any, epoch: int, _: EpochRun) -> Steps:
-        return original(partition, epoch, EpochRun())
+    def end_in_source(partition: Any, epoch: int, _: SourceEpochs) -> Steps:
+        return original(partition, epoch, ())
 
     return ((partition_start, "_end_in_source", end_in_source),)
 
@@ -216,8 +217,8 @@ def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
 def _no_epoch_behind_a_loss() -> tuple[Replaced, ...]:
     original = partition_start._end_in_source
 
-    def end_in_source(partition: Any, epoch: int, run: EpochRun) -> Steps:
-        found, has_epoch = yield from original(partition, epoch, run)
+    def end_in_source(partition: Any, epoch: int, epochs: SourceEpochs) -> Steps:
+        found, has_epoch = yield from original(partition, epoch, epochs)
         return found if has_epoch else found._replace(epoch=-1), has_epoch
 
     return ((partition_start, "_end_in_source", end_in_source),)
@@ -604,7 +605,7 @@ MUTANTS = (
     ),
     Mutant(
         name="earlier epochs are not compared",
-        rule="A source without the epoch of the last copied record is compared by the epoch before it.",
+        rule="A source without the epoch of the last copied record is compared by the epochs before it.",
         replaced=_earlier_epochs_are_not_compared,
         scenarios=("source",),
     ),

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer import flow_plan, ownership, task_restart_rules
 from mirrorflow_core.writer import write_mode as modes
 from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Steps
@@ -277,7 +278,7 @@ class Task:
             partition,
             point,
             WriteModeTracker(point, producers, earlier=earlier),
-            Stream(pair, point.epoch_run),
+            Stream(pair, point.epochs),
             read_epoch=point.source_epoch,
             leader_epoch=self.world.metadata[partition],
             target_epoch=point.target_epoch,
@@ -771,7 +772,7 @@ class Task:
                 point,
                 next_source_offset=change.next_source_offset,
                 source_epoch=change.source_epoch,
-                epoch_run=point.epoch_run.followed_by(change.source_epoch, point.next_source_offset),
+                epochs=followed_by(point.epochs, change.source_epoch, point.next_source_offset),
             )
         return position_at(
             copier.partition, point, self.producers, mode=mode, time_ms=self.world.now_ms, left=is_left

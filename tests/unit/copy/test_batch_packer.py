@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError, PartitionError, RecordTooLargeError
 from mirrorflow_core.partitions import OffsetPair
+from mirrorflow_core.source_epochs import SourceEpochs, followed_by
 from mirrorflow_core.wire.batch import (
     DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
@@ -19,7 +20,7 @@ from mirrorflow_core.wire.batch import (
 from mirrorflow_core.wire.produce import BatchLimit
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.stream import EpochRun, Stream
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 from mirrorflow_replicator.copy.batch_packer import Packer
 from tests.unit.core.wire.foreign import LegacyRecordBatchBuilder
@@ -490,10 +491,11 @@ def test_what_was_encoded_before_the_transaction_goes_inside_it_and_out_of_it():
 def test_a_leader_epoch_is_known_by_where_it_begins_in_the_source(entries, max_bytes, fetched_ahead):
     """Whether it begins with a record or with a skipped offset, behind queued, split and sent batches or none."""
     packer, stream = packer_of([], max_bytes=max_bytes), stream_at(0)
-    offset, epoch, last, ordinal = 0, 0, EpochRun(), -1
+    offset, epoch, ordinal = 0, 0, -1
+    epochs: SourceEpochs = ()
     for index, (is_batch, count, newer) in enumerate(entries):
         epoch += newer
-        last = last.followed_by(epoch, offset)
+        epochs = followed_by(epochs, epoch, offset)
         offset += count
         if is_batch:
             packer.add(in_epoch(batch_of(small(count, 100), base_offset=offset - count), epoch))
@@ -506,7 +508,7 @@ def test_a_leader_epoch_is_known_by_where_it_begins_in_the_source(entries, max_b
     while stream.in_flight:
         stream.acknowledge(stream.in_flight[0].first)
 
-    assert last == stream.epoch_run
+    assert epochs == stream.epochs
     assert (offset - 1, ordinal, epoch) == (
         stream.delivered.source_offset,
         stream.delivered.ordinal,

@@ -7,11 +7,12 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import Position
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.position_writer import FINAL_CODES, UnfencedWriter
 from tests.unit.copy.leader import INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER
 from tests.unit.copy.stubs import begun_writer, context_at
-from tests.unit.copy.test_batch_packer import WHEN, small
+from tests.unit.copy.test_batch_packer import WHEN, in_epoch, small
 from tests.unit.core.wire.strategies import batch_of
 
 
@@ -67,6 +68,18 @@ def test_only_acknowledged_records_are_in_a_position(task: Task) -> None:
     task.flush(writing)
 
     assert task.stored == [[(0, 99)], [(0, 102)]]
+
+
+def test_a_position_has_the_leader_epochs_of_what_was_copied(task: Task) -> None:
+    """Where the source loses some of them, the next start compares the logs by these."""
+    writing = begun()
+    writing.packer.add(in_epoch(batch_of(small(1), base_offset=103), 7))
+    writing.acknowledged(40, -1)
+    assert writing.next_batch() is not None
+    writing.acknowledged(43, -1)
+    task.flush(writing)
+
+    assert task.store.requests[0][0].epochs == (EpochStart(7, 103),)
 
 
 def test_a_position_is_stored_once(task: Task) -> None:

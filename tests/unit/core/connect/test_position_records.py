@@ -20,6 +20,7 @@ from mirrorflow_core.connect.position_records import (
 )
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import Position, TopicPartition
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.wire.records import partition_for
 from mirrorflow_kafka.stores.position_store import OffsetsFile
 
@@ -50,6 +51,7 @@ POSITIONS = st.builds(
     partition=st.just(0),
     source_offset=int63,
     source_epoch=st.integers(0, 2**31 - 1),
+    epochs=st.lists(st.builds(EpochStart, st.integers(0, 2**31 - 1), int63), max_size=3).map(tuple),
     written_ms=int63,
 )
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
@@ -19,7 +20,7 @@ from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_trans
 from mirrorflow_core.writer.flow_plan import WritePoint, point_behind
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
-from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
+from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_core.writer.task_restart_rules import why_start_ends
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
 from mirrorflow_core.writer.write_mode import (
@@ -36,6 +37,7 @@ NOW_MS = 100 * HOUR_MS
 AGE_MS = 12 * HOUR_MS
 PARTITION = TopicPartition("orders", 0)
 PLAIN = PartitionMode(mode=WriteMode.PLAIN, next_source_offset=10, source_epoch=1)
+EPOCHS = (EpochStart(1, 4), EpochStart(2, 10))
 POINT = WritePoint(next_source_offset=10, source_epoch=1, sequence=-1, target_end=20, target_epoch=0)
 FENCE = Producer("p", 7, 18)
 POSITION = WriterPosition(
@@ -96,11 +98,11 @@ def test_age_limit_and_intervals():
     ("delivered", "epoch"), [(OffsetPair(9, -1, 19, -1), 1), (OffsetPair(10, 0, 20, 2), 2)]
 )
 def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(delivered, epoch):
-    stream = Stream(delivered, EpochRun(2, 10, 1))
+    stream = Stream(delivered, EPOCHS)
     assert point_behind(POINT, stream, sequence=7, target_epoch=3) == WritePoint(
         next_source_offset=delivered.source_offset + 1,
         source_epoch=epoch,
-        epoch_run=UNKNOWN_RUN if epoch == 1 else EpochRun(2, 10, 1),
+        epochs=() if epoch == 1 else EPOCHS,
         sequence=7,
         target_end=delivered.target_offset + 1,
         target_epoch=3,

@@ -7,6 +7,7 @@ import pytest
 from mirrorflow_core.connect.position_records import PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.partitions import Position
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.writer.claim import (
     Claim,
     ClaimWatch,
@@ -34,6 +35,7 @@ POSITION = WriterPosition(
     next_source_offset=101,
     java_offset=100,
     source_epoch=4,
+    epochs=(EpochStart(3, 0), EpochStart(4, 90)),
     target_end=205,
     target_epoch=2,
     source_topic_id="s",
@@ -82,6 +84,7 @@ def test_an_earlier_version_reads_a_position_as_javas():
         partition=3,
         source_offset=100,
         source_epoch=4,
+        epochs=POSITION.epochs,
         source_topic_id="s",
         target_topic_id="t",
         written_ms=1000,

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import OffsetPair
-from mirrorflow_core.writer.stream import EpochRun, Span, Stream
+from mirrorflow_core.source_epochs import EpochStart
+from mirrorflow_core.writer.stream import Span, Stream
 
 
 def pair(source_offset, ordinal, target_offset):
@@ -64,11 +65,11 @@ def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_ac
 
 
 def test_an_epoch_may_begin_before_its_first_record_that_compaction_has_left():
-    stream = Stream(pair(39, 39, 39), EpochRun(0, 0))
+    stream = Stream(pair(39, 39, 39)._replace(source_epoch=0), (EpochStart(0, 0),))
     stream.take(span(40, 1, 41)._replace(source_epoch=1))
     stream.acknowledge(40)
 
-    assert stream.epoch_run == EpochRun(epoch=1, first_offset=40, previous_epoch=0)
+    assert stream.epochs == (EpochStart(0, 0), EpochStart(1, 40))
 
 
 def test_nothing_behind_a_suspect_answer_is_delivered():

@@ -8,6 +8,7 @@ import pytest
 
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.writer.broker_requests import (
     Busy,
     Done,
@@ -174,8 +175,11 @@ def test_the_first_stored_position_names_the_epoch_of_the_first_record():
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
     (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
-    assert position.next_source_offset == position.epoch_first_offset == SOURCE_START
-    assert (position.source_epoch, position.previous_epoch) == (SOURCE_EPOCH, -1)
+    assert position.next_source_offset == SOURCE_START
+    assert (position.source_epoch, position.epochs) == (
+        SOURCE_EPOCH,
+        (EpochStart(SOURCE_EPOCH, SOURCE_START),),
+    )
 
 
 def test_of_two_new_topics_with_one_copy_the_first_by_name_is_copied():
@@ -228,6 +232,15 @@ def test_without_an_owner_a_source_that_was_rewritten_is_found():
     assert start.losses == {ORDERS: SourceLoss(10, 7, PartitionProblem.SOURCE_REWRITTEN)}
 
 
+def test_without_an_owner_a_source_that_returned_to_an_earlier_epoch_is_copied_from_where_it_differs():
+    """Of that epoch it has more records than were copied before the next one began."""
+    position = replace(COPIED, epochs=(EpochStart(1, 4), EpochStart(2, 6)))
+
+    start = unfenced(position, loss_policy=LossPolicy.ALERT, source_ends={1: 8})
+
+    assert start.points[ORDERS].next_source_offset == 6
+
+
 @pytest.mark.parametrize(
     ("loss_policy", "next_offset"), [(LossPolicy.ALERT, 7), (LossPolicy.RESTART, SOURCE_START)]
 )
@@ -238,6 +251,9 @@ def test_without_an_owner_the_loss_policy_decides_where_to_continue(loss_policy,
     assert start.losses[ORDERS].wanted == 10
 
 
+EPOCHS = (EpochStart(0, 0), EpochStart(1, 4), EpochStart(2, 6))
+
+
 @pytest.mark.parametrize(
     ("source_ends", "next_offset"),
     [
@@ -245,16 +261,23 @@ def test_without_an_owner_the_loss_policy_decides_where_to_continue(loss_policy,
         ({1: 20}, 6),  # of the epoch before it has more than was copied
         ({1: 5}, 5),
         ({0: 3, 1: 5, 3: 20}, 5),
+        ({0: 20}, 4),  # longer in the epoch before that
+        ({0: 3, 2: 20}, 10),
     ],
-    ids=["same log", "longer in the epoch before", "shorter in the epoch before", "new epochs behind it"],
+    ids=[
+        "same log",
+        "longer in the epoch before",
+        "shorter in the epoch before",
+        "new epochs behind it",
+        "longer two epochs before",
+        "compacted",
+    ],
 )
-def test_a_source_without_the_epoch_of_the_last_record_parts_from_the_copy_before_it(
+def test_a_source_without_the_epoch_of_the_last_record_differs_from_the_copy_before_it(
     source_ends, next_offset
 ):
-    """The records from offset 6 on were copied in epoch 2, those before in epoch 1."""
-    position = replace(
-        stored(ORDERS, target_topic="east.orders"), source_epoch=2, epoch_first_offset=6, previous_epoch=1
-    )
+    """The records from offset 6 on were copied in epoch 2, those from 4 on in epoch 1."""
+    position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2, epochs=EPOCHS)
     brokers = Brokers([position], source_ends=source_ends)
 
     taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))

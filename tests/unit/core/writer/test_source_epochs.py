@@ -1,0 +1,127 @@
+"""Where a source that lost records in unclean elections differs from what was copied, found by leader epochs."""
+
+import random
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.source_epochs import (
+    EPOCHS_MAX,
+    EpochStart,
+    SourceEpochs,
+    decode_epochs,
+    encode_epochs,
+    followed_by,
+    up_to,
+)
+from mirrorflow_core.writer.broker_requests import LeaderEpochEnd, ReadEpochEnd
+from mirrorflow_core.writer.partition_start import _end_in_source
+
+ORDERS = TopicPartition("orders", 0)
+REPLICAS = 3
+
+
+class Appended(NamedTuple):
+    epoch: int
+    number: int
+
+
+class Source:
+    """A partition whose replicas follow its leader, or do not, and each of which may become the next leader."""
+
+    def __init__(self) -> None:
+        self.logs: list[list[Appended]] = [[] for _ in range(REPLICAS)]
+        self.leader = self.epoch = self.epoch_start = self.number = 0
+
+    @property
+    def log(self) -> list[Appended]:
+        return self.logs[self.leader]
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.number += 1
+            self.log.append(Appended(self.epoch, self.number))
+
+    def follow(self, replica: int, count: int) -> None:
+        own = common(self.logs[replica], self.log)
+        self.logs[replica] = self.log[: own + count]
+
+    def elect(self, replica: int) -> None:
+        self.leader, self.epoch = replica, self.epoch + 1
+        self.epoch_start = len(self.log)
+
+    def epoch_end(self, asked: int) -> LeaderEpochEnd:
+        """As LeaderEpochFileCache.endOffsetFor."""
+        starts = {self.epoch: self.epoch_start}
+        for offset, one in reversed(list(enumerate(self.log))):
+            starts[one.epoch] = offset
+        if asked == self.epoch:
+            return LeaderEpochEnd(asked, len(self.log))
+        higher = min((one for one in starts if one > asked), default=None)
+        if higher is None:
+            return LeaderEpochEnd(-1, -1)
+        floor = max((one for one in starts if one <= asked), default=asked)
+        return LeaderEpochEnd(floor, starts[higher])
+
+
+def common(one: list[Appended], other: list[Appended]) -> int:
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+
+
+def end_in_source(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
+    steps: Any = _end_in_source(ORDERS, epochs[-1].epoch, epochs)
+    answer = None
+    try:
+        while True:
+            ((request,)) = steps.send(answer)
+            assert isinstance(request, ReadEpochEnd)
+            answer = (source.epoch_end(request.epoch),)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_copying_continues_where_the_source_begins_to_differ(seed):
+    rng = random.Random(seed)
+    source, copied = Source(), list[Appended]()
+    epochs: SourceEpochs = ()
+    elections = 0
+    for _ in range(80):
+        step, replica = rng.choice(["append", "append", "follow", "elect", "copy"]), rng.randrange(REPLICAS)
+        if step == "append":
+            source.append(rng.randint(1, 3))
+        elif step == "follow" and replica != source.leader:
+            source.follow(replica, rng.randint(0, 4))
+        elif step == "elect" and replica != source.leader and elections < EPOCHS_MAX - 1:
+            source.elect(replica)
+            elections += 1
+        elif step == "copy":
+            if epochs:
+                found, has_epoch = end_in_source(source, epochs)
+                end = min(found.end, len(copied))
+                assert end == common(copied, source.log)
+                del copied[end:]
+                epochs = epochs if has_epoch else up_to(epochs, found.epoch, end)
+            for one in source.log[len(copied) : len(copied) + rng.randint(1, 6)]:
+                epochs = followed_by(epochs, one.epoch, len(copied))
+                copied.append(one)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**40)), max_size=EPOCHS_MAX))
+def test_epochs_are_stored_as_text(pairs):
+    epochs = tuple(EpochStart(*pair) for pair in pairs)
+
+    assert decode_epochs(encode_epochs(epochs)) == epochs
+
+
+def test_only_the_latest_epochs_are_kept():
+    """A position stays small."""
+    epochs: SourceEpochs = ()
+    for epoch in range(20):
+        epochs = followed_by(epochs, epoch, 10 * epoch)
+
+    assert [one.epoch for one in epochs] == list(range(20 - EPOCHS_MAX, 20))
