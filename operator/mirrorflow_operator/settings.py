@@ -42,39 +42,41 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
 
     Raises SettingsError for the first invalid one.
     """
-    known = {name: value for name, value in environment.items() if value}
+    variables = {name: value for name, value in environment.items() if value}
     default = Settings()
-    host, port = _listener(known, default)
+    host, port = _listener(variables, default)
     return Settings(
-        namespaces=_list(known, "MIRRORFLOW_NAMESPACES"),
-        replicator_image=known.get("MIRRORFLOW_REPLICATOR_IMAGE", default.replicator_image),
-        replicator_versions=_list(known, "MIRRORFLOW_REPLICATOR_VERSIONS") or default.replicator_versions,
-        seed_image=known.get("MIRRORFLOW_SEED_IMAGE", default.seed_image),
-        seed_account=known.get("MIRRORFLOW_SEED_SERVICE_ACCOUNT", default.seed_account),
-        pod_namespace=known.get("POD_NAMESPACE", default.pod_namespace),
-        pod_name=known.get("POD_NAME", default.pod_name),
+        namespaces=_list(variables, "MIRRORFLOW_NAMESPACES"),
+        replicator_image=variables.get("MIRRORFLOW_REPLICATOR_IMAGE", default.replicator_image),
+        replicator_versions=_list(variables, "MIRRORFLOW_REPLICATOR_VERSIONS") or default.replicator_versions,
+        seed_image=variables.get("MIRRORFLOW_SEED_IMAGE", default.seed_image),
+        seed_account=variables.get("MIRRORFLOW_SEED_SERVICE_ACCOUNT", default.seed_account),
+        pod_namespace=variables.get("POD_NAMESPACE", default.pod_namespace),
+        pod_name=variables.get("POD_NAME", default.pod_name),
         listener_host=host,
         listener_port=port,
-        poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, minimum=0.1),
-        progress_ca=known.get("MIRRORFLOW_PROGRESS_CA", ""),
-        settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, minimum=0, maximum=3_600),
-        workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, minimum=1, maximum=WORKERS_MAX)),
-        lease=known.get("MIRRORFLOW_LEASE", default.lease),
-        lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, minimum=3, maximum=3_600),
-        resync_s=_number(known, "MIRRORFLOW_RESYNC_S", default.resync_s, minimum=1),
-        log_level=_level(known, default),
+        poll_s=_number(variables, "MIRRORFLOW_POLL_S", default.poll_s, minimum=0.1),
+        progress_ca=variables.get("MIRRORFLOW_PROGRESS_CA", ""),
+        settle_s=_number(variables, "MIRRORFLOW_SETTLE_S", default.settle_s, minimum=0, maximum=3_600),
+        workers=int(
+            _number(variables, "MIRRORFLOW_WORKERS", default.workers, minimum=1, maximum=WORKERS_MAX)
+        ),
+        lease=variables.get("MIRRORFLOW_LEASE", default.lease),
+        lease_s=_number(variables, "MIRRORFLOW_LEASE_S", default.lease_s, minimum=3, maximum=3_600),
+        resync_s=_number(variables, "MIRRORFLOW_RESYNC_S", default.resync_s, minimum=1),
+        log_level=_level(variables, default),
     )
 
 
-def _list(known: Mapping[str, str], name: str) -> tuple[str, ...]:
-    parts = (part.strip() for part in known.get(name, "").split(","))
+def _list(variables: Mapping[str, str], name: str) -> tuple[str, ...]:
+    parts = (part.strip() for part in variables.get(name, "").split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def _number(
-    known: Mapping[str, str], name: str, default: float, *, minimum: float, maximum: float = 86_400.0
+    variables: Mapping[str, str], name: str, default: float, *, minimum: float, maximum: float = 86_400.0
 ) -> float:
-    text = known.get(name)
+    text = variables.get(name)
     if text is None:
         return default
     try:
@@ -86,8 +88,8 @@ def _number(
     return number
 
 
-def _listener(known: Mapping[str, str], default: Settings) -> tuple[str, int]:
-    text = known.get("MIRRORFLOW_LISTENER")
+def _listener(variables: Mapping[str, str], default: Settings) -> tuple[str, int]:
+    text = variables.get("MIRRORFLOW_LISTENER")
     if text is None:
         return default.listener_host, default.listener_port
     host, _, port = text.rpartition(":")
@@ -96,8 +98,8 @@ def _listener(known: Mapping[str, str], default: Settings) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _level(known: Mapping[str, str], default: Settings) -> str:
-    level = known.get("MIRRORFLOW_LOG_LEVEL", default.log_level)
+def _level(variables: Mapping[str, str], default: Settings) -> str:
+    level = variables.get("MIRRORFLOW_LOG_LEVEL", default.log_level)
     if level.upper() not in _LEVELS:
         raise SettingsError("MIRRORFLOW_LOG_LEVEL", level, f"write one of {', '.join(_LEVELS)}")
     return level.upper()

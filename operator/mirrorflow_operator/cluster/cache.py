@@ -145,21 +145,21 @@ class ClusterCache:
         metadata = body["metadata"]
         if metadata["uid"] in self._deleted_uids:
             return NO_FLOWS
-        found = (kind.name, metadata["namespace"], metadata["name"])
+        object_id = (kind.name, metadata["namespace"], metadata["name"])
         # A number that grows: promised since Kubernetes 1.35, always so with etcd.
         text = metadata["resourceVersion"]
         version = int(text) if text.isdigit() else 0
-        cached = self._cached.get(found)
+        cached = self._cached.get(object_id)
         if cached is not None and cached[0] >= version:
             return NO_FLOWS
         affected = NO_FLOWS
         if cached is not None and cached[1] != metadata["uid"]:
-            affected = self._forget(found)
+            affected = self._drop(object_id)
         key = (metadata["namespace"], metadata["name"]) if kind is MIRROR_FLOW else owner_key(body)
         if cached is not None and cached[2] != key:
-            affected |= self._forget(found)
-        self._cached[found] = (version, metadata["uid"], key)
-        return affected | self._remember(kind, found, key, body)
+            affected |= self._drop(object_id)
+        self._cached[object_id] = (version, metadata["uid"], key)
+        return affected | self._store(kind, object_id, key, body)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> frozenset[Key]:
         """Removes the object with this *uid*; another object of its name may exist.
@@ -170,30 +170,30 @@ class ClusterCache:
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > DELETED_MAX:
             del self._deleted_uids[next(iter(self._deleted_uids))]
-        found = (kind.name, namespace, name)
-        if found not in self._cached or self._cached[found][1] != uid:
+        object_id = (kind.name, namespace, name)
+        if object_id not in self._cached or self._cached[object_id][1] != uid:
             return NO_FLOWS
-        return self._forget(found)
+        return self._drop(object_id)
 
     def remove_absent(
-        self, kind: ObjectKind, namespace: str | None, seen: set[str], versions_until: int
+        self, kind: ObjectKind, namespace: str | None, uids: set[str], versions_until: int
     ) -> frozenset[Key]:
         """Removes the objects that a full list did not contain.
 
-        *seen* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
+        *uids* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
         """
         missing = [
             found
             for found, (version, uid, _) in self._cached.items()
             if found[0] == kind.name
             and namespace in {None, found[1]}
-            and uid not in seen
+            and uid not in uids
             and version <= versions_until
         ]
-        return frozenset(key for found in missing for key in self._forget(found))
+        return frozenset(key for found in missing for key in self._drop(found))
 
-    def _remember(
-        self, kind: ObjectKind, found: ObjectId, key: Key, body: Mapping[str, Any]
+    def _store(
+        self, kind: ObjectKind, object_id: ObjectId, key: Key, body: Mapping[str, Any]
     ) -> frozenset[Key]:
         if kind is MIRROR_FLOW:
             seen = cached_flow(body)
@@ -210,16 +210,16 @@ class ClusterCache:
             if run_kind_of(body) is not None:
                 pods, owner = objects.drivers, job_of(body)
             pod = (owner, observed_pod(body))
-            same = pods.get(found[2]) == pod
-            pods[found[2]] = pod
+            same = pods.get(object_id[2]) == pod
+            pods[object_id[2]] = pod
             return NO_FLOWS if same else frozenset((key,))
         child = cached_child(kind, body)
-        before_child = objects.children.get(found)
+        before_child = objects.children.get(object_id)
         same = before_child is not None and (before_child.digest, before_child.deleting) == (
             child.digest,
             child.deleting,
         )
-        objects.children[found] = child
+        objects.children[object_id] = child
         if kind is DEPLOYMENT:
             connector, deployment = connector_of(body), observed_deployment(body)
             same = same and objects.deployments.get(connector) == deployment
@@ -227,15 +227,15 @@ class ClusterCache:
         run = run_kind_of(body)
         if kind is JOB and run is not None:
             job = observed_job(body, run)
-            same = same and objects.jobs.get(found[2]) == job
-            objects.jobs[found[2]] = job
+            same = same and objects.jobs.get(object_id[2]) == job
+            objects.jobs[object_id[2]] = job
         if kind is CRON_JOB:
-            objects.schedules[found[2]] = created_s(body)
+            objects.schedules[object_id[2]] = created_s(body)
         return NO_FLOWS if same else frozenset((key,))
 
-    def _forget(self, found: ObjectId) -> frozenset[Key]:
-        _, _, key = self._cached.pop(found)
-        kind, _, name = found
+    def _drop(self, object_id: ObjectId) -> frozenset[Key]:
+        _, _, key = self._cached.pop(object_id)
+        kind, _, name = object_id
         if kind == MIRROR_FLOW.name:
             self.flows.pop(key, None)
             return self.cross_flow_checks.remove(key) | {key}
@@ -244,7 +244,7 @@ class ClusterCache:
             objects.pods.pop(name, None)
             objects.drivers.pop(name, None)
         else:
-            objects.children.pop(found, None)
+            objects.children.pop(object_id, None)
             if kind == DEPLOYMENT.name:
                 objects.deployments = {
                     connector: one for connector, one in objects.deployments.items() if one.name != name

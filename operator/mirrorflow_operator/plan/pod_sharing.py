@@ -42,7 +42,7 @@ def connectors_by_pod(
     return {kind: tuple(listed) if kind in listed else (kind,) for kind in kinds if kind not in listed[1:]}
 
 
-def hosts(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
+def host_of_each(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
     """Returns, for each connector, the one whose pod it runs in."""
     return {kind: host for host, kinds in found.items() for kind in kinds}
 
@@ -111,7 +111,7 @@ def internal_listener(flow: MirrorFlow) -> str:
     return f"{scheme}://0.0.0.0:{INTERNAL_PORT}"
 
 
-def certificate(secret: str) -> dict[str, str]:
+def keystore_properties(secret: str) -> dict[str, str]:
     """Returns the keystore properties of the HTTPS listener."""
     return {
         f"{HTTPS_PREFIX}ssl.keystore.type": "PEM",
@@ -129,7 +129,7 @@ def _tls(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, str]:
     # The name in the pods' certificate, which they verify when they call each other.
     host = names.pod_host(flow.metadata.name, flow.metadata.namespace, kind.value)
     return {
-        **certificate(secret),
+        **keystore_properties(secret),
         f"{prefix}ssl.truststore.type": "PEM",
         f"{prefix}ssl.truststore.location": POD_LAYOUT.secret_path(secret, AUTHORITY),
         f"{prefix}ssl.client.auth": "required",

@@ -31,10 +31,10 @@ from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.pod_sharing import (
     INTERNAL_PORT,
     POD_IP,
-    certificate,
     distributed_properties,
     file_names,
     internal_listener,
+    keystore_properties,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
 from mirrorflow_operator.plan.rollouts import FORMS, Shape
@@ -278,7 +278,7 @@ class ConnectorPods:
         found = {**self.connectors[0].worker_properties}
         if self.is_secure and tls is not None:
             # Probes and the operator have no client certificate.
-            found |= {**certificate(tls.secret_name), CLIENT_AUTH_KEY: "none"}
+            found |= {**keystore_properties(tls.secret_name), CLIENT_AUTH_KEY: "none"}
         if self.shape.is_shared:
             found |= distributed_properties(self.flow, self.kind, self.spec)
             # For the internal REST between pods only.

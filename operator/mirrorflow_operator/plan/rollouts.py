@@ -21,7 +21,7 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.workloads import RESERVED_VOLUMES, ConnectorKind
 from mirrorflow_operator.plan.drift import Object, content_hash, matches
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, CONTAINER
-from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, hosts
+from mirrorflow_operator.plan.pod_sharing import Pods, connectors_in, host_of_each
 from mirrorflow_operator.plan.properties import STATE_KEY
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
@@ -155,7 +155,7 @@ def postponed_connectors(
     """
     if flow.spec.state is State.STOPPED:
         return frozenset()
-    host_of = {kind.value: host.value for kind, host in hosts(wanted).items()}
+    host_of = {kind.value: host.value for kind, host in host_of_each(wanted).items()}
     return frozenset(
         kind
         for kind in ConnectorKind
@@ -174,7 +174,7 @@ def deployment_of(
 ) -> ObservedDeployment | None:
     """Returns the Deployment planned for *kind*; the one it leaves only if the planned one does not exist."""
     connector = kind.value
-    deployment = deployments.get(hosts(wanted).get(kind, kind).value)
+    deployment = deployments.get(host_of_each(wanted).get(kind, kind).value)
     if deployment is not None:
         return deployment
     return next((one for one in deployments.values() if connector in one.connectors), None)

@@ -49,9 +49,9 @@ class InputsDigest:
     def of(cls, facts: tuple[object, ...], children: Iterable[CachedChild]) -> "InputsDigest":
         return cls(facts=facts, children={child.id: _child_digest(child) for child in children})
 
-    def with_written(self, made: Iterable[CachedChild]) -> "InputsDigest":
+    def with_written(self, written: Iterable[CachedChild]) -> "InputsDigest":
         """Returns a copy updated with the results of the pass's own writes."""
-        return replace(self, children=self.children | {child.id: _child_digest(child) for child in made})
+        return replace(self, children=self.children | {child.id: _child_digest(child) for child in written})
 
 
 def _child_digest(child: CachedChild) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from mirrorflow_operator.errors import (
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.drift import Object, content_hash, matches
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
-from mirrorflow_operator.plan.pod_sharing import hosts
+from mirrorflow_operator.plan.pod_sharing import host_of_each
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
@@ -99,7 +99,7 @@ class ObjectWriter:
             return Written(failure=applied.failure)
         children: list[CachedChild] = []
         planned = {*map(id_of, desired.objects)}
-        host_of = {kind.value: host.value for kind, host in hosts(desired.pods).items()}
+        host_of = {kind.value: host.value for kind, host in host_of_each(desired.pods).items()}
         try:
             for child in observed.children.values():
                 if child.id in planned or not _is_prunable(child, desired, observed.resource):
@@ -117,13 +117,13 @@ class ObjectWriter:
         Raises NameConflictError where an object of that name has no MirrorFlow owner, ApiServerError where a
         request fails.
         """
-        wanted, kind = owned(planned, resource), kind_of(planned)
+        wanted, kind = with_owner(planned, resource), kind_of(planned)
         metadata = wanted["metadata"]
         live = self.cache.children(resource.key).get(id_of(planned))
-        if live is not None and self._is_there(wanted, live):
+        if live is not None and self._is_as_planned(wanted, live):
             return None
         if live is None:
-            live = await self._found(wanted)
+            live = await self._read_by_name(wanted)
         if live is not None:
             metadata["uid"], metadata["resourceVersion"] = live.uid, live.resource_version
         # A first apply is not forced: another writer may have created the object since it was read, and its
@@ -149,14 +149,14 @@ class ObjectWriter:
         self._settled.pop(child.id, None)
         return True
 
-    def _is_there(self, wanted: Object, live: CachedChild) -> bool:
+    def _is_as_planned(self, wanted: Object, live: CachedChild) -> bool:
         if live.content_hash != wanted["metadata"]["annotations"][CONTENT_HASH]:
             return False
         if self._settled.get(live.id) == (live.content_hash, live.digest):
             return True
         return matches(live.content(), content_of(wanted))
 
-    async def _found(self, wanted: Object) -> CachedChild | None:
+    async def _read_by_name(self, wanted: Object) -> CachedChild | None:
         """Returns the object of that name that the cache lacks: None, or one that lost its flow label.
 
         Raises NameConflictError where it has no MirrorFlow owner.
@@ -171,7 +171,7 @@ class ObjectWriter:
         return None
 
 
-def owned(planned: Object, resource: Resource) -> Object:
+def with_owner(planned: Object, resource: Resource) -> Object:
     """Returns *planned* with its owner reference and its content hash, which a later release compares."""
     metadata = planned["metadata"]
     return {
@@ -209,27 +209,30 @@ def id_of(planned: Object) -> ObjectId:
 
 
 def event_of_write(
-    one: Object, found: CachedChild | None, planned: Sequence[Object], before: Mapping[ObjectId, CachedChild]
+    planned_object: Object,
+    existing: CachedChild | None,
+    all_planned: Sequence[Object],
+    before: Mapping[ObjectId, CachedChild],
 ) -> tuple[str, str] | None:
-    """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
+    """Returns reason and note of the Event for writing *planned_object*, or None if it needs no Event.
 
-    *found* is the object before the write, *before* holds all objects of the flow before the pass.
+    *existing* is the object before the write, *before* holds all objects of the flow before the pass.
     """
-    name = one["metadata"]["name"]
-    if one["kind"] == JOB.name and found is None:
+    name = planned_object["metadata"]["name"]
+    if planned_object["kind"] == JOB.name and existing is None:
         return "Started", f"Job {name}."
-    if one["kind"] != DEPLOYMENT.name or found is None:
+    if planned_object["kind"] != DEPLOYMENT.name or existing is None:
         return None
-    why = _why_it_rolls(one, planned, before)
+    why = _rollout_reasons(planned_object, all_planned, before)
     if why:
         return "Rolling", f"Replacing the pods of {name}: {', '.join(why)}."
-    count = one["spec"]["replicas"]
-    if found.content()["spec"].get("replicas") != count:
+    count = planned_object["spec"]["replicas"]
+    if existing.content()["spec"].get("replicas") != count:
         return "Scaled", f"Scaled {name} to {count} replicas."
     return None
 
 
-def _why_it_rolls(
+def _rollout_reasons(
     deployment: Object, planned: Sequence[Object], before: Mapping[ObjectId, CachedChild]
 ) -> tuple[str, ...]:
     _, namespace, name = id_of(deployment)

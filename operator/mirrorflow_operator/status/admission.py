@@ -141,7 +141,7 @@ FULL_CHECK_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flow:
+class _ConflictInputs:
     """The parts of a flow that can cause a conflict; a change of any other part needs no check."""
 
     key: Key
@@ -158,7 +158,7 @@ class _Flow:
 class CrossFlowChecks:
     """The flows that exist, and which of them are refused."""
 
-    _flows: dict[Key, _Flow] = field(default_factory=dict)
+    _flows: dict[Key, _ConflictInputs] = field(default_factory=dict)
     _by_identifier: dict[str, set[Key]] = field(
         default_factory=dict
     )  # an address or an id -> the flows that name it
@@ -169,7 +169,7 @@ class CrossFlowChecks:
         if resource.flow is None:
             return frozenset()
         runs = resource.flow.spec.state is not State.STOPPED
-        return self._replace(resource.key, _flow(resource, resource.flow) if runs else None)
+        return self._replace(resource.key, _conflict_inputs(resource, resource.flow) if runs else None)
 
     def remove(self, key: Key) -> frozenset[Key]:
         """Removes a deleted flow; returns what `put` returns."""
@@ -179,7 +179,7 @@ class CrossFlowChecks:
         """Returns why the flow must not run; None: it may."""
         return self._refusals.get(key)
 
-    def _replace(self, key: Key, new: _Flow | None) -> frozenset[Key]:
+    def _replace(self, key: Key, new: _ConflictInputs | None) -> frozenset[Key]:
         old = self._flows.get(key)
         if old == new:
             return frozenset()
@@ -200,7 +200,7 @@ class CrossFlowChecks:
         self._refusals |= found
         return frozenset(one for one in connected if one != key and before.get(one) != found.get(one))
 
-    def _connected_flows(self, flow: _Flow | None) -> set[Key]:
+    def _connected_flows(self, flow: _ConflictInputs | None) -> set[Key]:
         """Returns the flows that share a cluster with *flow*, directly or through other flows."""
         reached: set[Key] = set()
         identifiers, seen = list(() if flow is None else _cluster_identifiers(flow.route)), set[str]()
@@ -215,12 +215,12 @@ class CrossFlowChecks:
         return reached
 
 
-def _flow(resource: Resource, flow: MirrorFlow) -> _Flow:
+def _conflict_inputs(resource: Resource, flow: MirrorFlow) -> _ConflictInputs:
     ids = resource.status.cluster_ids
     # The ids belong to the addresses of the observed generation: a newer spec may name other clusters.
     known = ids is not None and resource.status.observed_generation == resource.generation
     source, target = (ids.source, ids.target) if ids is not None and known else ("", "")
-    return _Flow(
+    return _ConflictInputs(
         key=resource.key,
         created_s=resource.created_s,
         route=FlowRoute(
@@ -253,7 +253,7 @@ def _cluster_identifiers(route: FlowRoute) -> Iterator[str]:
             yield f"id {end.cluster_id}"
 
 
-def _refusals(flows: Sequence[_Flow]) -> dict[Key, Problem]:
+def _refusals(flows: Sequence[_ConflictInputs]) -> dict[Key, Problem]:
     """Refuses the youngest flow of each conflict among *flows* until no conflict is left."""
     left = sorted(flows, key=lambda one: one.seniority)[:FULL_CHECK_MAX]
     refusals: dict[Key, Problem] = {}
@@ -270,7 +270,9 @@ def _refusals(flows: Sequence[_Flow]) -> dict[Key, Problem]:
     return refusals
 
 
-def _youngest_of_each(oldest_first: Sequence[_Flow], found: Iterable[Conflict]) -> dict[Key, Problem]:
+def _youngest_of_each(
+    oldest_first: Sequence[_ConflictInputs], found: Iterable[Conflict]
+) -> dict[Key, Problem]:
     """Returns the youngest flow of each conflict whose other flows are all accepted."""
     conflicts_of: dict[str, list[Conflict]] = {}
     for conflict in found:

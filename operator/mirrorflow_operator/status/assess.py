@@ -157,7 +157,9 @@ def assess(observation: Observation) -> Assessment:
     """Returns the status and memory that follow from *observation*."""
     resource = observation.resource
     flow = observation.admission.flow or resource.flow
-    workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
+    workloads = [
+        workload_of(observed, flow=flow, now_s=observation.now_s) for observed in observation.connectors
+    ]
     reported_conditions = {condition.type: condition for condition in resource.status.conditions}
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
     runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
@@ -228,7 +230,7 @@ def _connectors(
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
-    found = {one.seen.kind.value: connector_status(one, flow) for one in workloads}
+    found = {one.observed.kind.value: connector_status(one, flow) for one in workloads}
     if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)
@@ -250,7 +252,7 @@ def _restart(
     run_id = "" if flow is None else flow.spec.restart.run_id
     if not run_id:
         return observation.resource.status.restart
-    is_done = not any(is_rolling(one.seen) for one in workloads)
+    is_done = not any(is_rolling(one.observed) for one in workloads)
     return RunStatus(run_id=run_id, phase="Succeeded" if is_done else "Running")
 
 

@@ -184,7 +184,7 @@ class Finding:
     message: str = ""
     causes: frozenset[str] = frozenset()
 
-    def as_of(self, kind: ConditionType) -> "Finding":
+    def as_type(self, kind: ConditionType) -> "Finding":
         return replace(self, kind=kind)
 
 
@@ -230,31 +230,33 @@ def new_problems(
     *causes*: those of the conditions of *now*, by type; a new cause under the same reason is a new problem.
     Ready comes last, because it usually repeats another condition.
     """
-    known = {one.type: one for one in before}
+    known = {condition.type: condition for condition in before}
     yielded: set[str] = set()
-    for one in sorted(now, key=lambda condition: condition.type == ConditionType.READY.value):
-        if not _is_problem(one) or one.reason in yielded or one.message in yielded:
+    for condition in sorted(now, key=lambda condition: condition.type == ConditionType.READY.value):
+        if not _is_problem(condition) or condition.reason in yielded or condition.message in yielded:
             continue
-        if _is_known(one, known.get(one.type), causes.get(one.type, frozenset())):
+        if _is_known(condition, known.get(condition.type), causes.get(condition.type, frozenset())):
             continue
-        yielded |= {one.reason, one.message}
-        yield one.reason, one.message
+        yielded |= {condition.reason, condition.message}
+        yield condition.reason, condition.message
 
 
-def _is_known(one: Condition, before: Condition | None, causes: frozenset[str]) -> bool:
+def _is_known(condition: Condition, before: Condition | None, causes: frozenset[str]) -> bool:
     """Whether *before* is the same problem; its message names the causes, so they survive a restart."""
-    if before is None or (before.status, before.reason) != (one.status, one.reason):
+    if before is None or (before.status, before.reason) != (condition.status, condition.reason):
         return False
-    if one.type == ConditionType.DEGRADED.value:
-        return one.message == before.message
+    if condition.type == ConditionType.DEGRADED.value:
+        return condition.message == before.message
     return causes <= set(_WORD.findall(before.message))
 
 
-def _is_problem(one: Condition) -> bool:
-    if one.type == ConditionType.DEGRADED.value:
-        return one.status is ConditionStatus.TRUE
-    if one.reason == Reason.SOURCE_DATA_LOST.value or one.reason in _FAILED_RUNS:
+def _is_problem(condition: Condition) -> bool:
+    if condition.type == ConditionType.DEGRADED.value:
+        return condition.status is ConditionStatus.TRUE
+    if condition.reason == Reason.SOURCE_DATA_LOST.value or condition.reason in _FAILED_RUNS:
         return True
     return (
-        one.type in _FALSE_IS_PROBLEM and one.status is ConditionStatus.FALSE and one.reason not in _REQUESTED
+        condition.type in _FALSE_IS_PROBLEM
+        and condition.status is ConditionStatus.FALSE
+        and condition.reason not in _REQUESTED
     )

@@ -131,46 +131,46 @@ class Observation:
     def connector(self, kind: ConnectorKind) -> ObservedConnector | None:
         return next((one for one in self.connectors if one.kind is kind), None)
 
-    def readings(self, seen: ObservedConnector | None) -> list[Reading]:
-        """Returns the readings of the pods of *seen* that are not older than `fresh_s`."""
+    def readings(self, observed: ObservedConnector | None) -> list[Reading]:
+        """Returns the readings of the pods of *observed* that are not older than `fresh_s`."""
         return [
             pod.reading
-            for pod in (() if seen is None else seen.pods)
+            for pod in (() if observed is None else observed.pods)
             if pod.reading is not None and self.now_s - pod.reading.read_at_s <= self.fresh_s
         ]
 
-    def summaries(self, seen: ObservedConnector | None) -> list[Summary]:
-        """Returns the summaries among the fresh readings of *seen*."""
-        return [reading.summary for reading in self.readings(seen) if reading.summary is not None]
+    def summaries(self, observed: ObservedConnector | None) -> list[Summary]:
+        """Returns the summaries among the fresh readings of *observed*."""
+        return [reading.summary for reading in self.readings(observed) if reading.summary is not None]
 
-    def poll_failure(self, seen: ObservedConnector | None) -> PollFailure | None:
+    def poll_failure(self, observed: ObservedConnector | None) -> PollFailure | None:
         """Returns why the most recent of the failed polls failed; None if none did."""
-        failed = [one for one in self.readings(seen) if one.failure is not None]
+        failed = [one for one in self.readings(observed) if one.failure is not None]
         return max(failed, key=lambda one: one.read_at_s).failure if failed else None
 
 
-def has_pods(seen: ObservedConnector) -> bool:
+def has_pods(observed: ObservedConnector) -> bool:
     """Whether a pod of the connector may still run."""
-    return any(pod.is_alive for pod in seen.pods)
+    return any(pod.is_alive for pod in observed.pods)
 
 
-def has_outdated_pods(seen: ObservedConnector) -> bool:
+def has_outdated_pods(observed: ObservedConnector) -> bool:
     """Whether a pod of an earlier spec, or a terminating one, may still run."""
-    running = [pod for pod in seen.pods if pod.is_alive]
-    found = seen.deployment
+    running = [pod for pod in observed.pods if pod.is_alive]
+    found = observed.deployment
     replaces = found is not None and (
         found.observed_generation < found.generation or found.replicas > found.updated
     )
-    return any(pod.deleting for pod in running) or (bool(running) and (replaces or seen.is_moving))
+    return any(pod.deleting for pod in running) or (bool(running) and (replaces or observed.is_moving))
 
 
-def is_rolling(seen: ObservedConnector) -> bool:
+def is_rolling(observed: ObservedConnector) -> bool:
     """Whether the Deployment's rollout is not complete.
 
     After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
     """
-    found = seen.deployment
-    if found is None or seen.is_moving:
+    found = observed.deployment
+    if found is None or observed.is_moving:
         return True
     was_complete = any(
         one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
@@ -183,9 +183,9 @@ def is_rolling(seen: ObservedConnector) -> bool:
     )
 
 
-def is_overdue(seen: ObservedConnector) -> bool:
+def is_overdue(observed: ObservedConnector) -> bool:
     """Whether the rollout has exceeded the Deployment's progress deadline."""
-    return seen.deployment is not None and any(
+    return observed.deployment is not None and any(
         one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
-        for one in seen.deployment.conditions
+        for one in observed.deployment.conditions
     )

@@ -63,17 +63,17 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 class Workload:
     """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
 
-    seen: ObservedConnector
+    observed: ObservedConnector
     problem: Problem | None
     serves: bool
 
 
-def workload_of(seen: ObservedConnector, *, flow: MirrorFlow | None, now_s: float) -> Workload:
-    """Returns the workload of *seen*, with the first problem found."""
+def workload_of(observed: ObservedConnector, *, flow: MirrorFlow | None, now_s: float) -> Workload:
+    """Returns the workload of *observed*, with the first problem found."""
     return Workload(
-        seen=seen,
-        problem=next(_problems(seen, flow, now_s), None),
-        serves=any(_serves(pod) and not pod.deleting for pod in seen.pods),
+        observed=observed,
+        problem=next(_problems(observed, flow, now_s), None),
+        serves=any(_serves(pod) and not pod.deleting for pod in observed.pods),
     )
 
 
@@ -88,16 +88,16 @@ def _serves(pod: ObservedPod) -> bool:
     return summary is not None and summary.state in _AT_WORK and not summary.tasks_failed
 
 
-def _problems(seen: ObservedConnector, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
-    connector, host = seen.kind.value, (seen.host or seen.kind).value
-    for condition in () if seen.deployment is None else seen.deployment.conditions:
+def _problems(observed: ObservedConnector, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
+    connector, host = observed.kind.value, (observed.host or observed.kind).value
+    for condition in () if observed.deployment is None else observed.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             quote = bounded(condition.message, QUOTE_MAX)
             yield Problem(
                 Reason.PODS_REFUSED, f"The API server refuses pods of the {connector} connector: {quote}"
             )
     # The newest first: it was created from the current spec.
-    for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
+    for pod in sorted(observed.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:
             yield from pod_problems(pod, f"{connector} connector", f"spec.connectors.{host}", flow, now_s)
 
@@ -173,7 +173,7 @@ def _missing(kind: str, name: str, subject: str, flow: MirrorFlow | None) -> str
 
 
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
-    found = workload.seen.deployment
+    found = workload.observed.deployment
     state = None if flow is None else flow.spec.state
     if found is None:
         phase = Phase.STOPPED if state is State.STOPPED else Phase.PENDING
@@ -190,10 +190,10 @@ def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorSt
 def _phase(workload: Workload, deployment: ObservedDeployment, state: State | None) -> Phase:
     if deployment.wanted == 0:
         return Phase.STOPPED
-    pods = workload.seen.pods
+    pods = workload.observed.pods
     summaries = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
     if workload.serves:
-        is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
+        is_paused = state is State.PAUSED and not has_outdated_pods(workload.observed)
         return Phase.PAUSED if is_paused and all(one.is_paused for one in summaries) else Phase.RUNNING
     if any(one.state == "FAILED" and not one.is_young for one in summaries) or (
         workload.problem is not None and workload.problem.reason is not Reason.NOT_SCHEDULED
@@ -202,7 +202,7 @@ def _phase(workload: Workload, deployment: ObservedDeployment, state: State | No
     return Phase.UNKNOWN if any(pod.phase == "Unknown" for pod in pods) else Phase.PENDING
 
 
-def workload_name(flow: str, seen: ObservedConnector) -> str:
+def workload_name(flow: str, observed: ObservedConnector) -> str:
     """Returns the argument for `kubectl logs`: `deploy/<name>`."""
-    found = seen.deployment
-    return f"deploy/{object_name(flow, seen.kind) if found is None else found.name}"
+    found = observed.deployment
+    return f"deploy/{object_name(flow, observed.kind) if found is None else found.name}"

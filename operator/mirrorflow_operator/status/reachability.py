@@ -21,7 +21,7 @@ _ACTIONS: Final = {
 
 def reachable(observation: Observation, kind: ConditionType, alias: str) -> Finding:
     """Returns the reachability condition of that cluster: False if one connector does not reach it."""
-    sides = [side for seen in observation.connectors for side in _sides_of(observation, seen, kind)]
+    sides = [side for observed in observation.connectors for side in _sides_of(observation, observed, kind)]
     lost = [
         side
         for side in sides
@@ -38,9 +38,9 @@ def reachable(observation: Observation, kind: ConditionType, alias: str) -> Find
 
 
 def _sides_of(
-    observation: Observation, seen: ObservedConnector, kind: ConditionType
+    observation: Observation, observed: ObservedConnector, kind: ConditionType
 ) -> Iterator[SideSummary]:
-    for summary in observation.summaries(seen):
+    for summary in observation.summaries(observed):
         yield summary.source if _SIDES[kind] == "source" else summary.target
 
 
@@ -75,6 +75,6 @@ def _ids(observation: Observation, kind: ConditionType) -> Iterator[str]:
     """Yields the ids that pods of this spec report; pods of an earlier spec may use other clusters."""
     if observation.write_error:
         return  # a write was refused, so the pods may be of an earlier spec
-    for seen in observation.connectors:
-        if not has_outdated_pods(seen):
-            yield from (side.cluster_id for side in _sides_of(observation, seen, kind) if side.cluster_id)
+    for observed in observation.connectors:
+        if not has_outdated_pods(observed):
+            yield from (side.cluster_id for side in _sides_of(observation, observed, kind) if side.cluster_id)

@@ -72,31 +72,31 @@ def replicating(observation: Observation, state: State) -> Finding:
         return _halted(_KIND, state, observation, observation.connector(ConnectorKind.SOURCE))
     if observation.runs.replaces_source:
         return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector starts when it has ended.")
-    seen = observation.connector(ConnectorKind.SOURCE)
-    found = observation.summaries(seen)
-    if seen is None or not found:
-        return _unreported(_KIND, observation, seen)
-    finding = _seen(found, workload_name(observation.resource.name, seen))
-    if finding.status is ConditionStatus.FALSE and all(summary.is_young for summary in found):
+    observed = observation.connector(ConnectorKind.SOURCE)
+    summaries = observation.summaries(observed)
+    if observed is None or not summaries:
+        return _unreported(_KIND, observation, observed)
+    finding = _finding_from(summaries, workload_name(observation.resource.name, observed))
+    if finding.status is ConditionStatus.FALSE and all(summary.is_young for summary in summaries):
         return _waiting()
     return finding
 
 
-def _seen(found: Sequence[Summary], where: str) -> Finding:
-    worst = min(found, key=lambda summary: _WORST_FIRST.index(summary.replicating))
+def _finding_from(summaries: Sequence[Summary], workload: str) -> Finding:
+    worst = min(summaries, key=lambda summary: _WORST_FIRST.index(summary.replicating))
     match worst.replicating:
         case Replicating.STUCK:
-            return _stuck(found, where)
+            return _stuck(summaries, workload)
         case Replicating.SOURCE_DATA_LOST:
-            return _lost(found, worst)
+            return _lost(summaries, worst)
         case Replicating.THROTTLED:
-            return _stalled(found) or _throttled(found)
+            return _stalled(summaries) or _throttled(summaries)
         case Replicating.ADVANCING | Replicating.IDLE:
-            return _stopped(found, where) or _stalled(found) or _working(worst.replicating)
+            return _stopped(summaries, workload) or _stalled(summaries) or _working(worst.replicating)
         case Replicating.PAUSED:
             return _resuming(_KIND)
         case _:
-            return _stalled(found) or _waiting()
+            return _stalled(summaries) or _waiting()
 
 
 def _waiting() -> Finding:
@@ -117,31 +117,31 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
 
     None where the flow has no checkpoint connector.
     """
-    seen = observation.connector(ConnectorKind.CHECKPOINT)
-    if seen is None:
+    observed = observation.connector(ConnectorKind.CHECKPOINT)
+    if observed is None:
         return None
     if state is not State.RUNNING:
-        return _halted(_FRESH, state, observation, seen)
-    found = observation.summaries(seen)
-    if not found:
-        return _unreported(_FRESH, observation, seen)
+        return _halted(_FRESH, state, observation, observed)
+    summaries = observation.summaries(observed)
+    if not summaries:
+        return _unreported(_FRESH, observation, observed)
     # Only one of several pods runs the task; the others stand by, and may have run for longer.
-    at_work = [summary for summary in found if summary.checkpoints is not None]
-    if all(summary.state == "PAUSED" for summary in found):
+    at_work = [summary for summary in summaries if summary.checkpoints is not None]
+    if all(summary.state == "PAUSED" for summary in summaries):
         return _resuming(_FRESH)
-    if not at_work and all(summary.stands_by for summary in found):
+    if not at_work and all(summary.stands_by for summary in summaries):
         return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has started the task yet.")
-    newest = max(at_work or found, key=lambda summary: summary.uptime_s)
+    newest = max(at_work or summaries, key=lambda summary: summary.uptime_s)
     failed = newest.state == "FAILED" and not newest.is_young
     sentence = f"Consumer groups are not translated{_because([newest])}."
     stale = no(_FRESH, Reason.STALE, sentence, _causes([newest]))
-    done = newest.checkpoints
-    if done is None or done.age_s is None:
+    checkpoints = newest.checkpoints
+    if checkpoints is None or checkpoints.age_s is None:
         starting = unknown(_FRESH, Reason.STARTING, "No consumer group has been checked yet.")
-        return stale if failed or newest.uptime_s > stale_after_s(done) else starting
-    if done.age_s > stale_after_s(done):
+        return stale if failed or newest.uptime_s > stale_after_s(checkpoints) else starting
+    if checkpoints.age_s > stale_after_s(checkpoints):
         return stale
-    if done.failing:
+    if checkpoints.failing:
         return no(
             _FRESH,
             Reason.GROUPS_FAILING,
@@ -150,14 +150,14 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
 
 
-def stale_after_s(done: Checkpoints | None) -> float:
+def stale_after_s(checkpoints: Checkpoints | None) -> float:
     """Returns the age, in seconds, beyond which the last complete checkpoint pass is stale."""
-    interval_s = 0.0 if done is None or done.interval_s is None else done.interval_s
+    interval_s = 0.0 if checkpoints is None or checkpoints.interval_s is None else checkpoints.interval_s
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 
 
 def _halted(
-    kind: ConditionType, state: State, observation: Observation, seen: ObservedConnector | None
+    kind: ConditionType, state: State, observation: Observation, observed: ObservedConnector | None
 ) -> Finding:
     """Returns the finding for a paused, stopped or refused flow.
 
@@ -168,25 +168,25 @@ def _halted(
     if admission.has_conflict and admission.refusal is not None:
         return no(kind, admission.refusal.reason, "The flow is not accepted, so it has no pods.")
     if state is State.PAUSED:
-        still = _still_copies(kind, observation, seen)
+        still = _still_copies(kind, observation, observed)
         if still:
             return no(kind, Reason.PAUSING, f"spec.state is Paused, and {still}.")
         return no(
             kind, Reason.PAUSED, "spec.state is Paused: no records are copied, and the pods keep running."
         )
-    if seen is not None and has_pods(seen):
+    if observed is not None and has_pods(observed):
         return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
 
 
-def _still_copies(kind: ConditionType, observation: Observation, seen: ObservedConnector | None) -> str:
+def _still_copies(kind: ConditionType, observation: Observation, observed: ObservedConnector | None) -> str:
     """Returns which pod of a paused connector copies, or may copy; "" if none does."""
-    if seen is None:
+    if observed is None:
         return ""
-    if has_outdated_pods(seen):
+    if has_outdated_pods(observed):
         return "an earlier pod has not ended yet"
-    found = observation.summaries(seen)
-    if any(not summary.is_paused for summary in found):
+    summaries = observation.summaries(observed)
+    if any(not summary.is_paused for summary in summaries):
         return "a pod still copies: the kubelet updates its files, mostly within a minute"
     # Pods that were paused under this spec stay paused, also while they cannot be polled.
     before = next((one for one in observation.resource.status.conditions if one.type == kind.value), None)
@@ -195,23 +195,23 @@ def _still_copies(kind: ConditionType, observation: Observation, seen: ObservedC
         observation.resource.generation,
     ):
         return ""
-    running = [pod for pod in seen.pods if pod.is_alive and pod.started_s is not None]
-    return "not every pod has reported yet that it is paused" if len(found) < len(running) else ""
+    running = [pod for pod in observed.pods if pod.is_alive and pod.started_s is not None]
+    return "not every pod has reported yet that it is paused" if len(summaries) < len(running) else ""
 
 
-def _unreported(kind: ConditionType, observation: Observation, seen: ObservedConnector | None) -> Finding:
+def _unreported(kind: ConditionType, observation: Observation, observed: ObservedConnector | None) -> Finding:
     """Returns Unknown for a connector without a readable pod: not started yet, or unreachable.
 
     Such a pod may still copy.
     """
-    why = observation.poll_failure(seen)
+    why = observation.poll_failure(observed)
     if why is not None:
         return unknown(
             kind,
             Reason.PROGRESS_UNKNOWN,
             f"It is unknown whether the connector works: {_POLL_FAILURES[why]}.",
         )
-    if seen is None or not any(pod.ready for pod in seen.pods):
+    if observed is None or not any(pod.ready for pod in observed.pods):
         return unknown(kind, Reason.STARTING, "The connector's pod has not started yet.")
     return unknown(
         kind,
@@ -226,44 +226,44 @@ def _working(state: Replicating) -> Finding:
     return yes(_KIND, Reason.IDLE, "There is nothing to copy.")
 
 
-def _stuck(found: Sequence[Summary], where: str) -> Finding:
-    stopped = _stopped(found, where)
+def _stuck(summaries: Sequence[Summary], workload: str) -> Finding:
+    stopped = _stopped(summaries, workload)
     if stopped is not None:
         return stopped
-    stuck = sum(summary.replicating is Replicating.STUCK for summary in found)
-    others = [summary for summary in found if summary.replicating not in _NOT_WORKING]
-    what = f"{stuck} of {len(found)} pods copy none of their records" if others else "none are copied"
-    message = f"The source has records and {what}{_because(found)}. See kubectl logs {where}."
-    return no(_KIND, Reason.STUCK, message, _causes(found))
+    stuck = sum(summary.replicating is Replicating.STUCK for summary in summaries)
+    others = [summary for summary in summaries if summary.replicating not in _NOT_WORKING]
+    what = f"{stuck} of {len(summaries)} pods copy none of their records" if others else "none are copied"
+    message = f"The source has records and {what}{_because(summaries)}. See kubectl logs {workload}."
+    return no(_KIND, Reason.STUCK, message, _causes(summaries))
 
 
-def _stopped(found: Sequence[Summary], where: str) -> Finding | None:
+def _stopped(summaries: Sequence[Summary], workload: str) -> Finding | None:
     """Returns the finding for stopped partitions or topics that are not copied; None without any."""
-    if any(summary.partitions_stopped for summary in found):
-        message = f"Partitions have stopped{_because(found)}; {_DETAILS}."
-        return no(_KIND, Reason.PARTITIONS_STOPPED, message, _causes(found))
-    if any(one.reason == _NOT_COPIED for summary in found for one in summary.reasons):
-        message = f"Topics that the flow selects have no copy, or a copy with too few partitions; see kubectl logs {where}."
+    if any(summary.partitions_stopped for summary in summaries):
+        message = f"Partitions have stopped{_because(summaries)}; {_DETAILS}."
+        return no(_KIND, Reason.PARTITIONS_STOPPED, message, _causes(summaries))
+    if any(one.reason == _NOT_COPIED for summary in summaries for one in summary.reasons):
+        message = f"Topics that the flow selects have no copy, or a copy with too few partitions; see kubectl logs {workload}."
         return no(_KIND, Reason.TOPICS_NOT_COPIED, message)
     return None
 
 
-def _stalled(found: Sequence[Summary]) -> Finding | None:
+def _stalled(summaries: Sequence[Summary]) -> Finding | None:
     """Returns the finding for stalled partitions, None without any; other partitions may still advance."""
-    if not any(summary.partitions_stalled for summary in found):
+    if not any(summary.partitions_stalled for summary in summaries):
         return None
-    message = f"Partitions are stalled{_because(found)}; {_DETAILS}."
-    return no(_KIND, Reason.PARTITIONS_STALLED, message, _causes(found))
+    message = f"Partitions are stalled{_because(summaries)}; {_DETAILS}."
+    return no(_KIND, Reason.PARTITIONS_STALLED, message, _causes(summaries))
 
 
-def _lost(found: Sequence[Summary], worst: Summary) -> Finding:
+def _lost(summaries: Sequence[Summary], worst: Summary) -> Finding:
     """Returns the finding for lost source data: by policy, partitions stopped or continued without it."""
     sentence = "The source deleted records before they were copied"
-    others = [one for one in _reason_counts(found) if one.reason != _LOST]
+    others = [one for one in _reason_counts(summaries) if one.reason != _LOST]
     causes = [one.reason for one in others]
     besides = f" Other causes: {_explained(others)}." if others else ""
     stands = worst.lag_records and not worst.records_per_s
-    if stands or any(summary.partitions_stopped for summary in found):
+    if stands or any(summary.partitions_stopped for summary in summaries):
         policy = "and their partitions have stopped: set spec.topics.onSourceLoss to continue"
         message = f"{sentence}, {policy}; {_DETAILS}.{besides}"
         return no(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
@@ -271,8 +271,8 @@ def _lost(found: Sequence[Summary], worst: Summary) -> Finding:
     return yes(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
 
 
-def _throttled(found: Sequence[Summary]) -> Finding:
-    if any(summary.records_per_s for summary in found):
+def _throttled(summaries: Sequence[Summary]) -> Finding:
+    if any(summary.records_per_s for summary in summaries):
         return yes(_KIND, Reason.THROTTLED, "Records are copied as fast as a broker's quota allows.")
     return no(
         _KIND,
@@ -281,50 +281,50 @@ def _throttled(found: Sequence[Summary]) -> Finding:
     )
 
 
-def _because(found: Sequence[Summary]) -> str:
-    """Returns `: ` and the reasons of *found*; "" without any."""
-    reasons = _reason_counts(found)
+def _because(summaries: Sequence[Summary]) -> str:
+    """Returns `: ` and the reasons of *summaries*; "" without any."""
+    reasons = _reason_counts(summaries)
     return f": {_explained(reasons)}" if reasons else ""
 
 
-def _reason_counts(found: Sequence[Summary]) -> list[ReasonCount]:
+def _reason_counts(summaries: Sequence[Summary]) -> list[ReasonCount]:
     """Sums the reasons of all pods, the most frequent first."""
     totals: dict[str, ReasonCount] = {}
-    for reason, number, example in (one for summary in found for one in summary.reasons):
+    for reason, number, example in (one for summary in summaries for one in summary.reasons):
         before = totals.get(reason, ReasonCount(reason, 0))
         totals[reason] = ReasonCount(reason, before.number + number, before.example or example)
     return sorted(totals.values(), key=lambda one: (-one.number, one.reason))
 
 
-def _causes(found: Sequence[Summary]) -> list[str]:
-    return [one.reason for one in _reason_counts(found)]
+def _causes(summaries: Sequence[Summary]) -> list[str]:
+    return [one.reason for one in _reason_counts(summaries)]
 
 
-def _explained(found: Sequence[ReasonCount]) -> str:
+def _explained(reasons: Sequence[ReasonCount]) -> str:
     """Formats causes: `3 WritesRefused (what to do), as orders-3: the broker's own error`.
 
     The text names every cause; beyond EXPLAINED_MAX characters it omits the hint and the example.
     """
     parts: list[str] = []
-    for one in found:
-        whole = _explained_one(one)
+    for reason in reasons:
+        whole = _explained_cause(reason)
         fits = len("; ".join([*parts, whole])) <= EXPLAINED_MAX
-        parts.append(whole if fits else f"{one.number} {one.reason}")
+        parts.append(whole if fits else f"{reason.number} {reason.reason}")
     return "; ".join(parts)
 
 
-def _explained_one(one: ReasonCount) -> str:
-    hint = f" ({_HINTS[one.reason]})" if one.reason in _HINTS else ""
-    example = f", as {one.example.rstrip('.')}" if one.example else ""
-    return f"{one.number} {one.reason}{hint}{example}"
+def _explained_cause(reason: ReasonCount) -> str:
+    hint = f" ({_HINTS[reason.reason]})" if reason.reason in _HINTS else ""
+    example = f", as {reason.example.rstrip('.')}" if reason.example else ""
+    return f"{reason.number} {reason.reason}{hint}{example}"
 
 
 def topics_selected(observation: Observation) -> Finding:
     """Returns TopicsSelected: whether the source has a topic for the flow to copy, other than heartbeats."""
     kind = ConditionType.TOPICS_SELECTED
-    found = observation.summaries(observation.connector(ConnectorKind.SOURCE))
+    summaries = observation.summaries(observation.connector(ConnectorKind.SOURCE))
     nothing = [
-        one for summary in found for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
+        one for summary in summaries for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
     ]
     if nothing:
         sentence = (
@@ -334,7 +334,7 @@ def topics_selected(observation: Observation) -> Finding:
         return no(
             kind, Reason.NOTHING_MATCHES, f"{sentence} `mirrorflow check` lists what spec.topics selects."
         )
-    if any(summary.partitions for summary in found):
+    if any(summary.partitions for summary in summaries):
         return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
     return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")
 

@@ -84,7 +84,7 @@ def due_jobs(
     )
     if not is_seeding or flow.spec.state is not State.RUNNING or seed is None:
         return DueJobs(runs=runs)
-    step = _step(newest(jobs, RunKind.SEED, seed.run_id), seed.run_id)
+    step = _step(newest_job(jobs, RunKind.SEED, seed.run_id), seed.run_id)
     if seed_stall is None or seed_stall.step != step or seed_stall.since_s > now_s:
         seed_stall = SeedStall(step=step, since_s=now_s)
     left_s = seed_stall.since_s + HOLD_S - now_s
@@ -109,7 +109,7 @@ def has_ended(status: RunStatus | None, run_id: str) -> bool:
     return status is not None and status.run_id == run_id and status.phase in _ENDED
 
 
-def newest(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:
+def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:
     """Returns the newest Job of *kind*; with *run_id*, of that run, preferring a Job that has ended."""
     found = [job for job in jobs if job.kind is kind and run_id in {None, job.run_id}]
     return max(
@@ -119,7 +119,7 @@ def newest(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None
     )
 
 
-def reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
+def driver_reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
     """Returns the last report of each driver of *job* that has made one, newest driver first."""
     pods = sorted(job.pods, key=lambda pod: (-pod.created_s, pod.name))
     return [(pod, found) for pod in pods if (found := _report(pod, job.kind)) is not None]
@@ -134,10 +134,10 @@ def _report(pod: ObservedPod, kind: RunKind) -> Report | None:
 
 def last_report(job: ObservedJob) -> Report | None:
     """Returns the last report of the newest driver that has made one."""
-    return next((report for _, report in reports(job)), None)
+    return next((report for _, report in driver_reports(job)), None)
 
 
-def driver(job: ObservedJob) -> ObservedPod | None:
+def live_driver(job: ObservedJob) -> ObservedPod | None:
     """Returns the newest driver that runs or will run; None without one."""
     alive = [pod for pod in job.pods if pod.is_alive]
     return max(alive, key=lambda pod: pod.created_s, default=None)
@@ -145,14 +145,14 @@ def driver(job: ObservedJob) -> ObservedPod | None:
 
 def has_no_driver(job: ObservedJob) -> bool:
     """Whether *job* is active but has no driver pod."""
-    return not (job.outcome or job.suspended) and driver(job) is None
+    return not (job.outcome or job.suspended) and live_driver(job) is None
 
 
 def _step(job: ObservedJob | None, run_id: str) -> tuple[object, ...]:
     """Returns a fingerprint of the seed's progress: it changes whenever the seed has advanced."""
     if job is None:
         return (run_id,)
-    pod, report = driver(job), last_report(job)
+    pod, report = live_driver(job), last_report(job)
     done = (
         ()
         if report is None
@@ -180,7 +180,7 @@ def phase_of(job: ObservedJob) -> RunPhase:
         return _FINAL[job.outcome]
     if job.suspended:
         return RunPhase.PAUSED
-    pod = driver(job)
+    pod = live_driver(job)
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
@@ -192,7 +192,7 @@ def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -
 
 
 def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
-    pod = driver(job)
+    pod = live_driver(job)
     if pod is not None:
         path = f"spec.{job.kind.value}.driver"
         yield from pod_problems(pod, f"{job.kind.value} driver", path, flow, now_s)
@@ -201,7 +201,7 @@ def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterat
         yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {quote}")
 
 
-def failure(job: ObservedJob, report: Report | None) -> str:
+def failure_message(job: ObservedJob, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     message = "" if report is None or not report.message else f": {report.message}"
     why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
@@ -213,8 +213,8 @@ def log_hint(job: str) -> str:
     return f"See kubectl logs job/{job}."
 
 
-def totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) -> dict[str, object]:
-    """Returns the fields of the status *before* that *reports*, each with its driver's pod, update."""
+def seed_totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) -> dict[str, object]:
+    """Returns the updated totals of the status *before*; *reports*: each with its driver's pod."""
     driver, records, size_bytes = before.driver, before.records, before.bytes
     for pod, report in sorted(reports, key=lambda one: (one[0].created_s, one[0].uid)):
         created = timestamp(pod.created_s)
@@ -234,9 +234,11 @@ def totals(before: SeedStatus, reports: Iterable[tuple[ObservedPod, Report]]) ->
 
 _KIND: Final = ConditionType.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
-_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
-_ANOTHER: Final = "It continued in another Job: the previous one was deleted, or the spec was changed."
-_AGAIN: Final = "Set another spec.seed.runId to seed again."
+_JOB_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
+_CONTINUED_IN_ANOTHER_JOB: Final = (
+    "It continued in another Job: the previous one was deleted, or the spec was changed."
+)
+_HOW_TO_SEED_AGAIN: Final = "Set another spec.seed.runId to seed again."
 
 
 def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus | None:
@@ -245,28 +247,30 @@ def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus
     run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
     if not run_id:
         return before
-    job = newest(observation.jobs, RunKind.SEED, run_id)
-    same = before if before is not None and before.run_id == run_id else None
+    job = newest_job(observation.jobs, RunKind.SEED, run_id)
+    recorded = before if before is not None and before.run_id == run_id else None
     if job is None:
-        return same if has_ended(same, run_id) else _without_job(run_id, same)
-    return _with_job(job, run_id, same, observation)
+        return recorded if has_ended(recorded, run_id) else _without_job(run_id, recorded)
+    return _with_job(job, run_id, recorded, observation)
 
 
-def _without_job(run_id: str, same: SeedStatus | None) -> SeedStatus:
+def _without_job(run_id: str, recorded: SeedStatus | None) -> SeedStatus:
     """Returns the status of a seed whose Job is not created yet or was deleted before it ended."""
     pending = RunPhase.PENDING.value
-    if same is None:
+    if recorded is None:
         return SeedStatus(run_id=run_id, phase=pending)
-    message = same.message
-    if same.start_time is not None:
-        message = _DELETED
-    return same.model_copy(update={"phase": pending, "message": message, "estimated_seconds": None})
+    message = recorded.message
+    if recorded.start_time is not None:
+        message = _JOB_DELETED
+    return recorded.model_copy(update={"phase": pending, "message": message, "estimated_seconds": None})
 
 
-def _with_job(job: ObservedJob, run_id: str, same: SeedStatus | None, observation: Observation) -> SeedStatus:
+def _with_job(
+    job: ObservedJob, run_id: str, recorded: SeedStatus | None, observation: Observation
+) -> SeedStatus:
     phase = phase_of(job)
     report = last_report(job)
-    found = same or SeedStatus(run_id=run_id)
+    found = recorded or SeedStatus(run_id=run_id)
     # A seed's start time stays, however often it is paused or its Job re-created.
     started_s = job.started_s or job.created_s
     update: dict[str, object] = {
@@ -277,7 +281,7 @@ def _with_job(job: ObservedJob, run_id: str, same: SeedStatus | None, observatio
         "estimated_seconds": None,
     }
     if report is not None:
-        update |= _figures(report) | totals(found, reports(job))
+        update |= _figures(report) | seed_totals(found, driver_reports(job))
     if phase is RunPhase.RUNNING and report is not None:
         update["estimated_seconds"] = report.estimated_s
     if phase is not RunPhase.RUNNING:
@@ -287,7 +291,7 @@ def _with_job(job: ObservedJob, run_id: str, same: SeedStatus | None, observatio
 
 def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
     if job.outcome == "Failed":
-        return failure(job, report)
+        return failure_message(job, report)
     if report is None:
         return found.message
     # A re-created Job has the same name as the previous one, whose driver may still be terminating.
@@ -295,7 +299,7 @@ def _message(job: ObservedJob, report: Report | None, found: SeedStatus) -> str:
     began_s = seconds(found.start_time or "")
     is_another = began_s is not None and job.created_s > began_s
     sentences = (
-        _ANOTHER if is_another else "",
+        _CONTINUED_IN_ANOTHER_JOB if is_another else "",
         f"It took {drivers} drivers; cost and rates are those of the last one." if drivers > 1 else "",
         report.message,
     )
@@ -319,7 +323,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
     run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
     if not run_id or status is None:
         return None
-    job = newest(observation.jobs, RunKind.SEED, run_id)
+    job = newest_job(observation.jobs, RunKind.SEED, run_id)
     match status.phase:
         case RunPhase.SUCCEEDED.value:
             return _succeeded(status)
@@ -328,11 +332,11 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
             return no(
                 _KIND,
                 Reason.SEED_FAILED,
-                f"{status.message.rstrip('.')}. The connector continues. {_AGAIN}{hint}",
+                f"{status.message.rstrip('.')}. The connector continues. {_HOW_TO_SEED_AGAIN}{hint}",
             )
         case RunPhase.PAUSED.value:
             return no(
-                _KIND, Reason.PAUSED, f"The flow is not Running, so its seed is suspended{_left(status)}."
+                _KIND, Reason.PAUSED, f"The flow is not Running, so its seed is suspended{_progress(status)}."
             )
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None:
@@ -359,7 +363,7 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
     if status.partitions is None:
         return no(_KIND, Reason.SEEDING, "The seed examines both clusters.")
     rate = f", {status.records_per_second:,} records a second" if status.records_per_second else ""
-    ends = "" if status.estimated_seconds is None else _more(status.estimated_seconds)
+    ends = "" if status.estimated_seconds is None else _remaining_time(status.estimated_seconds)
     beside = (
         ""
         if observation.runs.replaces_source
@@ -369,18 +373,18 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
         f" {status.message.rstrip('.')}." if status.message else ""
     )  # the stopped partitions, and what delays tasks
     return no(
-        _KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{details}{beside}"
+        _KIND, Reason.SEEDING, f"The seed fills the target{_progress(status)}{rate}{ends}.{details}{beside}"
     )
 
 
-def _left(status: SeedStatus) -> str:
+def _progress(status: SeedStatus) -> str:
     if status.partitions is None:
         return ""
     done = f"{status.partitions.done:,} of {status.partitions.total:,} partitions done"
     return f": {done}, {status.remaining_records:,} offsets left"
 
 
-def _more(estimated_s: int) -> str:
+def _remaining_time(estimated_s: int) -> str:
     for size_s, unit in _UNITS:
         if estimated_s >= size_s:
             count = round(estimated_s / size_s)

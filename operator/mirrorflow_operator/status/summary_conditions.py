@@ -61,13 +61,13 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
 
 
 def _reported_refusals(observation: Observation) -> Iterator[Finding]:
-    for seen in observation.connectors:
-        for summary in observation.summaries(seen):
+    for observed in observation.connectors:
+        for summary in observation.summaries(observed):
             if summary.missing is not None:
                 yield no(_ACCEPTED, Reason.SECRET_MISSING, _reference_missing(summary.missing))
             for refusal in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
                 reason, sentence = _REFUSALS[refusal]
-                where = workload_name(observation.resource.name, seen)
+                where = workload_name(observation.resource.name, observed)
                 yield no(_ACCEPTED, reason, f"{refusal}: {sentence}. See kubectl logs {where}.")
 
 
@@ -87,28 +87,28 @@ _UNREACHABLE: Final = {
 
 
 def ready(
-    found: Mapping[ConditionType, Finding],
+    findings: Mapping[ConditionType, Finding],
     state: State,
     workloads: Sequence[Workload],
     observation: Observation,
 ) -> Finding:
     """Returns Ready: True while the flow replicates and nothing else is wrong."""
-    problem = next(_problems(found, state, workloads, observation), None)
+    problem = next(_problems(findings, state, workloads, observation), None)
     if problem is not None:
-        return problem.as_of(ConditionType.READY)
-    replicating = found[ConditionType.REPLICATING]
+        return problem.as_type(ConditionType.READY)
+    replicating = findings[ConditionType.REPLICATING]
     if replicating.status is ConditionStatus.UNKNOWN:
-        return replicating.as_of(ConditionType.READY)
+        return replicating.as_type(ConditionType.READY)
     return yes(ConditionType.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
 
 
 def _problems(
-    found: Mapping[ConditionType, Finding],
+    findings: Mapping[ConditionType, Finding],
     state: State,
     workloads: Sequence[Workload],
     observation: Observation,
 ) -> Iterator[Finding]:
-    accepted, replicating = found[ConditionType.ACCEPTED], found[ConditionType.REPLICATING]
+    accepted, replicating = findings[ConditionType.ACCEPTED], findings[ConditionType.REPLICATING]
     works = replicating.status is ConditionStatus.TRUE
     keeps_version = accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
     if accepted.status is ConditionStatus.FALSE and not (
@@ -126,13 +126,13 @@ def _problems(
             message = "spec.connectors.source.replicas is 0: nothing is copied."
             yield no(ConditionType.READY, Reason.SCALED_TO_ZERO, message)
     for kind, reason in _UNREACHABLE.items():
-        if found[kind].status is ConditionStatus.FALSE:
-            yield no(ConditionType.READY, reason, found[kind].message)
+        if findings[kind].status is ConditionStatus.FALSE:
+            yield no(ConditionType.READY, reason, findings[kind].message)
     if replicating.status is ConditionStatus.FALSE:
         yield replicating
-    if found[ConditionType.TOPICS_SELECTED].status is ConditionStatus.FALSE:
-        yield found[ConditionType.TOPICS_SELECTED]
-    checkpoints = found.get(ConditionType.CHECKPOINTS_FRESH)
+    if findings[ConditionType.TOPICS_SELECTED].status is ConditionStatus.FALSE:
+        yield findings[ConditionType.TOPICS_SELECTED]
+    checkpoints = findings.get(ConditionType.CHECKPOINTS_FRESH)
     if (
         checkpoints is not None
         and checkpoints.status is ConditionStatus.FALSE
@@ -142,8 +142,10 @@ def _problems(
 
 
 def _is_scaled_away(workload: Workload) -> bool:
-    deployment = workload.seen.deployment
-    return workload.seen.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
+    deployment = workload.observed.deployment
+    return (
+        workload.observed.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
+    )
 
 
 def reconciling(
@@ -157,12 +159,12 @@ def reconciling(
         return yes(kind, Reason.OBJECTS_REFUSED, _objects_refused(observation))
     if observation.runs.replaces_source:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
-    rolling = [workload for workload in workloads if is_rolling(workload.seen)]
+    rolling = [workload for workload in workloads if is_rolling(workload.observed)]
     if not rolling and replicating.reason in _ENDING:
-        return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
+        return replace(replicating.as_type(kind), status=ConditionStatus.TRUE)
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads match the spec.")
-    connectors = " and ".join(workload.seen.kind.value for workload in rolling)
+    connectors = " and ".join(workload.observed.kind.value for workload in rolling)
     problem = next((one.problem for one in rolling if one.problem is not None), None)
     if problem is not None:
         return yes(kind, problem.reason, problem.message)
@@ -175,8 +177,8 @@ def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
     if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:
-        if is_overdue(workload.seen):
-            connector = workload.seen.kind.value
+        if is_overdue(workload.observed):
+            connector = workload.observed.kind.value
             why = f" {workload.problem.message}" if workload.problem is not None else ""
             message = f"New pods of the {connector} connector do not become ready.{why}"
             return yes(kind, Reason.DEADLINE_EXCEEDED, message)
@@ -193,7 +195,7 @@ def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
     Examples are an ignored field, and ACLs, topics or settings that cannot be written.
     """
     ignored = [] if flow is None else [f"{one}" for one in ignored_fields(flow)]
-    found = {seen.kind: observation.summaries(seen) for seen in observation.connectors}
+    found = {observed.kind: observation.summaries(observed) for observed in observation.connectors}
     sentences = ignored + [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
     if any(sentences):
         return yes(ConditionType.DEGRADED, Reason.WARNINGS, " ".join(filter(None, sentences)))

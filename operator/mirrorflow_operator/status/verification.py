@@ -23,11 +23,11 @@ from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (
     driver_problem,
-    failure,
+    failure_message,
     is_open,
     last_report,
     log_hint,
-    newest,
+    newest_job,
     phase_of,
 )
 
@@ -43,14 +43,14 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
     verify = None if flow is None else flow.spec.verify
     if verify is None or not (verify.run_id or verify.schedule):
         return before
-    job = newest(observation.jobs, RunKind.VERIFY)
+    job = newest_job(observation.jobs, RunKind.VERIFY)
     found = before or VerifyStatus()
     if job is not None and (before is None or not _is_older(job, before)):
         found = _with_job(job, found, observation)
     elif found.phase in _UNFINISHED and found.job:
         message = "Its Job was deleted before it reported a result."
         found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
-    requested = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
+    requested = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
     if requested is not None and requested.outcome:
         found = found.model_copy(update={"ended_run_id": verify.run_id})
     return found if found != VerifyStatus() else None
@@ -92,7 +92,7 @@ def _with_job(job: ObservedJob, found: VerifyStatus, observation: Observation) -
             "cost": report.cost,
         }
     if phase is RunPhase.FAILED:
-        update["message"] = failure(job, report)
+        update["message"] = failure_message(job, report)
     new = same.model_copy(update=update)
     if job.outcome and _verdict(new) is not None:
         new = new.model_copy(update={"verdict_time": ended})
@@ -144,16 +144,16 @@ def _finding_while_running(observation: Observation, flow: MirrorFlow | None, ve
     """Returns the finding while the run of runId has not ended."""
     if observation.runs.seed:
         return unknown(_KIND, Reason.SEEDING, "The verification starts when the seed has ended.")
-    job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
+    job = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id)
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None:
         return unknown(_KIND, problem.reason, problem.message)
     if job is not None and job.suspended:
         return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification is suspended.")
-    return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_so_far(job)}.")
+    return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_progress(job)}.")
 
 
-def _so_far(job: ObservedJob | None) -> str:
+def _progress(job: ObservedJob | None) -> str:
     report = None if job is None else last_report(job)
     if report is None or not report.windows.total:
         return ""
@@ -171,17 +171,17 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
         before = _reported_verdict(observation)
         if before is not None:
             return before
-        job = newest(observation.jobs, RunKind.VERIFY)
+        job = newest_job(observation.jobs, RunKind.VERIFY)
         problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
         if problem is not None:
             return unknown(_KIND, problem.reason, problem.message)
-        return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_so_far(job)}.")
+        return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_progress(job)}.")
     if status.phase == RunPhase.LOST.value:
         return unknown(_KIND, Reason.JOB_DELETED, status.message)
     verdict = _verdict(status)
     if verdict is not None:
         return verdict
-    job = newest(observation.jobs, RunKind.VERIFY)
+    job = newest_job(observation.jobs, RunKind.VERIFY)
     hint = "" if job is None or job.name != status.job else f" {log_hint(job.name)}"
     return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
 

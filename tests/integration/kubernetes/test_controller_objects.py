@@ -12,7 +12,7 @@ from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION
-from mirrorflow_operator.reconcile.object_writer import owned
+from mirrorflow_operator.reconcile.object_writer import with_owner
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, Written
 from tests.harness.kubernetes.flows import condition
@@ -109,10 +109,10 @@ def test_the_resource_itself_is_left_as_its_user_wrote_it(
     metadata = namespace.get("mirrorflow", "east-to-west", "--show-managed-fields")["metadata"]
 
     assert {"finalizers", "annotations", "labels"}.isdisjoint(metadata)
-    owned = [
+    owned_fields = [
         set(one["fieldsV1"]) for one in metadata["managedFields"] if one["manager"] == "mirrorflow-operator"
     ]
-    assert owned == [{"f:status"}]
+    assert owned_fields == [{"f:status"}]
 
 
 def test_a_change_of_one_connector_touches_that_one_alone_and_says_why(
@@ -346,7 +346,7 @@ def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> N
     found = objects(flow, connectors, image=IMAGE, has_defaults=False)
     for one in found:
         if one["kind"] == "Deployment":
-            namespace.apply(owned(one, resource), "--field-manager=mirrorflow-operator")
+            namespace.apply(with_owner(one, resource), "--field-manager=mirrorflow-operator")
 
 
 def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(

@@ -102,7 +102,7 @@ _ONE_POD: Final = f"connectors of {_COLOCATE} share one pod"
 _UNSET: Final = Connector()
 
 
-def _each(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
+def _fields_of(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
     return tuple(f"{path}.{name}" for path in paths for name in below)
 
 
@@ -126,7 +126,7 @@ def _field_of_key() -> str:
     return f"({''.join(prefixes)}{security}{{{keys}}}[key])"
 
 
-def _sets(field: str, connector: str) -> str:
+def _sets_pod_field(field: str, connector: str) -> str:
     """Returns the CEL condition that *connector* sets the pod field *field*; CEL cannot check `affinity`."""
     parts = {
         "resources": tuple(
@@ -154,7 +154,7 @@ def _sets(field: str, connector: str) -> str:
     return " || ".join(conditions)
 
 
-def _shared_pods() -> Iterator[Rule]:
+def _colocation_rules() -> Iterator[Rule]:
     """Yields the rules of `colocate`: one pod, of which only the first connector sets the fields."""
     for name in ConnectorKind:
         yield Rule(
@@ -166,14 +166,14 @@ def _shared_pods() -> Iterator[Rule]:
             action="write 1, or remove the connector from the list",
         )
         for guest in list(ConnectorKind)[list(ConnectorKind).index(name) + 1 :]:
-            yield from _of_guest(guest, name)
+            yield from _guest_rules(guest, name)
 
 
 def _is_listed(name: ConnectorKind) -> str:
     return f"has(self.colocate) && '{name.value}' in self.colocate"
 
 
-def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
+def _guest_rules(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
     """Yields the rules of *guest*, which runs in the pod of *host*: what it sets would be silently ignored."""
     of_host = f"{_is_listed(guest)} && '{host.value}' in self.colocate"
     if host is ConnectorKind.CHECKPOINT:
@@ -187,7 +187,7 @@ def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
         yield Rule(
             paths=("spec.connectors",),
             field=f"{guest.value}.{field}",
-            violated_if=f"{of_host} && ({_sets(field, f'self.{guest.value}')})",
+            violated_if=f"{of_host} && ({_sets_pod_field(field, f'self.{guest.value}')})",
             is_violated=lambda self, name=name: (
                 runs_there(self) and getattr(self.named(guest), name) != getattr(_UNSET, name)
             ),
@@ -207,7 +207,7 @@ def _of_guest(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
 
 WORKLOAD_RULES: Final = (
     Rule(
-        paths=_each(_CONNECTORS, "config"),
+        paths=_fields_of(_CONNECTORS, "config"),
         member="key",
         violated_if=_is_set_by_a_field(),
         is_violated=lambda key, _: field_of(key) is not None,
@@ -220,7 +220,7 @@ WORKLOAD_RULES: Final = (
         },
     ),
     Rule(
-        paths=_each(_TEMPLATES, "labels", "annotations"),
+        paths=_fields_of(_TEMPLATES, "labels", "annotations"),
         member="key",
         violated_if=starts_with("key", _RESERVED_PREFIXES),
         is_violated=lambda key, _: key.startswith(_RESERVED_PREFIXES),
@@ -228,14 +228,14 @@ WORKLOAD_RULES: Final = (
         action="use a prefix of your own",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "env[]"),
+        paths=_fields_of(_TEMPLATES, "env[]"),
         violated_if="self.name.startsWith('MIRRORFLOW_')",
         is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
         problem="<<self.name>> is set by the operator",
         action="remove it",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "env[]"),
+        paths=_fields_of(_TEMPLATES, "env[]"),
         field="valueFrom",
         violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
         is_violated=lambda self: self.value_from is not None and self.value,
@@ -243,21 +243,21 @@ WORKLOAD_RULES: Final = (
         action="set one of them",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "env[].valueFrom"),
+        paths=_fields_of(_TEMPLATES, "env[].valueFrom"),
         violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
         is_violated=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
         problem="a reference has exactly one source",
         action="set one of secretKeyRef, configMapKeyRef and fieldRef",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "volumes[]"),
+        paths=_fields_of(_TEMPLATES, "volumes[]"),
         violated_if="[has(self.csi), has(self.secret), has(self.configMap)].filter(set, set).size() != 1",
         is_violated=lambda self: _count(self.csi, self.secret, self.config_map) != 1,
         problem="volume <<self.name>> must have exactly one source",
         action="set one of csi, secret and configMap",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "volumes[]"),
+        paths=_fields_of(_TEMPLATES, "volumes[]"),
         field="name",
         violated_if=f"self.name.matches('{RESERVED_VOLUMES}')",
         is_violated=lambda self: re.search(RESERVED_VOLUMES, self.name),
@@ -265,7 +265,7 @@ WORKLOAD_RULES: Final = (
         action="use another name",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "volumeMounts[]"),
+        paths=_fields_of(_TEMPLATES, "volumeMounts[]"),
         field="mountPath",
         violated_if=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
         is_violated=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
@@ -282,7 +282,7 @@ WORKLOAD_RULES: Final = (
         action="add the volume, or remove the mount",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "tolerations[]"),
+        paths=_fields_of(_TEMPLATES, "tolerations[]"),
         field="value",
         violated_if="self.operator == 'Exists' && has(self.value) && self.value != ''",
         is_violated=lambda self: self.operator == "Exists" and self.value,
@@ -290,7 +290,7 @@ WORKLOAD_RULES: Final = (
         action="remove it",
     ),
     Rule(
-        paths=_each(_TEMPLATES, "tolerations[]"),
+        paths=_fields_of(_TEMPLATES, "tolerations[]"),
         field="key",
         violated_if="self.operator == 'Equal' && !has(self.key)",
         is_violated=lambda self: self.operator == "Equal" and self.key is None,
@@ -318,7 +318,7 @@ WORKLOAD_RULES: Final = (
             "name": Placeholder(cel="self[0]", python=lambda self: self[0].value, plain="one connector")
         },
     ),
-    *_shared_pods(),
+    *_colocation_rules(),
 )
 
 
@@ -348,11 +348,11 @@ def may_hold_secret(key: str) -> bool:
     return re.search(_SENSITIVE, key) is not None
 
 
-def _shared(spec: Any) -> list[str]:
+def _shared_addresses(spec: Any) -> list[str]:
     return [one for one in spec.source.bootstrap_servers if one in spec.target.bootstrap_servers]
 
 
-def _requires(kind: AuthenticationType, field: str) -> Rule:
+def _required_field(kind: AuthenticationType, field: str) -> Rule:
     return Rule(
         paths=("spec.source.authentication", "spec.target.authentication"),
         field=field,
@@ -363,7 +363,7 @@ def _requires(kind: AuthenticationType, field: str) -> Rule:
     )
 
 
-def _belongs(field: str) -> Rule:
+def _allowed_field(field: str) -> Rule:
     kinds = [kind for kind, fields in _ALLOWED.items() if field in fields]
     others = [kind for kind in _ALLOWED if kind not in kinds]
     listed = ", ".join(f"'{kind.value}'" for kind in others)
@@ -388,7 +388,7 @@ def _belongs(field: str) -> Rule:
     )
 
 
-def _of_cluster(path: str) -> Iterator[Rule]:
+def _cluster_rules(path: str) -> Iterator[Rule]:
     """Yields the rules whose messages name fields of this cluster."""
     yield immutable(f"{path}.alias")
     yield Rule(
@@ -430,17 +430,17 @@ CLUSTER_RULES: Final = (
         paths=("spec",),
         field="target.bootstrapServers",
         violated_if="self.source.bootstrapServers.exists(a, a in self.target.bootstrapServers)",
-        is_violated=_shared,
+        is_violated=_shared_addresses,
         problem="<<address>> is also an address of the source, so the flow would copy its own copies",
         action="name two different clusters",
         placeholders={
             "address": Placeholder(
-                cel=f"{_SHARED}[0]", python=lambda self: _shared(self)[0], plain="one of them"
+                cel=f"{_SHARED}[0]", python=lambda self: _shared_addresses(self)[0], plain="one of them"
             )
         },
     ),
-    *_of_cluster("spec.source"),
-    *_of_cluster("spec.target"),
+    *_cluster_rules("spec.source"),
+    *_cluster_rules("spec.target"),
     Rule(
         paths=("spec.source.bootstrapServers", "spec.target.bootstrapServers"),
         member="entry",
@@ -468,8 +468,11 @@ CLUSTER_RULES: Final = (
         problem="it is missing, and authentication type Tls needs it",
         action="write at least tls: {}",
     ),
-    *(_requires(kind, field) for kind, fields in _REQUIRED.items() for field in fields),
-    *(_belongs(field) for field in dict.fromkeys(field for fields in _ALLOWED.values() for field in fields)),
+    *(_required_field(kind, field) for kind, fields in _REQUIRED.items() for field in fields),
+    *(
+        _allowed_field(field)
+        for field in dict.fromkeys(field for fields in _ALLOWED.values() for field in fields)
+    ),
     Rule(
         paths=tuple(
             f"spec.{side}.authentication.{name}"
@@ -514,7 +517,7 @@ _LONE_QUANTIFIER: Final = "^[*+?]"
 _TIMESTAMP: Final = "^[0-9-]{8,10}T[0-9:.]+(Z|[+-][0-9:]+)$"
 
 
-def _not_regexes(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+def _invalid_patterns(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Finds patterns that Java would refuse, alone or joined by `|`, which is how MM2 reads a list."""
     is_valid = True
     for at, pattern in enumerate(patterns):
@@ -531,7 +534,7 @@ def _not_regexes(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
             yield "", f"its entries cannot be joined by |, as MM2 does: {error}", "change one"
 
 
-def _separated(side: str) -> Rule:
+def _alias_without_separator(side: str) -> Rule:
     return Rule(
         paths=("spec",),
         field=f"{side}.alias",
@@ -547,8 +550,8 @@ def _separated(side: str) -> Rule:
 
 
 TOPIC_RULES: Final = (
-    _separated("source"),
-    _separated("target"),
+    _alias_without_separator("source"),
+    _alias_without_separator("target"),
     immutable("spec.topics.naming", "policy <<oldSelf.policy>> and separator '<<oldSelf.separator>>'"),
     immutable("spec.offsetSyncs.location"),
     Rule(
@@ -582,7 +585,7 @@ TOPIC_RULES: Final = (
         problem=f"'<<entry>>' {_NOT_A_REGEX}",
         action=_REGEX_ACTION,
     ),
-    PythonRule(paths=_PATTERNS, find=_not_regexes),
+    PythonRule(paths=_PATTERNS, find=_invalid_patterns),
     # They become `topics:settings`, which is split at the colon.
     Rule(
         paths=_OF_EXCEPTIONS,
@@ -643,7 +646,7 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
 def check(flow: MirrorFlow) -> list[FieldError]:
     """Returns the errors that the rules find in *flow*, those of one field together."""
     locations = locations_of(flow)
-    found = [*(error for rule in RULES for error in rule.errors(locations)), *_repetitions(flow.spec, "spec")]
+    found = [*(error for rule in RULES for error in rule.errors(locations)), *_duplicates(flow.spec, "spec")]
     return sorted(found, key=lambda error: error.path)
 
 
@@ -670,23 +673,25 @@ def validations() -> Iterator[tuple[str, Validation]]:
                 yield path, found
 
 
-def _repetitions(model: ApiModel, path: str) -> Iterator[FieldError]:
+def _duplicates(model: ApiModel, path: str) -> Iterator[FieldError]:
     """Yields an error for each entry of a set, or of a list with keys, that is listed twice."""
     for name, field in type(model).model_fields.items():
         value, here = getattr(model, name), f"{path}.{field.alias}"
         if isinstance(value, ApiModel):
-            yield from _repetitions(value, here)
+            yield from _duplicates(value, here)
         elif isinstance(value, tuple):
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
             keys = extra.get("x-kubernetes-list-map-keys", [])
             for at, entry in enumerate(value):
                 if isinstance(entry, ApiModel):
-                    yield from _repetitions(entry, f"{here}[{at}]")
+                    yield from _duplicates(entry, f"{here}[{at}]")
             if "x-kubernetes-list-type" in extra:
-                yield from _repeated(value, here, keys if isinstance(keys, list) else [])
+                yield from _duplicate_entries(value, here, keys if isinstance(keys, list) else [])
 
 
-def _repeated(entries: tuple[object, ...], path: str, keys: Sequence[object]) -> Iterator[FieldError]:
+def _duplicate_entries(
+    entries: tuple[object, ...], path: str, keys: Sequence[object]
+) -> Iterator[FieldError]:
     names = [
         ", ".join(str(getattr(entry, to_snake(str(key)))) for key in keys)
         if keys
