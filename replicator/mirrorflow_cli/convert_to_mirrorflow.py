@@ -59,20 +59,24 @@ _NO_FIELD = "the resource has no field for a custom class"
 
 def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
     """Returns the MirrorFlow of *flow*, not yet validated by the resource's own rules."""
-    own = dict(flow.connectors[SOURCE])
-    checkpoint = dict(flow.connectors.get(CHECKPOINT, own))
-    topics, factor = _topics(flow, own, findings)
+    properties = dict(flow.connectors[SOURCE])
+    checkpoint = dict(flow.connectors.get(CHECKPOINT, properties))
+    topics, factor = _topics(flow, properties, findings)
     spec: dict[str, Any] = {
-        "state": "Paused" if own.get("mirrorflow.state", "").strip().lower() == "paused" else flow.state,
+        "state": "Paused"
+        if properties.get("mirrorflow.state", "").strip().lower() == "paused"
+        else flow.state,
         "source": _cluster(flow.source, own=("source.", "isolation.level", "auto.offset.reset")),
         "target": _cluster(flow.target),
         "topics": topics,
         "groups": _groups(flow, checkpoint, findings),
-        "takeOverFrom": _list(own.get("mirrorflow.takeover.from", "")),
-        "isolationLevel": _isolation(flow, own),
-        "offsetSyncs": {"location": own.get("offset-syncs.topic.location", "source").strip().capitalize()},
+        "takeOverFrom": _list(properties.get("mirrorflow.takeover.from", "")),
+        "isolationLevel": _isolation(flow, properties),
+        "offsetSyncs": {
+            "location": properties.get("offset-syncs.topic.location", "source").strip().capitalize()
+        },
         "heartbeats": {"emitTo": list(flow.emit_to)},
-        "limits": _limits(own),
+        "limits": _limits(properties),
         "connectors": connectors(flow, findings, replication_factor=factor),
     }
     return {
@@ -104,29 +108,29 @@ def _cluster(cluster: JavaCluster, *, own: tuple[str, ...] = ()) -> dict[str, An
 
 
 def _topics(
-    flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings
+    flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings
 ) -> tuple[dict[str, Any], int]:
-    written = own.get("replication.factor", "2").strip()
+    written = properties.get("replication.factor", "2").strip()
     factor = int(written) if re.fullmatch(r"-?\d+", written) else -2
-    policy = own.get("replication.policy.class", "DefaultReplicationPolicy").strip()
+    policy = properties.get("replication.policy.class", "DefaultReplicationPolicy").strip()
     if policy not in _POLICIES:
         findings.add_loss(flow.name, "replication.policy.class", f"{policy}: {_NO_FIELD}", refused=True)
     naming = {
         "policy": _POLICIES.get(policy, "Prefix"),
-        "separator": own.get("replication.policy.separator", ".").strip(),
+        "separator": properties.get("replication.policy.separator", ".").strip(),
     }
     if naming["policy"] == "Identity" and not naming["separator"]:
         naming["separator"] = "."
         findings.add_loss(flow.name, "replication.policy.separator", _EMPTY_SEPARATOR)
     parts: dict[str, Any] = {
-        "include": _list(own.get("topics", ".*")),
-        "exclude": _beyond_defaults(flow, "topics.exclude", own, TOPICS_EXCLUDE, findings),
+        "include": _list(properties.get("topics", ".*")),
+        "exclude": _beyond_defaults(flow, "topics.exclude", properties, TOPICS_EXCLUDE, findings),
         "naming": {key: value for key, value in naming.items() if value not in {"Prefix", "."}},
-        "startFrom": _start(flow, own, findings),
-        "onSourceLoss": own.get("mirrorflow.source.loss.policy", "fail").strip().capitalize(),
+        "startFrom": _start(flow, properties, findings),
+        "onSourceLoss": properties.get("mirrorflow.source.loss.policy", "fail").strip().capitalize(),
         "replicationFactor": factor if factor != -2 else written,
-        "configs": _configs(flow, own, findings),
-        "acls": {key: value for key, value in {"sync": _sync(own, "acls")}.items() if value != "Off"},
+        "configs": _configs(flow, properties, findings),
+        "acls": {key: value for key, value in {"sync": _sync(properties, "acls")}.items() if value != "Off"},
     }
     plain = {"onSourceLoss": "Fail", "include": [".*"], "replicationFactor": -1}
     # Keep an empty `include`: validation refuses it, but leaving it out would copy every topic.
@@ -138,38 +142,40 @@ def _topics(
     return kept, factor
 
 
-def _configs(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
+def _configs(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
-        "sync": _sync(own, "configs"),
-        "exclude": _beyond_defaults(flow, "config.properties.exclude", own, CONFIG_EXCLUDE, findings),
+        "sync": _sync(properties, "configs"),
+        "exclude": _beyond_defaults(flow, "config.properties.exclude", properties, CONFIG_EXCLUDE, findings),
         "exceptions": [
             {"topics": [topics], "exclude": [settings]}
-            for topics, settings in config_exceptions(PropertyReader(own))
+            for topics, settings in config_exceptions(PropertyReader(properties))
         ],
     }
     return {key: value for key, value in parts.items() if value and value != "Apply"}
 
 
-def _sync(own: Mapping[str, str], what: str) -> str:
-    if not _flag(own, f"sync.topic.{what}.enabled", default=True):
+def _sync(properties: Mapping[str, str], what: str) -> str:
+    if not _flag(properties, f"sync.topic.{what}.enabled", default=True):
         return "Off"
-    return "Report" if _flag(own, f"mirrorflow.sync.topic.{what}.report.only", default=False) else "Apply"
+    return (
+        "Report" if _flag(properties, f"mirrorflow.sync.topic.{what}.report.only", default=False) else "Apply"
+    )
 
 
-def _groups(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
+def _groups(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
-        "include": _list(own.get("groups", ".*")),
-        "exclude": _beyond_defaults(flow, "groups.exclude", own, GROUPS_EXCLUDE, findings),
-        "syncOffsets": _flag(own, "sync.group.offsets.enabled", default=False),
+        "include": _list(properties.get("groups", ".*")),
+        "exclude": _beyond_defaults(flow, "groups.exclude", properties, GROUPS_EXCLUDE, findings),
+        "syncOffsets": _flag(properties, "sync.group.offsets.enabled", default=False),
     }
     plain = {"include": [".*"], "exclude": [], "syncOffsets": True}
     return {key: value for key, value in parts.items() if value != plain[key]}
 
 
-def _start(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
+def _start(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
     key = "mirrorflow.start.from"
     reset = "auto.offset.reset"
-    written = own.get(key) or flow.source.clients.get(f"consumer.{reset}") or "earliest"
+    written = properties.get(key) or flow.source.clients.get(f"consumer.{reset}") or "earliest"
     position = written.strip().lower()
     if position.startswith("timestamp:"):
         try:
@@ -186,47 +192,53 @@ def _start(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings)
         return {"position": "Latest"} if position == "latest" else {}
     findings.add_loss(
         flow.name,
-        key if key in own else f"source.consumer.{reset}",
+        key if key in properties else f"source.consumer.{reset}",
         f"{position} is relative to each start, and startFrom has fixed timestamps only; set spec.topics.startFrom, or"
         " topics that were never copied are copied from their beginning",
     )
     return {}
 
 
-def _isolation(flow: JavaFlow, own: Mapping[str, str]) -> str:
+def _isolation(flow: JavaFlow, properties: Mapping[str, str]) -> str:
     key = "isolation.level"
-    written = flow.source.clients.get(f"consumer.{key}") or own.get(f"consumer.{key}", "read_uncommitted")
+    written = flow.source.clients.get(f"consumer.{key}") or properties.get(
+        f"consumer.{key}", "read_uncommitted"
+    )
     return "ReadCommitted" if written.strip().lower() == "read_committed" else "ReadUncommitted"
 
 
-def _limits(own: Mapping[str, str]) -> dict[str, str]:
-    rate = own.get("mirrorflow.bytes.per.second", "").strip().removesuffix("B")
+def _limits(properties: Mapping[str, str]) -> dict[str, str]:
+    rate = properties.get("mirrorflow.bytes.per.second", "").strip().removesuffix("B")
     return {"bytesPerSecond": rate.replace(" ", "")} if rate else {}
 
 
 def _beyond_defaults(
-    flow: JavaFlow, key: str, own: Mapping[str, str], always: tuple[str, ...], findings: ConversionFindings
+    flow: JavaFlow,
+    key: str,
+    properties: Mapping[str, str],
+    defaults: tuple[str, ...],
+    findings: ConversionFindings,
 ) -> list[str]:
     """Returns the exclusions beyond MM2's default list, which the resource always adds."""
-    if key not in own:
+    if key not in properties:
         return []
-    written = _list(own[key])
-    missing = [pattern for pattern in always if pattern not in written]
+    written = _list(properties[key])
+    missing = [pattern for pattern in defaults if pattern not in written]
     if missing:
         findings.add_loss(
             flow.name,
             key,
             f"it replaces MM2's own list, which the resource always adds: {', '.join(missing)} stay left out",
         )
-    return [pattern for pattern in written if pattern not in always]
+    return [pattern for pattern in written if pattern not in defaults]
 
 
 def _list(text: str) -> list[str]:
     return list(dict.fromkeys(read_list(text)))
 
 
-def _flag(own: Mapping[str, str], key: str, *, default: bool) -> bool:
-    return own.get(key, str(default)).strip().lower() == "true"
+def _flag(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
+    return properties.get(key, str(default)).strip().lower() == "true"
 
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
@@ -239,30 +251,30 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
     """Returns `spec.connectors` without default values."""
     out: dict[str, Any] = {}
     for kind in (SOURCE, CHECKPOINT, HEARTBEAT):
-        own = flow.connectors.get(kind)
-        if own is None:
+        properties = flow.connectors.get(kind)
+        if properties is None:
             # spec.heartbeats switches heartbeats, and every flow has a source connector.
             if kind == CHECKPOINT:
                 out[kind] = {"config": {"enabled": "false"}}
             continue
         if kind == CHECKPOINT and (
-            problem := checkpoint_refusal(PropertyReader(own, Resolver({}), setting_table.DEFAULTS))
+            problem := checkpoint_refusal(PropertyReader(properties, Resolver({}), setting_table.DEFAULTS))
         ):
             # Java does not run this connector either, and a MirrorFlow's connector would not start.
             findings.add_loss(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
             out[kind] = {"config": {"enabled": "false"}}
             continue
-        config = _config(flow, kind, own, findings)
-        config |= _replication_factors(kind, own, replication_factor)
+        config = _config(flow, kind, properties, findings)
+        config |= _replication_factors(kind, properties, replication_factor)
         if kind == SOURCE:
-            _check_transforms(flow, own, findings)
+            _check_transforms(flow, properties, findings)
             config = _worker(flow, findings, replication_factor) | config
             if flow.claim:
                 config = {"mirrorflow.flow": flow.claim, **config}
-        if own.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
-            config = {"name": own["name"], **config}
+        if properties.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
+            config = {"name": properties["name"], **config}
         part: dict[str, Any] = {}
-        tasks = own.get("tasks.max", "1").strip()
+        tasks = properties.get("tasks.max", "1").strip()
         if kind != HEARTBEAT and tasks != "1":
             part["tasks"] = int(tasks) if tasks.isdecimal() else tasks
         if config:
@@ -312,10 +324,10 @@ class _Config:
 
 
 def _config(
-    flow: JavaFlow, kind: str, own: Mapping[str, str], findings: ConversionFindings
+    flow: JavaFlow, kind: str, properties: Mapping[str, str], findings: ConversionFindings
 ) -> dict[str, str]:
     config = _Config(flow=flow.name, findings=findings)
-    for key, value in own.items():
+    for key, value in properties.items():
         if key in FIELDS or key.startswith(PROVIDERS_KEY):
             continue
         if is_client_key(key):
@@ -334,19 +346,22 @@ def _config(
     return config.values
 
 
-def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> None:
+def _check_transforms(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings) -> None:
     """Refuses transformations that are not built in: without them the copy would differ."""
     try:
-        read_transforms(PropertyReader(own, Resolver({})))
+        read_transforms(PropertyReader(properties, Resolver({})))
     except (InvalidSettingError, RefusedSettingError) as error:
         findings.add_loss(flow.name, error.key, str(error).removeprefix(f"{error.key}: "), refused=True)
 
 
-def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+def _replication_factors(kind: str, properties: Mapping[str, str], replication_factor: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, reader, default in REPLICATION_FACTORS:
-        value = own.get(key, default).strip()
-        if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").strip().lower() == "false":
+        value = properties.get(key, default).strip()
+        if (
+            key.startswith("offset-syncs.")
+            and properties.get(_OFFSET_SYNCS, "true").strip().lower() == "false"
+        ):
             continue  # Java refuses settings of offset syncs that are not written.
         if reader == kind and value != str(replication_factor):
             found[key] = value

@@ -293,7 +293,7 @@ def registered(name: str, files: ProcessFiles) -> Iterator[None]:
 
     *files* are those of its process.
     """
-    folder = _folder()
+    folder = _running_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{os.getpid()}.json"
     fields = {
@@ -314,15 +314,17 @@ def registered(name: str, files: ProcessFiles) -> Iterator[None]:
 
 def running_flows() -> tuple[RunningFlow, ...]:
     """Returns all running flows, by name, then oldest first."""
-    found = [one for path in _folder().glob("*.json") if (one := _read(path)) is not None]
+    found = [
+        one for path in _running_folder().glob("*.json") if (one := _read_running_flow(path)) is not None
+    ]
     return tuple(sorted(found, key=lambda one: (one.name, one.began_ms)))
 
 
-def _folder() -> Path:
+def _running_folder() -> Path:
     return state_folder() / "running"
 
 
-def _read(path: Path) -> RunningFlow | None:
+def _read_running_flow(path: Path) -> RunningFlow | None:
     try:
         with path.open("r", encoding="utf-8") as file:
             if _is_unlocked(file.fileno()):

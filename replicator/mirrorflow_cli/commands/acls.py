@@ -190,7 +190,7 @@ def execute(arguments: argparse.Namespace) -> int:
     flow = flow_from(arguments)
     planned = valid_plan(flow, layout_from(arguments))
     found = [
-        _granted(arguments, flow, connector.kind, side, cluster)
+        _connector_grants(arguments, flow, connector.kind, side, cluster)
         for connector in planned.connectors
         for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
     ]
@@ -206,7 +206,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Granted:
+class _ConnectorGrants:
     """The ACLs that a connector needs on one side."""
 
     kind: ConnectorKind
@@ -216,9 +216,9 @@ class _Granted:
     grants: tuple[Grant, ...]
 
 
-def _granted(
+def _connector_grants(
     arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: ClusterSpec
-) -> _Granted:
+) -> _ConnectorGrants:
     match kind:
         case ConnectorKind.SOURCE:
             grants = source_grants(flow) if side is Side.SOURCE else target_grants(flow)
@@ -227,10 +227,10 @@ def _granted(
         case ConnectorKind.HEARTBEAT:
             grants = heartbeat_grants(flow, side)
     principal = getattr(arguments, f"{side.value.lower()}_principal") or _principal(cluster)
-    return _Granted(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
+    return _ConnectorGrants(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
 
 
-def _as_json(granted: _Granted) -> list[dict[str, Any]]:
+def _as_json(granted: _ConnectorGrants) -> list[dict[str, Any]]:
     return [
         {
             "connector": granted.kind.java_class,

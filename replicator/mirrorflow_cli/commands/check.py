@@ -284,12 +284,12 @@ async def check_creation(
     target: Cluster,
     settings: SourceSettings,
     source: SourceTopics,
-    more: Sequence[admin.NewTopic],
+    further_topics: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
     """Reports which copies of the *source* could not be created, and what would be created and grown.
 
-    *more* are the topics that connectors create for themselves.
+    *further_topics* are the topics that connectors create for themselves.
     """
     present = await topic_sizes(target)
     planned = target_plan(settings, source.sizes, present, source.configs)
@@ -303,14 +303,14 @@ async def check_creation(
             configs=new.configs,
         )
         for new in planned.create
-    ] + [topic for topic in more if topic.name not in present]
+    ] + [topic for topic in further_topics if topic.name not in present]
     outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
     for sentence in outcome.settings:
         findings.note(sentence)
     await _check_replicas(
         target,
         [new for new in wanted if new.name not in outcome.refused],
-        [name for name in _copies(settings, source.sizes, more) if name in present],
+        [name for name in _copies(settings, source.sizes, further_topics) if name in present],
         findings,
     )
     forbidden = []
@@ -321,7 +321,9 @@ async def check_creation(
             findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
     if forbidden:
         findings.problem(missing_acl_message(settings.target_alias, "Create", first_of(forbidden)))
-    kept = [topic for topic in more if is_internal(topic.name) or topic.name == settings.offsets.topic]
+    kept = [
+        topic for topic in further_topics if is_internal(topic.name) or topic.name == settings.offsets.topic
+    ]
     await check_retention(target, [topic for topic in kept if topic.name in present], findings)
     new = {
         one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
@@ -409,10 +411,12 @@ async def _check_settings(
     await check_record_limits(target, names, source, found, {**new, **applied}, findings)
 
 
-def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:
+def _copies(
+    settings: SourceSettings, topics: dict[str, int], further_topics: Sequence[admin.NewTopic]
+) -> list[str]:
     """Returns the names of all topics that the flow writes on the target."""
     remote = make_selection(settings).target_topic
-    return [*map(remote, topics), *(topic.name for topic in more)]
+    return [*map(remote, topics), *(topic.name for topic in further_topics)]
 
 
 async def check_retention(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:

@@ -34,7 +34,7 @@ from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_operator.plan.properties import plan_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
-from mirrorflow_replicator.http.progress import line
+from mirrorflow_replicator.http.progress import group_offset_json
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")
@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _print_json(lines: Sequence[GroupOffset]) -> None:
     now_ms = time.time_ns() // 1_000_000
     for one in lines:
-        print(json.dumps(line(one, now_ms=now_ms), ensure_ascii=False))
+        print(json.dumps(group_offset_json(one, now_ms=now_ms), ensure_ascii=False))
 
 
 def _print_lines(lines: Sequence[GroupOffset]) -> None:
@@ -147,24 +147,26 @@ class GroupOffsetReport:
 
 
 async def read_group_offsets(
-    settings: CheckpointSettings, source: SourceSettings, wanted: str | None
+    settings: CheckpointSettings, source: SourceSettings, group_name: str | None
 ) -> GroupOffsetReport:
-    """Returns the offsets of the group *wanted*, or of all groups that the flow translates.
+    """Returns the offsets of the group *group_name*, or of all groups that the flow translates.
 
     Raises FailedError and ClusterError.
     """
     problems: list[str] = []
     async with _clusters(settings, source) as clusters:
-        known = await _known(settings, clusters, problems)
+        known = await _read_known_offsets(settings, clusters, problems)
         listed = await groups.list_groups(clusters.source)
         reader = _GroupReader(settings, clusters, known, await groups.list_groups(clusters.target))
         selects = make_group_selection(settings).selects
         chosen = [
-            one for name, one in sorted(listed.items()) if (name == wanted if wanted else selects(name))
+            one
+            for name, one in sorted(listed.items())
+            if (name == group_name if group_name else selects(name))
         ]
-        if wanted and not chosen:
+        if group_name and not chosen:
             raise FailedError(
-                f"{settings.source_alias} has no group {wanted}, or Describe on it is not granted."
+                f"{settings.source_alias} has no group {group_name}, or Describe on it is not granted."
             )
         consumers = [group for group in chosen if group.is_consumer_group]
         found: list[GroupOffset] = []
@@ -178,18 +180,22 @@ async def read_group_offsets(
                     raise answer
                 else:
                     found += answer
-    notes = (_why_not(group, settings, named=bool(wanted)) for group in chosen if group not in consumers)
+    notes = (
+        _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in consumers
+    )
     return GroupOffsetReport(tuple(found), tuple(note for note in notes if note), tuple(problems))
 
 
-def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
+def _skip_note(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
     why = group.why_not
     if not why and named:
         why = f"it belongs to an application ({group.protocol_type}), not to consumers"
     return f"Group {group.name} of {settings.source_alias} is not synchronised: {why}." if why else ""
 
 
-async def _known(settings: CheckpointSettings, clusters: OffsetReaders, problems: list[str]) -> KnownOffsets:
+async def _read_known_offsets(
+    settings: CheckpointSettings, clusters: OffsetReaders, problems: list[str]
+) -> KnownOffsets:
     known = KnownOffsets(settings, clusters)
     read = False
     try:
@@ -225,12 +231,12 @@ class _GroupReader:
         settings: CheckpointSettings,
         clusters: OffsetReaders,
         known: KnownOffsets,
-        there: dict[str, Group],
+        target_groups: dict[str, Group],
     ) -> None:
         self._settings = settings
         self._clusters = clusters
         self._known = known
-        self._there = there
+        self._target_groups = target_groups
         self._selects = make_topic_filter(settings)
 
     async def at(self, group: Group) -> list[GroupOffset]:
@@ -247,7 +253,7 @@ class _GroupReader:
             written_ms=known.checkpoints.written_ms,
             target=target,
             ends={partition: end.offset for partition, end in ends.items() if not end.error},
-            writable=writable(self._there.get(group.name)),
+            writable=writable(self._target_groups.get(group.name)),
             is_synchronised=self._settings.sync_s is not None,
         )
         return list(group_offsets(facts))

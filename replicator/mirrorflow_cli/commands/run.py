@@ -59,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit",
         metavar="SECONDS",
-        type=positive,
+        type=seconds_above_zero,
         help="with --until-caught-up: exit 1 after SECONDS (default: no limit)",
     )
     parser.add_argument(
         "--http-port",
         metavar="PORT",
-        type=port,
+        type=tcp_port,
         default=0,
         help="port for /progress, /metrics and Connect's REST API on 127.0.0.1 (default: a free port)",
     )
@@ -117,7 +117,7 @@ def _log_environment(arguments: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def positive(text: str) -> float:
+def seconds_above_zero(text: str) -> float:
     """Parses a number of seconds above 0. Raises argparse.ArgumentTypeError."""
     try:
         seconds = float(text)
@@ -128,7 +128,7 @@ def positive(text: str) -> float:
     return seconds
 
 
-def port(text: str) -> int:
+def tcp_port(text: str) -> int:
     """Parses a TCP port. Raises argparse.ArgumentTypeError."""
     if not text.isdecimal() or not 0 < int(text) <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {PORT_MAX}")

@@ -194,7 +194,7 @@ def load_mm2(
     raw, aliases = read_mm2(text, warnings)
     _check_keys(raw, aliases, warnings)
     warnings += _plain_secrets(raw)
-    wanted = _wanted(aliases, clusters)
+    wanted = _selected_clusters(aliases, clusters)
     read = PropertyReader(raw, Resolver(raw))
     pairs = [
         (source, target)
@@ -324,7 +324,7 @@ def _herder(
 ) -> WorkerSettings:
     flow, worker = f"{source}->{target}", worker_properties(raw, source, target)
     connectors = [
-        _runnable(connector_properties(raw, source, target, connector), flow, warnings)
+        _without_refused(connector_properties(raw, source, target, connector), flow, warnings)
         for connector in _CONNECTORS
     ]
     herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
@@ -345,7 +345,7 @@ def _herder(
     return replace(herder, distributed=distributed, http=replace(herder.http, tls=tls, internal=internal))
 
 
-def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:
+def _without_refused(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:
     """Returns *properties*, disabled if MM2 refuses this connector and runs the others."""
     read = PropertyReader(properties, Resolver(properties), DEFAULTS)
     if properties["connector.class"] != MIRROR_PACKAGE + CHECKPOINT_CONNECTOR or not read.flag(
@@ -365,7 +365,7 @@ def _has_herder(read: PropertyReader, source: str, target: str) -> bool:
     return read.flag(f"{source}->{target}.enabled", default=False) or heartbeats
 
 
-def _wanted(aliases: tuple[str, ...], clusters: Sequence[str] | None) -> set[str]:
+def _selected_clusters(aliases: tuple[str, ...], clusters: Sequence[str] | None) -> set[str]:
     for unknown in sorted(set(clusters or ()) - set(aliases)):
         raise InvalidSettingError(
             key="--clusters",
@@ -405,11 +405,11 @@ def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list
     warnings.extend(
         f"{key}: it has no effect at the top level, as in MM2; write it for a flow (A->B.{key}) or a cluster (A.{key})."
         for key in by_prefix.get("", {})
-        if not _reaches(key)
+        if not _has_effect(key)
     )
 
 
-def _reaches(key: str) -> bool:
+def _has_effect(key: str) -> bool:
     """Whether a top-level key that we honour reaches a worker or a connector."""
     row = setting_table.find(key, setting_table.DRIVER_SCOPES)
     if row is None or row.verdict is not Verdict.HONOURED or row.scope in {Scope.DRIVER, Scope.REST}:

@@ -497,8 +497,8 @@ def check(
                 raise RefusedSettingError(key=prefix + name, why=key.note)
         elif (
             (key.verdict is Verdict.IGNORED and key.warns)
-            or _lacks_what_it_needs(key, properties, scopes)
-            or _is_of_no_transform(name, properties)
+            or _lacks_required_key(key, properties, scopes)
+            or _configures_unlisted_transform(name, properties)
         ):
             ineffective.append(prefix + name)
     if ineffective:
@@ -543,7 +543,7 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lacks_what_it_needs(key: Key, properties: Mapping[str, str], scopes: tuple[Scope, ...]) -> bool:
+def _lacks_required_key(key: Key, properties: Mapping[str, str], scopes: tuple[Scope, ...]) -> bool:
     """Whether *key* has no effect without another one; a cluster of an mm2.properties always has groups."""
     return (
         bool(key.needs)
@@ -552,7 +552,7 @@ def _lacks_what_it_needs(key: Key, properties: Mapping[str, str], scopes: tuple[
     )
 
 
-def _is_of_no_transform(name: str, properties: Mapping[str, str]) -> bool:
+def _configures_unlisted_transform(name: str, properties: Mapping[str, str]) -> bool:
     """Whether *name* configures a transformation or predicate that is not listed and so has no effect.
 
     Java ignores it too.

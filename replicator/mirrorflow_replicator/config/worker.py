@@ -242,7 +242,7 @@ def group_settings(
         session_s=session_ms / 1000,
         heartbeat_s=heartbeat_ms / 1000,
         rebalance_s=read.whole("rebalance.timeout.ms", minimum=1_000, maximum=REBALANCE_MAX_MS) / 1000,
-        keys=_keys(read),
+        keys=_session_keys(read),
         server_name=read.text(SERVER_NAME_KEY),
         flow=flow,
         fences_java=read.text("exactly.once.source.support")
@@ -250,7 +250,7 @@ def group_settings(
     )
 
 
-def _keys(read: PropertyReader) -> SessionKeySettings:
+def _session_keys(read: PropertyReader) -> SessionKeySettings:
     names = tuple(ALGORITHMS)
     algorithm = read.choice("inter.worker.key.generation.algorithm", names)
     signature = read.choice("inter.worker.signature.algorithm", names)

@@ -68,8 +68,8 @@ def render(view: WorkerView) -> Iterator[str]:
     for report in view.connectors:
         rows += _rows(report, view)
         yield ""
-    yield from _of_mm2(rows)
-    yield from _of_rows(rows)
+    yield from _mm2_metrics(rows)
+    yield from _row_metrics(rows)
     yield from _partitions(view)
     yield from _connectors(view)
     yield from _groups(view)
@@ -97,7 +97,7 @@ def _counter(name: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
     return _gauge(name, about, samples, kind="counter")
 
 
-def _own(report: ConnectorReport) -> dict[str, str | int]:
+def _connector_labels(report: ConnectorReport) -> dict[str, str | int]:
     return {
         "connector": report.name,
         "flow": report.flow,
@@ -133,7 +133,7 @@ def _rows(report: ConnectorReport, view: WorkerView) -> list[_Row]:
     """Returns the aggregates of *report* at the level of *view*, in the order of the partitions."""
     # All labels except topic and partition are equal for thousands of rows: built once.
     mm2_head = labels({"source": report.source_alias, "target": report.target_alias})[:-1]
-    own_head = labels(_own(report))[:-1]
+    own_head = labels(_connector_labels(report))[:-1]
     rows: dict[str, _Row] = {}
     for part in partitions_of(report):
         tail = ""
@@ -157,8 +157,8 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
     if rate is not NO_RATE:
         row.rate = rate if row.rate is NO_RATE else row.rate.plus(rate)
     ages, latencies = samples.spreads(report.name, part.topic, part.partition, now_s)
-    row.ages, row.spreads = _join(row.ages, row.spreads, ages)
-    row.latencies, row.latency_spreads = _join(row.latencies, row.latency_spreads, latencies)
+    row.ages, row.spreads = _combined_spread(row.ages, row.spreads, ages)
+    row.latencies, row.latency_spreads = _combined_spread(row.latencies, row.latency_spreads, latencies)
     if part.record_age_ms >= 0:
         row.age_ms = max(row.age_ms or 0.0, part.record_age_ms)
     if part.latency_ms >= 0:
@@ -171,7 +171,7 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
             row.lag_s = max(row.lag_s or 0.0, lag_s)
 
 
-def _join(one: Spread | None, count: int, other: Spread | None) -> tuple[Spread | None, int]:
+def _combined_spread(one: Spread | None, count: int, other: Spread | None) -> tuple[Spread | None, int]:
     if other is None:
         return one, count
     if one is None:
@@ -180,7 +180,7 @@ def _join(one: Spread | None, count: int, other: Spread | None) -> tuple[Spread 
     return Spread(min(one.minimum, other.minimum), max(one.maximum, other.maximum), average), count + 1
 
 
-def _of_mm2(rows: list[_Row]) -> Iterator[str]:
+def _mm2_metrics(rows: list[_Row]) -> Iterator[str]:
     """The metrics of MirrorSourceMetrics, by the names of the exporter's rules."""
 
     def family(name: str, about: str, value: Callable[[_Row], Value]) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _of_mm2(rows: list[_Row]) -> Iterator[str]:
         yield from _gauge(f"{MM2}replication_latency_ms_{statistic}", about, latencies)
 
 
-def _of_rows(rows: list[_Row]) -> Iterator[str]:
+def _row_metrics(rows: list[_Row]) -> Iterator[str]:
     """The metrics that MM2 lacks, at the same level."""
     yield from _gauge(_OURS + "record_lag", "Offsets not yet copied.", ((row.own, row.lag) for row in rows))
     about = "Age of the oldest record not yet copied, at most; 0 without lag."
@@ -219,7 +219,7 @@ def _of_rows(rows: list[_Row]) -> Iterator[str]:
 
 def _partitions(view: WorkerView) -> Iterator[str]:
     """Counts by connector, and one sample for each partition that is not copying or has a problem."""
-    reports = [(_own(report), list(partitions_of(report))) for report in view.connectors]
+    reports = [(_connector_labels(report), list(partitions_of(report))) for report in view.connectors]
 
     def total(name: str) -> list[Sample]:
         return [(own, sum(getattr(part, name) for part in parts)) for own, parts in reports]
@@ -293,7 +293,7 @@ def _stalled(parts: list[PartitionReport]) -> list[tuple[str, int]]:
 
 def _connectors(view: WorkerView) -> Iterator[str]:
     """Errors, throttling and states of connectors."""
-    reports = [(_own(report), report) for report in view.connectors]
+    reports = [(_connector_labels(report), report) for report in view.connectors]
     errors: list[Sample] = []
     for own, report in reports:
         counted = Counter[str]()
@@ -330,7 +330,9 @@ def _connectors(view: WorkerView) -> Iterator[str]:
 
 def _groups(view: WorkerView) -> Iterator[str]:
     """The metrics of checkpoint connectors."""
-    reports = [(_own(report), report.groups) for report in view.connectors if report.groups is not None]
+    reports = [
+        (_connector_labels(report), report.groups) for report in view.connectors if report.groups is not None
+    ]
     latencies = [
         (
             {
@@ -426,7 +428,7 @@ def _coordinator(view: WorkerView) -> Iterator[str]:
 def _clients(view: WorkerView) -> Iterator[str]:
     """The client metrics of each task that copies, under the client ids that Java uses."""
     incoming, outgoing, free, lags = [], [], [], []
-    for report, task in _copying(view):
+    for report, task in _source_tasks(view):
         name = report.properties.get("name", report.name)
         flow = f"{report.source_alias}->{report.target_alias}"
         consumer: Labels = {"clientid": f'"{flow}|{name}-{task.task}|replication-consumer"'}
@@ -460,7 +462,7 @@ def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]
 
 def _tasks(view: WorkerView) -> Iterator[str]:
     active, commits = [], []
-    for report, task in _copying(view):
+    for report, task in _source_tasks(view):
         name = report.properties.get("name", report.name)
         labels: Labels = {"connector": f'"{name}"', "task": task.task}
         if task.active_records >= 0:
@@ -486,7 +488,7 @@ def _merged(
     return [(dict(labels), combine(values)) for labels, values in found.items()]
 
 
-def _copying(view: WorkerView) -> Iterator[tuple[ConnectorReport, TaskReport]]:
+def _source_tasks(view: WorkerView) -> Iterator[tuple[ConnectorReport, TaskReport]]:
     for report in view.connectors:
         if report.connector_class.endswith("MirrorSourceConnector"):
             yield from ((report, task) for task in report.tasks)

@@ -452,10 +452,10 @@ def _lines(query: dict[str, str], view: WorkerView) -> Iterator[dict[str, object
         if report.groups is None or query.get("connector", report.name) != report.name:
             continue
         for one in report.groups.offsets(query.get("group")):
-            yield {"connector": report.name, **line(one, now_ms=int(view.now_s * 1000))}
+            yield {"connector": report.name, **group_offset_json(one, now_ms=int(view.now_s * 1000))}
 
 
-def line(one: GroupOffset, *, now_ms: int) -> dict[str, object]:
+def group_offset_json(one: GroupOffset, *, now_ms: int) -> dict[str, object]:
     """Returns one group and partition as a JSON object; ages in seconds."""
     least, most = one.again
     written = one.checkpoint_written_ms

@@ -119,12 +119,12 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
             # An empty list, or 404, would mean that the connectors were deleted.
             raise ConnectError(503, STARTING)
         case ["connectors"]:
-            return json_response(_connectors(query, _as_shown(state)))
+            return json_response(_connectors(query, _with_hidden_secrets(state)))
         case ["connectors", name, "offsets"] if state.takes_changes:
             # As in Java, what is stored: also of a stopped connector, and before its offsets are altered.
             return ListOffsets(name=name)
         case ["connectors", name, *rest]:
-            return json_response(_connector(name, rest, _as_shown(state)))
+            return json_response(_connector(name, rest, _with_hidden_secrets(state)))
         case ["connector-plugins"]:
             return json_response(plugins(state))
         case ["connector-plugins", name, "config"]:
@@ -152,7 +152,7 @@ def _options(path: list[str], state: WorkerView) -> Response:
     )
 
 
-def _as_shown(state: WorkerView) -> WorkerView:
+def _with_hidden_secrets(state: WorkerView) -> WorkerView:
     """Returns *state* with secrets in plain text hidden.
 
     Where the worker accepts changes nothing is hidden, because clients write back what they have read.

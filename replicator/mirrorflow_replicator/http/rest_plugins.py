@@ -73,7 +73,7 @@ def definitions(name: str) -> list[Definition]:
 def validation(name: str, given: Mapping[str, str | None], state: WorkerView) -> dict[str, object]:
     """Returns every known key with its value and errors, and the unknown keys that have errors. Raises ConnectError."""
     included = given.get("connector.class")
-    if included is not None and not _alias(included).endswith(_alias(name)):
+    if included is not None and not _short_name(included).endswith(_short_name(name)):
         raise ConnectError(400, f"Included connector type {included} does not match request type {name}")
     plugin = simple_name(included or name)
     if plugin not in CONNECTORS:
@@ -115,7 +115,7 @@ def _is_visible(name: str, values: Mapping[str, str]) -> bool:
     return not (is_version and converter.endswith(".converter")) or converter in values
 
 
-def _alias(name: str) -> str:
+def _short_name(name: str) -> str:
     return (
         name.removesuffix("Connector") if len(name) > len("Connector") else name
     )  # Connect accepts a class without it
@@ -136,13 +136,13 @@ def plugin_keys() -> Mapping[str, Mapping[str, Definition]]:
                 }
                 for name in found["plugins"][plugin]
             },
-            **{one["name"]: one for one in _of_ours(plugin, java)},
+            **{one["name"]: one for one in _own_definitions(plugin, java)},
         }
         for plugin in CONNECTORS
     }
 
 
-def _of_ours(plugin: str, java: Mapping[str, Definition]) -> Iterator[Definition]:
+def _own_definitions(plugin: str, java: Mapping[str, Definition]) -> Iterator[Definition]:
     others = tuple(start for owner, starts in _OWN.items() if owner != plugin for start in starts)
     mine = [
         key

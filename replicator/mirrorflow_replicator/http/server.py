@@ -30,8 +30,8 @@ from mirrorflow_replicator.http.worker_view import (
     Response,
     WorkerView,
     error_response,
-    here,
     json_response,
+    local_view,
 )
 
 READ_BYTES = 64 * 1024
@@ -87,13 +87,13 @@ class HttpConnection:
 
         Raises TimeoutError or ConnectionError when the client idles or disconnects.
         """
-        while await self._arrived():
+        while await self._wait_for_request():
             try:
                 request = await self._request()
                 if request is None:
                     return
                 answered = await answer(request)
-                await self._send(self._located(answered), head=request.method == "HEAD")
+                await self._send(self._with_absolute_location(answered), head=request.method == "HEAD")
             except _RefusedError as refused:
                 await self._refuse(refused.response)
                 return
@@ -101,7 +101,7 @@ class HttpConnection:
                 return
             self._http.start_next_cycle()
 
-    def _located(self, response: Response) -> Response:
+    def _with_absolute_location(self, response: Response) -> Response:
         """Returns *response* with an absolute Location as in Java, with the host from the request."""
         if not self._host or not any(name == "Location" for name, _ in response.headers):
             return response
@@ -113,7 +113,7 @@ class HttpConnection:
         )
         return replace(response, headers=headers)
 
-    async def _arrived(self) -> bool:
+    async def _wait_for_request(self) -> bool:
         """Waits for the first byte of the next request; returns False if the client has closed instead."""
         data, closed = self._http.trailing_data
         if data or closed:
@@ -384,7 +384,7 @@ class HttpServer:
 
     def _route_all(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:
-            return rest.answer(request, self._current())
+            return rest.answer(request, self._current_view())
         if request.method == "OPTIONS":
             return Response(headers=rest.ALLOW)
         if request.method not in {"GET", "HEAD"}:
@@ -394,7 +394,7 @@ class HttpServer:
             if silent_s > STALLED_S:
                 return json_response({"status": "stalled", "silentSeconds": round(silent_s, 1)}, status=503)
             return json_response({"status": "alive"})
-        view = here(self._current())
+        view = local_view(self._current_view())
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         match request.path:
             case "/readyz" if view.ready:
@@ -410,7 +410,7 @@ class HttpServer:
             case _:
                 return progress.partitions(query, view)
 
-    def _current(self) -> WorkerView:
+    def _current_view(self) -> WorkerView:
         """Returns the view now; once ready, it stays ready: a partition added later is not a new start.
 
         Where connectors are changed over REST it can become unready: a new connector is a new start.

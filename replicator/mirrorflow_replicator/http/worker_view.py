@@ -79,7 +79,7 @@ class WorkerView:
     is_rebalancing: bool = False  # the group is rebalancing
 
 
-def here(view: WorkerView) -> WorkerView:
+def local_view(view: WorkerView) -> WorkerView:
     """Returns *view* without what other nodes of a group run: they report that, so nothing counts twice."""
     if not view.in_group:
         return view

@@ -9,7 +9,7 @@ from mirrorflow_core.reports import GroupsReport, Guarantee, PartitionPhase, Sid
 from mirrorflow_replicator.http import progress
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.progress import has_started
-from mirrorflow_replicator.http.worker_view import here
+from mirrorflow_replicator.http.worker_view import local_view
 from tests.unit.http.reports import NOW_S, connector, content, moved, partition, task, view
 
 LOST = partition(1, phase=PartitionPhase.STOPPED, reason="SourceDataLost", message="gone")
@@ -365,7 +365,9 @@ def test_a_process_that_waits_for_the_flow_does_not_say_that_there_is_nothing_to
 def test_a_node_without_a_part_says_that_it_waits_for_one():
     """Other nodes report the work; this one reports that it is alive, and counts nothing of theirs."""
     report = connector(task(partition(0), is_here=False), is_here=False)
-    found = json.loads(content(progress.answer({}, here(view(report, in_group=True, samples=moved(report))))))
+    found = json.loads(
+        content(progress.answer({}, local_view(view(report, in_group=True, samples=moved(report)))))
+    )
 
     assert (found["connector"], found["state"], found["replicating"]) == (
         report.name,
