@@ -52,7 +52,7 @@ def test_pods_share_the_work_and_each_record_arrives_once(
             _wait_until_shared(stage, pulse, 2)
         both = names(stage.pods(FLOW, "source"))
         assert not first & both
-        assert _events(stage, "form standalone -> distributed")
+        assert _events(stage, "mode standalone -> distributed")
         with _measured(stage, pulse, "2 to 3", record_property):
             _scale(stage, 3)
             _wait_until_shared(stage, pulse, 3)

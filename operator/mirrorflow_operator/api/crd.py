@@ -22,11 +22,8 @@ from mirrorflow_operator.api.status import Status
 
 Schema = dict[str, Any]
 DEPTH_MAX: Final = 20  # a recursive type has no structural schema
-EMPTY: Final[tuple[Any, ...]] = (
-    None,
-    "",
-    [],
-)  # absent means the same; as defaults they would only be noise in every diff
+# Absent means the same; as defaults they would only be noise in every diff.
+EMPTY: Final[tuple[Any, ...]] = (None, "", [])
 _BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each applies only to values of its type
 # Members that a default added have no field manager, so server-side apply would merge them with those of the
 # first manager that sets some: `include: [orders]` would still copy `.*`.

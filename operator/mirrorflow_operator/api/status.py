@@ -1,4 +1,4 @@
-"""Defines the fields of a MirrorFlow's status, which only the operator writes, and Kubernetes' form of timestamps.
+"""Defines the fields of a MirrorFlow's status, which only the operator writes, and Kubernetes' timestamp format.
 
 The status has counts and states, but no topics, groups or secrets; values that change all the time are
 metrics. Every list is bounded.

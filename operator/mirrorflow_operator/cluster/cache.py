@@ -66,9 +66,8 @@ class _FlowObjects:
 
     children: dict[ObjectId, CachedChild] = field(default_factory=dict)
     deployments: dict[str, ObservedDeployment] = field(default_factory=dict)  # by connector name
-    pods: dict[str, tuple[str, ObservedPod]] = field(
-        default_factory=dict
-    )  # by pod name, with the connector name
+    # By pod name, with the connector name.
+    pods: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)
     jobs: dict[str, ObservedJob] = field(default_factory=dict)  # by name
     schedules: dict[str, float] = field(default_factory=dict)  # creation times by name
     drivers: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)  # by pod name, with their Job's

@@ -177,7 +177,7 @@ def observed_deployment(body: Object) -> ObservedDeployment:
             for one in status.get("conditions") or ()
         ),
         image=container.get("image", ""),
-        form=next(iter(container.get("args") or ()), ""),
+        mode=next(iter(container.get("args") or ()), ""),
         connectors=connectors_in(container, connector_of(body)),
         selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
     )

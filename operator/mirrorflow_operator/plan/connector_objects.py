@@ -35,7 +35,7 @@ def objects(
 ) -> list[Object]:
     """Returns every object of *flow*, in the order in which they are needed.
 
-    *shapes* override form and number of pods from the spec. *verifies*: the operator has a certificate
+    *shapes* override mode and number of pods from the spec. *verifies*: the operator has a certificate
     authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
     *seed_replaces_source* is that of `connectors_by_pod`, *has_defaults* that of `ConnectorPods`.
     """

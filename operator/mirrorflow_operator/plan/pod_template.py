@@ -37,7 +37,7 @@ from mirrorflow_operator.plan.pod_sharing import (
     keystore_properties,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
-from mirrorflow_operator.plan.rollouts import FORMS, Shape
+from mirrorflow_operator.plan.rollouts import MODES, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ def _container(pods: ConnectorPods) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "image": spec.image or pods.image,
-        "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *pods.files))],
+        "args": [MODES[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *pods.files))],
         # The last log lines name the wrong setting; the status repeats them. The logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": ports,

@@ -47,7 +47,7 @@ def template_annotations(
 
 
 # Subcommand of the replicator, by whether pods share the connector's work.
-FORMS: Final[Mapping[bool, str]] = {False: "standalone", True: "distributed"}
+MODES: Final[Mapping[bool, str]] = {False: "standalone", True: "distributed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,14 @@ class ObservedDeployment:
     ready: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
-    form: str = ""  # a value of `FORMS`
+    mode: str = ""  # a value of `MODES`
     connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
     selector: str = ""  # the label selector of its pods, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The form of a connector's pods (standalone, or distributed if `is_shared`) and their number."""
+    """The mode of a connector's workers (standalone, or distributed if `is_shared`) and their number."""
 
     is_shared: bool
     replicas: int
@@ -102,10 +102,10 @@ def shape_of(flow: MirrorFlow, kind: ConnectorKind) -> Shape:
 
 
 def next_shape(wanted: Shape, live: ObservedShape | None) -> Shape:
-    """Returns the shape to apply now, on the way to *wanted*: the form changes only while there is one pod.
+    """Returns the shape to apply now, on the way to *wanted*: the mode changes only while there is one pod.
 
     If template and number change at once, a Deployment also adds pods of the old template, which cannot use
-    the properties of the new one. So a change of form from or to several pods goes through one pod.
+    the properties of the new one. So a change of mode from or to several pods goes through one pod.
     """
     if live is None or wanted.replicas == 0:
         return wanted
@@ -126,23 +126,22 @@ def next_shapes(
 
     *deployments*: the existing ones, by connector name.
     """
-    found = {}
-    for kind in ConnectorKind:
-        wanted = shape_of(flow, kind)
-        found[kind] = next_shape(wanted, _observed_shape(deployments.get(kind.value)))
-    return found
+    return {
+        kind: next_shape(shape_of(flow, kind), _observed_shape(deployments.get(kind.value)))
+        for kind in ConnectorKind
+    }
 
 
-def _observed_shape(seen: ObservedDeployment | None) -> ObservedShape | None:
-    if seen is None:
+def _observed_shape(deployment: ObservedDeployment | None) -> ObservedShape | None:
+    if deployment is None:
         return None
     # Readiness is ignored: a rollout whose pods never become ready must be reversible.
     is_rolling = (
-        seen.observed_generation < seen.generation
-        or seen.updated < seen.wanted
-        or seen.replicas > min(seen.updated, seen.wanted)
+        deployment.observed_generation < deployment.generation
+        or deployment.updated < deployment.wanted
+        or deployment.replicas > min(deployment.updated, deployment.wanted)
     )
-    shape = Shape(is_shared=seen.form == FORMS[True], replicas=seen.wanted)
+    shape = Shape(is_shared=deployment.mode == MODES[True], replicas=deployment.wanted)
     return ObservedShape(shape=shape, is_rolling=is_rolling)
 
 
@@ -229,30 +228,35 @@ def _reasons(
     new_files: Mapping[str, str],
 ) -> Iterator[str]:
     old_pod, new_pod = before["spec"], after["spec"]
-    one, other = _container(old_pod), _container(new_pod)
-    if _form(one) != _form(other):
-        yield f"form {_form(one)} -> {_form(other)}"
-    runs, is_to_run = _connectors(before), _connectors(after)
-    if runs != is_to_run:
-        yield f"connectors {runs} -> {is_to_run}"
-    old_notes, new_notes = _annotations(before), _annotations(after)
+    old_container, new_container = _container(old_pod), _container(new_pod)
+    if _mode(old_container) != _mode(new_container):
+        yield f"mode {_mode(old_container)} -> {_mode(new_container)}"
+    old_connectors, new_connectors = _connectors(before), _connectors(after)
+    if old_connectors != new_connectors:
+        yield f"connectors {old_connectors} -> {new_connectors}"
+    old_annotations, new_annotations = _annotations(before), _annotations(after)
     # Another connector brings all of its properties, which need not be listed.
-    if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION) and runs == is_to_run:
+    if (
+        old_annotations.get(HASH_ANNOTATION) != new_annotations.get(HASH_ANNOTATION)
+        and old_connectors == new_connectors
+    ):
         changed = sorted(_changed_keys(old_files, new_files))
         more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
         yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
-    if old_notes.get(RESTART_ANNOTATION) != new_notes.get(RESTART_ANNOTATION):
-        yield f"restart {new_notes.get(RESTART_ANNOTATION, 'removed')}"
-    if one.get("image") != other.get("image"):
-        yield f"image {one.get('image')} -> {other.get('image')}"
-    yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))
-    added = ((old_pod, new_pod, "volumes"), (one, other, "volumeMounts"))
-    if any(_adds_others(old, new, part) for old, new, part in added):
+    if old_annotations.get(RESTART_ANNOTATION) != new_annotations.get(RESTART_ANNOTATION):
+        yield f"restart {new_annotations.get(RESTART_ANNOTATION, 'removed')}"
+    if old_container.get("image") != new_container.get("image"):
+        yield f"image {old_container.get('image')} -> {new_container.get('image')}"
+    yield from (
+        part for part in ("resources", "env") if _differs(old_container.get(part), new_container.get(part))
+    )
+    added = ((old_pod, new_pod, "volumes"), (old_container, new_container, "volumeMounts"))
+    if any(_added_volumes_differ(old, new, part) for old, new, part in added):
         yield "volumes"
     yield from (name for part, name in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
 
 
-def _adds_others(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> bool:
+def _added_volumes_differ(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> bool:
     """Returns whether the volumes or mounts differ that the spec's template adds; properties decide the others."""
     before, after = (
         [one for one in owner.get(part) or () if not re.search(RESERVED_VOLUMES, one["name"])]
@@ -276,7 +280,7 @@ def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _form(container: Mapping[str, Any]) -> str:
+def _mode(container: Mapping[str, Any]) -> str:
     return next(iter(container.get("args") or ()), "unknown")
 
 

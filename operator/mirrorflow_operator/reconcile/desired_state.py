@@ -1,6 +1,6 @@
 """Step 3 of a pass: plans the desired state of one flow, once and frozen. Pure.
 
-It has every object that should exist, the Spark jobs among them, and the form and number of pods for the next
+It has every object that should exist, the Spark jobs among them, and the mode and number of pods for the next
 step of a rollout. If nothing has changed since a pass that left nothing to write, no object is planned:
 InputsDigest compares the inputs of two passes.
 """

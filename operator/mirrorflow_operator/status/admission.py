@@ -12,7 +12,7 @@ same flows give the same refusals, in whatever order they arrived. A Stopped flo
 whose spec can no longer be read keeps the last spec that could.
 
 A changed flow is compared only with flows that share a cluster with it, directly or through others. The full
-check runs only if their clusters form a ring or two of them could write to one topic, so a thousand unrelated
+check runs only if their clusters form a cycle or two of them could write to one topic, so a thousand unrelated
 flows cost nothing.
 """
 
@@ -159,9 +159,8 @@ class CrossFlowChecks:
     """The flows that exist, and which of them are refused."""
 
     _flows: dict[Key, _ConflictInputs] = field(default_factory=dict)
-    _by_identifier: dict[str, set[Key]] = field(
-        default_factory=dict
-    )  # an address or an id -> the flows that name it
+    # The flows that name a cluster by this address or id.
+    _by_identifier: dict[str, set[Key]] = field(default_factory=dict)
     _refusals: dict[Key, Problem] = field(default_factory=dict)
 
     def put(self, resource: Resource) -> frozenset[Key]:
@@ -294,7 +293,7 @@ def _youngest_of_each(
 
 
 def _needs_full_check(routes: Sequence[FlowRoute]) -> bool:
-    """Whether clusters may form a ring, or two routes into one cluster may name a topic alike.
+    """Whether clusters may form a cycle, or two routes into one cluster may name a topic alike.
 
     A cheap filter before the full check, so it errs towards True.
     """

@@ -369,9 +369,8 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
         if observation.runs.replaces_source
         else " It makes no progress. The connector's pod starts and waits until the seed releases the flow."
     )
-    details = (
-        f" {status.message.rstrip('.')}." if status.message else ""
-    )  # the stopped partitions, and what delays tasks
+    # The stopped partitions, and the causes of delays.
+    details = f" {status.message.rstrip('.')}." if status.message else ""
     return no(
         _KIND, Reason.SEEDING, f"The seed fills the target{_progress(status)}{rate}{ends}.{details}{beside}"
     )

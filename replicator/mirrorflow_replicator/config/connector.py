@@ -77,9 +77,8 @@ def parse_connector(
         raise RefusedSettingError(
             key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
         )
-    read.whole(
-        "tasks.max", minimum=1, maximum=TASKS_MAX
-    )  # checked for every class, even where one task does all
+    # Checked for every class, also where one task does all the work.
+    read.whole("tasks.max", minimum=1, maximum=TASKS_MAX)
     enabled = read.flag("enabled")
     is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
     is_checkpoint = connector_class == CHECKPOINT_CONNECTOR

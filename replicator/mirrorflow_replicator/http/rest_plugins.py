@@ -116,9 +116,8 @@ def _is_visible(name: str, values: Mapping[str, str]) -> bool:
 
 
 def _short_name(name: str) -> str:
-    return (
-        name.removesuffix("Connector") if len(name) > len("Connector") else name
-    )  # Connect accepts a class without it
+    # Connect accepts a class without the suffix.
+    return name.removesuffix("Connector") if len(name) > len("Connector") else name
 
 
 @cache

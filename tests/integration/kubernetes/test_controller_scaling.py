@@ -76,7 +76,7 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     wait_until(
         "the event is written", lambda: f"Scaled {SOURCE} to 3 replicas." in events(namespace, "Scaled")
     )
-    assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
+    assert any("mode standalone -> distributed" in said for said in events(namespace, "Rolling"))
 
     def counted() -> bool:
         told = _scale(namespace)

@@ -160,8 +160,8 @@ def test_a_second_pod_adds_the_distributed_form_and_its_objects() -> None:
     assert {(kind, "east-to-west-source") for kind in kinds} == _differing(one, two)
     old, new = (_deployments(found)["east-to-west-source"] for found in (one, two))
     reasons = reasons_to_roll(old, new, {}, {})
-    assert "form standalone -> distributed" in reasons
-    assert "form distributed -> standalone" in reasons_to_roll(new, old, {}, {})
+    assert "mode standalone -> distributed" in reasons
+    assert "mode distributed -> standalone" in reasons_to_roll(new, old, {}, {})
 
 
 def test_a_stopped_flow_of_several_pods_keeps_its_form() -> None:
