@@ -121,7 +121,7 @@ async def _first_keyless(source: Cluster, partition: TopicPartition, start: int)
 
 SIZE, TIMESTAMP_TYPE = "max.message.bytes", "message.timestamp.type"
 AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
-# Setting of a topic -> the broker's setting that holds for a topic without it.
+# Setting of a topic -> the broker's default for it.
 BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {
     name: f"log.{name}" for name in (TIMESTAMP_TYPE, AFTER_MAX, BEFORE_MAX)
 }

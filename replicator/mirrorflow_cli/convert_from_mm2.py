@@ -159,7 +159,7 @@ def _note_other_heartbeats(
         ("heartbeats.topic.replication.factor", "3"),
     ):
         if theirs.get(key, default) != ours.get(key, default):
-            why = f"the heartbeats on {source} become those of {source}->{target}, whose setting holds for both sides"
+            why = f"the heartbeats on {source} become those of {source}->{target}, whose setting applies to both sides"
             findings.add_loss(f"{target}->{source}", key, why)
 
 

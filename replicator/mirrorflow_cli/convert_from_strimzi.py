@@ -52,7 +52,7 @@ _WHY = {
     "resources": "set it for each connector (connectors.*.resources)",
     "template": "set it for each connector, with other fields (connectors.*.template)",
     "rack": "write client.rack into spec.source.config",
-    "metricsConfig": "metrics are always served, with the names that Strimzi's exporter rules give",
+    "metricsConfig": "metrics are always served, with the names of Strimzi's exporter rules",
     "logging": "set it for each connector (connectors.*.template.logging)",
     "jvmOptions": "there is no JVM",
     "jmxOptions": "there is no JVM",

@@ -84,7 +84,7 @@ class JavaFlow:
 
 @dataclass(slots=True, kw_only=True)
 class ConversionFindings:
-    """Collects what a conversion reports besides its documents."""
+    """Collects the losses and the needed Secrets of a conversion."""
 
     losses: list[ConversionLoss] = field(default_factory=list)
     secrets: set[NeededSecret] = field(default_factory=set)

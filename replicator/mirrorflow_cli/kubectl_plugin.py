@@ -243,7 +243,7 @@ def _read(arguments: argparse.Namespace, pod: dict[str, Any], path: str) -> dict
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  http alone
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  http or https only
                 found: dict[str, Any] = json.load(response)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise FailedError(f"Pod {_name(pod)} does not answer at {path}: {error}.") from None

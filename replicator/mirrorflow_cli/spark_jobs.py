@@ -97,7 +97,7 @@ class BarDisplay:
     """Redraws a progress bar in place."""
 
     def __init__(self, progress_format: JobProgressFormat, stream: TextIO) -> None:
-        from rich.console import Console  # noqa: PLC0415 for a terminal alone
+        from rich.console import Console  # noqa: PLC0415  only a terminal needs it
         from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
         self._format = progress_format

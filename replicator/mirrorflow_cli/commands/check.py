@@ -339,7 +339,7 @@ async def _check_replicas(
 ) -> None:
     """Reports *new* and *existing* topics with fewer replicas than writes need.
 
-    Brokers since Kafka 3.7 ask for no more replicas in sync than there are (KAFKA-15583).
+    Since Kafka 3.7 brokers require no more replicas in sync than there are (KAFKA-15583).
     """
     node_id = min(target.metadata.brokers)
     if LIST_CLIENT_METRICS in (await target.connection(node_id)).versions:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    import shtab  # noqa: PLC0415 for this command alone
+    import shtab  # noqa: PLC0415  only this command needs it
 
     parser = command_parser(COMMANDS)
     completes = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "FOLDER": shtab.DIRECTORY}

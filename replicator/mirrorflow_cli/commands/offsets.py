@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the offsets; returns 1 if a request for a group failed."""
     if not arguments.file and not arguments.groups:
-        arguments.groups = [".*"]  # With addresses alone, all groups are shown.
+        arguments.groups = [".*"]  # With flags instead of a file, all groups are shown.
     flow, layout = flow_from(arguments), layout_from(arguments)
     valid_plan(flow, layout)
     planned = plan_all(flow, layout)
@@ -134,7 +134,7 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
         yield group, str(len(own)), again, str(max(0, most - least)), ", ".join(sorted(begins))
 
 
-GROUPS_AT_ONCE = 16  # a coordinator answers so many requests in some hundredths of a second
+GROUPS_AT_ONCE = 16  # a coordinator answers this many requests within some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _LITERAL = re.compile(r"[\w.-]+")  # a dot may match any character; in practice 
 class EnabledFlow:
     """A flow that copies *topics*; *keeps_names* if it uses IdentityReplicationPolicy.
 
-    *separator* is that of the names of copies; "" if a policy of the user's own gives them.
+    *separator* is that in the names of copies; "" for a custom policy.
     """
 
     source: str
@@ -215,14 +215,14 @@ def load_mm2(
 
 
 def _plain_secrets(raw: Mapping[str, str]) -> list[str]:
-    """Returns a warning of the secrets of *raw* that config topics get in plain text, as with Java MM2."""
+    """Returns a warning if *raw* has plain-text secrets, which are also written to config topics, as with Java MM2."""
     keys_in_clear = sorted(
         key
         for key, value in raw.items()
         if shown_value(key, value) != value and not key.startswith(("listeners.https.", PROVIDERS_KEY))
     )
     sentence = (
-        f"{', '.join(keys_in_clear)}: in plain text, and so also in the config topics on the targets, as with "
+        f"{', '.join(keys_in_clear)}: in plain text, also in the config topics on the targets, as with "
         "Java MM2; write references instead (docs/from-mm2.md)."
     )
     return [sentence] if keys_in_clear else []

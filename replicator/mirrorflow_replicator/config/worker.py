@@ -80,7 +80,7 @@ def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> Worker
     if reader.text("offset.storage.store") != "kafka":
         raise RefusedSettingError(
             key="offset.storage.store",
-            why="a distributed worker keeps its positions where its connectors are, in Kafka",
+            why="a distributed worker stores positions and connectors in Kafka",
         )
     listeners = reader.names("listeners")
     settings = worker_settings(DISTRIBUTED, worker, connectors, listeners, warnings)
@@ -213,13 +213,15 @@ REBALANCE_MAX_MS = 30_000  # Connect's default is 60000; our nodes rejoin as soo
 def group_settings(
     read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, flow: tuple[str, str] | None = None
 ) -> GroupSettings | None:
-    """Returns the group of the *worker* that *read* reads; None for a distributed worker that is alone.
+    """Returns the group of the *worker* that *read* reads; None for a distributed worker that is the only node.
 
     *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
     """
     if flow is None and not read.flag(INTERNAL_REST_KEY):
         return None
-    group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
+    group_id = read.required(
+        "group.id", action="set the same group on all nodes, and use it for no other group"
+    )
     protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"))
     if protocol == "eager":
         raise RefusedSettingError(

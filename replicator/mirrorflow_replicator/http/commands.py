@@ -93,7 +93,7 @@ class Restart:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the call has the form from before KIP-745, and gets that form's answer."""
+        """Whether the call has the form from before KIP-745, whose response is another."""
         return not (self.include_tasks or self.only_failed)
 
 
@@ -474,7 +474,7 @@ def simple_name(connector_class: str) -> str:
 
 
 def wanted(configs: WorkerConfigs, restarts: Mapping[str, int]) -> dict[str, Wanted]:
-    """Returns what should run, by name, after so many *restarts* of each."""
+    """Returns the desired state of each connector; *restarts*: the number of requested restarts, by name."""
     return {
         name: Wanted(properties=properties, target=configs.target(name), run=restarts.get(name, 0))
         for name, properties in configs.connectors.items()
@@ -514,7 +514,7 @@ def with_task_class(
 def new_tasks(
     name: str, tasks: Sequence[Mapping[str, str]], configs: WorkerConfigs
 ) -> tuple[ConfigRecord, ...]:
-    """Returns the records that give connector *name* these *tasks*; none if the topic has the same."""
+    """Returns the records that store *tasks* for connector *name*; none if the topic has the same."""
     if configs.tasks.get(name) == tuple(tasks) and name not in configs.inconsistent:
         return ()
     return (

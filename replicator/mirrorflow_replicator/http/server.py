@@ -131,7 +131,7 @@ class HttpConnection:
         except TimeoutError:
             raise _RefusedError(error_response(408, "HTTP 408 Request Timeout")) from None
         except h11.RemoteProtocolError as error:
-            if self._http.trailing_data[1]:  # cut off by the client: no one is left to answer
+            if self._http.trailing_data[1]:  # the client has closed the connection
                 return None
             status = error.error_status_hint or 400
             raise _RefusedError(
@@ -322,7 +322,7 @@ class HttpServer:
             server = await asyncio.start_server(
                 self._accept,
                 # The system would choose different free ports for IPv4 and IPv6.
-                host or (None if port else "0.0.0.0"),  # noqa: S104 - the listener asks for every address
+                host or (None if port else "0.0.0.0"),  # noqa: S104  the listener binds every address
                 port,
                 ssl=tls if scheme == "https" else None,
                 ssl_handshake_timeout=self._limits.request_s if scheme == "https" else None,

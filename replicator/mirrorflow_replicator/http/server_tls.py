@@ -98,7 +98,7 @@ def _request_client_certificates(
 ) -> None:
     """Makes *context* request client certificates. Raises InvalidSettingError without a trust store.
 
-    Without one the public authorities would be trusted, and anyone can get a certificate from them.
+    Without one the public authorities would be trusted, which issue certificates to anyone.
     """
     anchors = trusted_certificates(properties)
     if anchors is None:
