@@ -45,7 +45,7 @@ class Display(Protocol):
         *status* is negative for a signal. *restarts_in_s* is None if the process is not started again.
         """
 
-    def progress(self, seen: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """The replicator has answered with its progress."""
 
     def caught_up(self) -> None:
@@ -84,23 +84,26 @@ class PlainDisplay:
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
         self._print(f"replicator {how}{restart}" + (f": {last_log_line}" if last_log_line else ""))
 
-    def progress(self, seen: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """Prints progress lines to stdout and new errors to stderr.
 
         The source connector has one line; another connector has one when it has changed; an error is shown
         once.
         """
-        found = [*problems(seen), *(text for one in seen.companions for text in companion_problems(one))]
+        found = [
+            *problems(progress),
+            *(text for one in progress.companions for text in companion_problems(one)),
+        ]
         for sentence in found:
             if sentence not in self._problems:
                 self._print(sentence)
         self._problems = frozenset(found)
-        self._last = one_line(self._rates.of(seen))
-        words = (str(seen.summary.get("replicating")), *reasons(seen))
+        self._last = one_line(self._rates.of(progress))
+        words = (str(progress.summary.get("replicating")), *reasons(progress))
         if words != self._words or self._clock() - self._shown_s >= LINE_INTERVAL_S:
             self._words = words
             self._show_last()
-        for one in seen.companions:
+        for one in progress.companions:
             line = companion_line(one)
             if self._companions.get(one.connector) != line:
                 self._companions[one.connector] = line
@@ -163,7 +166,7 @@ class TableDisplay:
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
         self._events: list[str] = []
-        self._seen: Progress | None = None
+        self._progress: Progress | None = None
         self._rates = RecentRates()
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
@@ -176,8 +179,8 @@ class TableDisplay:
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
         self._event(f"replicator ended ({how}){restart}. {last_log_line}".rstrip())
 
-    def progress(self, seen: Progress) -> None:
-        self._seen = self._rates.of(seen)
+    def progress(self, progress: Progress) -> None:
+        self._progress = self._rates.of(progress)
         self._draw()
 
     def caught_up(self) -> None:
@@ -197,23 +200,24 @@ class TableDisplay:
         self._draw()
 
     def _draw(self) -> None:
-        seen = self._seen
-        rows = seen.partitions if seen is not None else ()
+        progress = self._progress
+        rows = progress.partitions if progress is not None else ()
         # An empty table would look as if there were nothing to copy.
         title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
         self._live.update(
-            Group(title, *_lines(seen), *(Text(event, style="dim") for event in self._events)), refresh=True
+            Group(title, *_lines(progress), *(Text(event, style="dim") for event in self._events)),
+            refresh=True,
         )
 
 
-def _lines(seen: Progress | None) -> list[Text]:
+def _lines(progress: Progress | None) -> list[Text]:
     """Returns a line for each connector, then the errors of all."""
-    if seen is None:
+    if progress is None:
         return [Text("starting")]
-    wrong = [*problems(seen), *(text for one in seen.companions for text in companion_problems(one))]
+    wrong = [*problems(progress), *(text for one in progress.companions for text in companion_problems(one))]
     return [
-        Text(totals(seen)),
-        *(Text(companion_line(one)) for one in seen.companions),
+        Text(totals(progress)),
+        *(Text(companion_line(one)) for one in progress.companions),
         *(Text(sentence, style="red") for sentence in wrong),
     ]
 
@@ -243,7 +247,7 @@ class JsonDisplay:
         """Prints `ended`: status, message, restartsInSeconds (null if the process is not started again)."""
         self._event("ended", status=status, message=last_log_line, restartsInSeconds=restarts_in_s)
 
-    def progress(self, seen: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """Prints `progress`: the source connector's summary, its partitions, and topics without a copy.
 
         Then prints one `companion` for each other connector: name and class, state, message, warnings,
@@ -251,13 +255,13 @@ class JsonDisplay:
         """
         self._event(
             "progress",
-            connector=seen.connector,
-            summary=dict(seen.summary),
-            partitions=list(seen.partitions),
-            uncopied=list(seen.uncopied),
-            nothingSelected=seen.nothing_selected,
+            connector=progress.connector,
+            summary=dict(progress.summary),
+            partitions=list(progress.partitions),
+            uncopied=list(progress.uncopied),
+            nothingSelected=progress.nothing_selected,
         )
-        for one in seen.companions:
+        for one in progress.companions:
             self._event("companion", **one.received)
 
     def caught_up(self) -> None:

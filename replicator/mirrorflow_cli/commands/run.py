@@ -266,21 +266,21 @@ class Runner:
         if now_s - self._polled_at_s < interval_s:
             return None
         self._polled_at_s = now_s
-        seen = self._progress(process)
-        over = None
+        progress = self._progress(process)
+        outcome = None
         if self._options.until_caught_up:
-            if blocker(seen) != self._blocker:
-                self._blocker, self._blocked_since_s = blocker(seen), now_s
-            over = verdict(seen, held_s=now_s - self._blocked_since_s)
-        if over is None and self._is_late(now_s):
-            over = f"Not caught up within {self._options.time_limit_s:g} s."
-        if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
+            if blocker(progress) != self._blocker:
+                self._blocker, self._blocked_since_s = blocker(progress), now_s
+            outcome = verdict(progress, blocked_s=now_s - self._blocked_since_s)
+        if outcome is None and self._is_late(now_s):
+            outcome = f"Not caught up within {self._options.time_limit_s:g} s."
+        if progress is not None and (outcome is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
             self._shown_at_s = now_s
-            self._display.progress(seen)
-        if over is None:
+            self._display.progress(progress)
+        if outcome is None:
             return None
-        if over:
-            self._display.failed(over)
+        if outcome:
+            self._display.failed(outcome)
             return EXIT_FAILED
         self._display.caught_up()
         return EXIT_DONE
@@ -303,10 +303,10 @@ class Runner:
         self._wait_for_end(process, KILLED_WITHIN_S, lambda: False)
 
     def _wait_for_end(
-        self, process: ReplicatorProcess, within_s: float, impatient: Callable[[], bool]
+        self, process: ReplicatorProcess, within_s: float, is_interrupted: Callable[[], bool]
     ) -> None:
         deadline_s = self._clock() + within_s
-        while self._clock() < deadline_s and not impatient():
+        while self._clock() < deadline_s and not is_interrupted():
             if process.ended() is not None or not process.running:
                 return
             time.sleep(TICK_S)
@@ -329,26 +329,26 @@ _FINAL = frozenset(
 )
 
 
-def blocker(seen: Progress | None) -> str:
+def blocker(progress: Progress | None) -> str:
     """Returns the transient condition that blocks the run now; "" without one."""
-    if seen is None:
+    if progress is None:
         return ""
-    if seen.uncopied:
+    if progress.uncopied:
         return "uncopied"
-    return "nothing selected" if seen.nothing_selected else seen.reason
+    return "nothing selected" if progress.nothing_selected else progress.reason
 
 
-def verdict(seen: Progress | None, *, held_s: float) -> str | None:
+def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
     """Returns why the run has failed, "" if it has succeeded, None while waiting may still help.
 
-    *seen*: the source connector's progress, None if it did not answer. *held_s*: seconds since its `blocker` was
-    first seen.
+    *progress*: that of the source connector, None if it did not answer. *blocked_s*: seconds since its `blocker`
+    was first reported.
     """
-    if seen is None:
+    if progress is None:
         return None
-    if seen.caught_up:
+    if progress.caught_up:
         return ""
-    return _failure(seen, is_settled=held_s >= HEALS_WITHIN_S) or None
+    return _failure(progress, is_settled=blocked_s >= HEALS_WITHIN_S) or None
 
 
 def _failure(progress: Progress, *, is_settled: bool) -> str:

@@ -40,7 +40,7 @@ def progress(
 
 
 @pytest.mark.parametrize(
-    ("seen", "held_s"),
+    ("seen", "blocked_s"),
     [
         (None, 600.0),
         (progress(), 600.0),
@@ -59,14 +59,14 @@ def progress(
         "topics may still be found beside heartbeats", "a cluster may be starting", "what copies may continue",
     ],
 )  # fmt: skip
-def test_waiting_continues_while_progress_is_possible(seen: Progress | None, held_s: float) -> None:
+def test_waiting_continues_while_progress_is_possible(seen: Progress | None, blocked_s: float) -> None:
     """However slow the machine is: only what has been reported is waited for by time."""
-    assert verdict(seen, held_s=held_s) is None
+    assert verdict(seen, blocked_s=blocked_s) is None
 
 
 def test_all_caught_up_is_done() -> None:
     """Without a sentence."""
-    assert "" == verdict(progress(DONE, DONE), held_s=0.0)
+    assert "" == verdict(progress(DONE, DONE), blocked_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_all_caught_up_is_done() -> None:
 )
 def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress, words: str) -> None:
     """Never success while a topic that matches is not copied."""
-    found = verdict(seen, held_s=HEALS_WITHIN_S)
+    found = verdict(seen, blocked_s=HEALS_WITHIN_S)
 
     assert found is not None
     assert words in found
@@ -98,7 +98,7 @@ def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress,
 
 @pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "InvalidSettings"])
 def test_what_only_a_user_can_change_is_a_failure_at_once(reason: str) -> None:
-    assert verdict(progress(reason=reason), held_s=0.0) == f"{reason}: it is so."
+    assert verdict(progress(reason=reason), blocked_s=0.0) == f"{reason}: it is so."
 
 
 def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
