@@ -43,9 +43,9 @@ class Scope(Enum):
     REST = "In worker.properties; in an mm2.properties at the top level."
     DRIVER = "At the top level."
     CLIENT = (
-        "In connector.properties behind `source.cluster.`, `target.cluster.` (addresses, TLS and SASL only), `consumer.`, "
+        "In connector.properties prefixed with `source.cluster.`, `target.cluster.` (addresses, TLS and SASL only), `consumer.`, "
         "`admin.`, `source.consumer.`, `source.admin.`, `target.producer.`, `target.admin.`, `producer.override.`; in "
-        "worker.properties plain or behind `producer.`; in an mm2.properties as `A.key`, `A.consumer.key` and so on."
+        "worker.properties plain or prefixed with `producer.`; in an mm2.properties as `A.key`, `A.consumer.key` and so on."
     )
 
 
@@ -105,23 +105,23 @@ INTERNAL_REST_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
 _GROUP = "in a group of nodes"
 _NO_TOPIC = (
-    "in `distributed`, where it is required, and in an mm2.properties, where it is "
-    "`mm2-{}.<source>.internal`; a standalone process has its connectors from files"
+    "required in `distributed`; always `mm2-{}.<source>.internal` in an mm2.properties; a standalone process "
+    "reads its connectors from files"
 )
 _CONVERTER = (
-    "bytes are copied unchanged whatever it is; a connector that does not name ByteArrayConverter itself "
-    "warns of any other class with `ConverterNotUsed`"
+    "bytes are copied unchanged with every converter; a connector without a ByteArrayConverter of its own has the "
+    "warning `ConverterNotUsed` for any other class"
 )
-_NO_RECORDS = "batches are copied as bytes, no record passes through Java's converters and transformations"
-_BATCHES = "batches are copied as they are"
+_NO_RECORDS = "batches are copied as bytes, without Java's converters and transformations"
+_BATCHES = "batches are copied unchanged"
 _WITHOUT_EFFECT = {
-    "the engine has its own connections, with limits of its own": """
+    "the copier manages its own connections and timeouts": """
         request.timeout.ms default.api.timeout.ms connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms
         retry.backoff.ms retry.backoff.max.ms socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
         send.buffer.bytes receive.buffer.bytes metadata.max.age.ms metadata.max.idle.ms metadata.recovery.strategy
         metadata.recovery.rebootstrap.trigger.ms client.dns.lookup bootstrap.controllers
     """,
-    "the engine sizes its fetches itself": """
+    "the copier sizes its fetches itself": """
         fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records max.poll.interval.ms
     """,
     "no group is joined": """
@@ -146,78 +146,78 @@ KEYS: tuple[Key, ...] = (
         name: part of the key of every stored position; MM2 uses the class's name
         connector.class: MirrorSourceConnector, MirrorCheckpointConnector or MirrorHeartbeatConnector, with or without package
         tasks.max [1]: each task is a process
-        enabled [true]: in an mm2.properties false
+        enabled [true]: default false in an mm2.properties
         source.cluster.alias: required
         target.cluster.alias [target]:
         topics [.*]: names and Java regular expressions, separated by commas
         topics.exclude [{", ".join(TOPICS_EXCLUDE)}]: wins over `topics`
-        config.properties.exclude: default: the lists of all MM2 versions together
-        replication.factor [2]: of new topics; -1 is the target's default
+        config.properties.exclude: default: the union of the lists of all MM2 versions
+        replication.factor [2]: of new topics; -1: the target's default
         replication.policy.separator [.]:
         replication.policy.internal.topic.separator.enabled [true]: false keeps `.` in the names of internal topics
         refresh.topics.enabled [true]:
-        refresh.topics.interval.seconds [600]: negative is never; more often in the first 40 minutes of a connector
-        sync.topic.configs.enabled [true]: only differences are sent
-        sync.topic.configs.interval.seconds [600]: negative is never
-        mirrorflow.sync.topic.configs.report.only [false]: with true, what would be written is a warning, and nothing is written
-        mirrorflow.config.properties.exclude.by.topic: pairs `topics:settings` of expressions, separated by commas: settings left alone on single topics, such as `orders.*:retention\.ms`
-        sync.topic.acls.enabled [true]: only differences are sent; also prefixes, and what the flow has created is removed when the source's is gone; an ACL that would deny the flow its own target topics is left out
-        sync.topic.acls.interval.seconds [600]: negative is never
-        mirrorflow.sync.topic.acls.report.only [false]: with true, what would be written is a warning, and nothing is written
-        emit.offset-syncs.enabled [true]: false beside a key that begins with `offset-syncs` is refused, as in MM2
-        offset-syncs.topic.location [source]: `source` or `target`: which cluster has the topic
-        offset-syncs.topic.replication.factor [3]: -1 is the cluster's default
-        offset.lag.max [100]: downstream offsets after which the next record is synced at once
+        refresh.topics.interval.seconds [600]: negative: never; shorter in the first 40 minutes of a connector
+        sync.topic.configs.enabled [true]: only differences are written
+        sync.topic.configs.interval.seconds [600]: negative: never
+        mirrorflow.sync.topic.configs.report.only [false]: true: differences are reported as warnings and not written
+        mirrorflow.config.properties.exclude.by.topic: settings that are not synchronized on some topics: pairs `topics:settings` of Java regular expressions, separated by commas, such as `orders.*:retention\.ms`
+        sync.topic.acls.enabled [true]: only differences are written; prefixed ACLs are copied; ACLs that the flow has created are removed when those of the source are gone; ACLs that would deny the flow its own target topics are left out
+        sync.topic.acls.interval.seconds [600]: negative: never
+        mirrorflow.sync.topic.acls.report.only [false]: true: differences are reported as warnings and not written
+        emit.offset-syncs.enabled [true]: false together with a key that begins with `offset-syncs` is refused, as in MM2
+        offset-syncs.topic.location [source]: `source` or `target`: the cluster of the topic
+        offset-syncs.topic.replication.factor [3]: -1: the cluster's default
+        offset.lag.max [100]: the number of target offsets without an offset sync, after which the next one is written at once
         heartbeats.replication.enabled [true]:
-        emit.heartbeats.enabled [true]: decides in an mm2.properties which herders exist
-        emit.heartbeats.interval.seconds [1]: negative is never
-        heartbeats.topic.replication.factor [3]: -1 is the cluster's default
-        mirrorflow.heartbeats.emit.to [target]: `target`, `source` or both; heartbeats on the source are those that a connector of the way back would write
+        emit.heartbeats.enabled [true]: in an mm2.properties, true also creates a herder for a flow that is not enabled
+        emit.heartbeats.interval.seconds [1]: negative: never
+        heartbeats.topic.replication.factor [3]: -1: the cluster's default
+        mirrorflow.heartbeats.emit.to [target]: `target`, `source` or both; on the source, the heartbeats are those of a flow in the reverse direction
         groups [.*]: names and Java regular expressions, separated by commas
         groups.exclude [{", ".join(GROUPS_EXCLUDE)}]: wins over `groups`
         refresh.groups.enabled [true]:
-        refresh.groups.interval.seconds [600]: negative is never
-        emit.checkpoints.enabled [true]: false beside `sync.group.offsets.enabled=true` moves groups on without checkpoints
+        refresh.groups.interval.seconds [600]: negative: never
+        emit.checkpoints.enabled [true]: false together with `sync.group.offsets.enabled=true` synchronizes groups without checkpoints
         emit.checkpoints.interval.seconds [60]:
-        sync.group.offsets.enabled [false]: offsets of groups without members on the target are moved on, never back
+        sync.group.offsets.enabled [false]: offsets of groups without members on the target are advanced, never set back
         sync.group.offsets.interval.seconds [60]:
-        checkpoints.topic.replication.factor [3]: -1 is the target's default
+        checkpoints.topic.replication.factor [3]: -1: the target's default
         mirrorflow.flow: default `A->B`: the id with which the flow claims the source alias on the target
         mirrorflow.takeover.from: ids of flows that this flow continues, once they have stopped; `FlowExists` and `mirrorflow check` name the id
-        mirrorflow.state [running]: `running` or `paused`: nothing is copied, the lag is still shown. A standalone process, and processes that share the work, follow it in their files while they run; a single distributed worker has REST for it
-        mirrorflow.start.from: where partitions begin that were never copied: `earliest`, `latest`, `by_duration:PT1H`, `timestamp:` with an ISO-8601 moment or milliseconds; wins over `auto.offset.reset`
-        mirrorflow.source.loss.policy [fail]: `fail`, `alert` or `restart`, when source records are lost before they were copied
-        mirrorflow.refused.records [stop]: `stop` or `skip`: what to do with records that the target refuses for their timestamp or their missing key; skipped ones count in `mirrorflow_lost_records_total`, with a warning
-        transforms: names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused
-        predicates: names of TopicNameMatches; every other class is refused
-        mirrorflow.balance.tasks.enabled [true]: where several nodes share the tasks, partitions are given to tasks by bytes per second and lag; with false, as many to each
-        mirrorflow.balance.tasks.interval.seconds [60]: how often that is measured; negative is never
-        mirrorflow.bytes.per.second: limit of the flow, for example `50Mi`; default none
+        mirrorflow.state [running]: `running` or `paused` (nothing is copied, the lag is still reported); standalone processes and groups of nodes apply a change in their files without a restart; a single distributed worker is paused over REST
+        mirrorflow.start.from: the start of partitions that were never copied: `earliest`, `latest`, `by_duration:PT1H`, or `timestamp:` with an ISO 8601 timestamp or milliseconds; wins over `auto.offset.reset`
+        mirrorflow.source.loss.policy [fail]: `fail`, `alert` or `restart`: what to do when source records are lost before they are copied
+        mirrorflow.refused.records [stop]: `stop` or `skip`: what to do with records that the target refuses because of their timestamp or missing key; skipped records are counted in `mirrorflow_lost_records_total` and cause a warning
+        transforms: names of transforms, in their order; RegexRouter, Filter, InsertHeader and DropHeaders (docs/transforms.md); every other class is refused
+        predicates: names of predicates; TopicNameMatches; every other class is refused
+        mirrorflow.balance.tasks.enabled [true]: in a group of nodes, partitions are assigned to tasks by bytes per second and lag; false: the same number to each task
+        mirrorflow.balance.tasks.interval.seconds [60]: how often loads are measured; negative: never
+        mirrorflow.bytes.per.second: rate limit of the flow, for example `50Mi`; default: none
     """),
     *rows(Scope.CONNECTOR, Verdict.HONOURED, r"""
         use.defaults.from [target]: `target` or `source`; in an mm2.properties only as `A->B.use.defaults.from`, as in MM2
-        exactly.once.support: `required` asks for `isolation.level=read_committed`, as in MM2; in an mm2.properties only as `A->B.exactly.once.support`
+        exactly.once.support: `required` needs `isolation.level=read_committed`, as in MM2; in an mm2.properties only as `A->B.exactly.once.support`
         offset.flush.interval.ms [5000]: how often positions are stored; MM2's default is 60000
-        config.providers: EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart
+        config.providers: EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; changed values apply without a restart
         config.providers.*: `class`, `param.allowed.paths`, `param.allowlist.pattern`
-        transforms.*: `type`, `predicate`, `negate`, and `regex`, `replacement`, `header`, `value.literal`, `headers` as of Java's classes
+        transforms.*: `type`, `predicate`, `negate`, and Java's `regex`, `replacement`, `header`, `value.literal`, `headers`
         predicates.*: `type` and `pattern` of TopicNameMatches
-        mirrorflow.http.listeners: counts for the process, if the worker has none
-        rest.modify.enable: counts for the process, if the worker has none
+        mirrorflow.http.listeners: applies to the process, unless the worker sets it
+        rest.modify.enable: applies to the process, unless the worker sets it
     """, top_level=False),
     *rows(Scope.CONNECTOR, Verdict.MAPPED, r"""
-        admin.timeout.ms: every request has its own limit
-        task.index: given to each task
-        task.assigned.partitions: given to each task
+        admin.timeout.ms: every request has its own timeout
+        task.index: set for each task
+        task.assigned.partitions: set for each task
         task.assigned.groups: one task has all groups
-        consumer.poll.timeout.ms: fetches wait as long as `fetch.max.wait.ms`
+        consumer.poll.timeout.ms: a fetch waits up to 500 ms for new data
         metric.names.formats: metrics have Prometheus names
         config.action.reload: references are resolved anew whenever a client is built
         metrics.level: `partition` (default), `topic` or `flow`; read from the worker
     """),
     *rows(Scope.CONNECTOR, Verdict.MAPPED, r"""
-        transaction.boundary: `poll`, `interval` or `connector`; what is in transactions is decided for each partition (docs: exactly once)
-        transaction.boundary.interval.ms: a transaction is committed as soon as the source has no more records, or after 250 ms; later where commits are slow
+        transaction.boundary: `poll`, `interval` or `connector`; the write mode is decided for each partition (docs/exactly-once.md)
+        transaction.boundary.interval.ms: a transaction is committed when the source has no more records, and after 250 ms at the latest; after up to 10 s if commits are slow
     """, top_level=False),
     *rows(Scope.CONNECTOR, Verdict.REFUSED, rf"""
         replication.policy.class [DefaultReplicationPolicy IdentityReplicationPolicy]: it must be DefaultReplicationPolicy, IdentityReplicationPolicy or python:package.module:Class
@@ -228,65 +228,65 @@ KEYS: tuple[Key, ...] = (
         key.converter [ByteArrayConverter]: {_NO_RECORDS}; it must be ByteArrayConverter
         value.converter [ByteArrayConverter]: {_NO_RECORDS}; it must be ByteArrayConverter
         header.converter [ByteArrayConverter SimpleHeaderConverter]: it must be ByteArrayConverter, or SimpleHeaderConverter, which writes headers in base64, as in Java
-        errors.tolerance [none]: it must be `none`; a record that cannot be copied stops its partition and says so
+        errors.tolerance [none]: it must be `none`; a record that cannot be copied stops its partition, which reports it
     """),
     *rows(Scope.CONNECTOR, Verdict.REFUSED, rf"""
         key.converter.plugin.version: {_NO_RECORDS}
         value.converter.plugin.version: {_NO_RECORDS}
         header.converter.plugin.version: {_NO_RECORDS}
-        errors.deadletterqueue.*: records cannot be diverted; a partition that cannot go on stops and says so
-        topic.creation.*: topics are created as on the source, with `replication.factor`
-        topic.creation.groups: topics are created as on the source, with `replication.factor`
-        offsets.storage.topic: positions of a flow are in one topic, `offset.storage.topic`
+        errors.deadletterqueue.*: records cannot be diverted; a partition that cannot continue stops and reports it
+        topic.creation.*: topics are created with the settings of the source and `replication.factor`
+        topic.creation.groups: topics are created with the settings of the source and `replication.factor`
+        offsets.storage.topic: a flow stores its positions in one topic, `offset.storage.topic`
     """, top_level=False),
     *rows(Scope.CONNECTOR, Verdict.IGNORED, r"""
         tasks.max.enforce: there are never more tasks than `tasks.max`
         metric.reporters: metrics are served by HTTP; reporters are Java classes
         auto.include.jmx.reporter: metrics are served by HTTP
-        errors.retry.timeout: what time may heal is retried without end, and reported
-        errors.retry.delay.max.ms: what time may heal is retried without end, and reported
+        errors.retry.timeout: transient errors are retried without end, and reported
+        errors.retry.delay.max.ms: transient errors are retried without end, and reported
         errors.log.enable: errors are always logged
         errors.log.include.messages: payloads are never logged
-        connector.plugin.version: there is one version of each connector here
-        add.source.alias.to.metrics: every metric has the alias, as since MM2 4.0
+        connector.plugin.version: each connector has one version
+        add.source.alias.to.metrics: every metric has the source alias, as in MM2 4.0 and later
     """),
     *rows(Scope.WORKER, Verdict.HONOURED, rf"""
         bootstrap.servers: the target cluster
-        client.id: part of the names of the worker's own clients
-        group.id: the group of nodes, default `<source>-mm2` in an mm2.properties; part of the names of the worker's own clients
-        offset.storage.store [kafka]: `kafka` or `file` (KIP-304); in `distributed` always `kafka`
-        offset.storage.topic: default `mm2-offsets.<source>.internal`; `offset.storage.kafka.topic` is the same
+        client.id: part of the client ids of the worker
+        group.id: the group of nodes; default `<source>-mm2` in an mm2.properties; part of the client ids of the worker
+        offset.storage.store [kafka]: `kafka` or `file` (KIP-304); always `kafka` in `distributed`
+        offset.storage.topic: default `mm2-offsets.<source>.internal`; a synonym is `offset.storage.kafka.topic`
         offset.storage.partitions [25]:
-        offset.storage.replication.factor [-1]: the target's default; Connect's default is 3
-        offset.storage.file.filename: where positions are kept with `offset.storage.store=file`
+        offset.storage.replication.factor [-1]: -1: the target's default; Connect's default is 3
+        offset.storage.file.filename: the file of positions with `offset.storage.store=file`
         offset.storage.cleanup.policy: always `compact`, as in Connect
         offset.storage.*: settings of the offsets topic, and the connection of its client
-        config.storage.topic: connectors and what is wanted of them: {_NO_TOPIC.format('configs')}
-        config.storage.*: replication factor (default -1, Connect's is 3) and settings of that topic
-        status.storage.topic: how connectors and tasks fare: {_NO_TOPIC.format('status')}
+        config.storage.topic: connectors and their desired states; {_NO_TOPIC.format('configs')}
+        config.storage.*: replication factor (default -1; Connect's default is 3) and settings of that topic
+        status.storage.topic: observed states of connectors and tasks; {_NO_TOPIC.format('status')}
         status.storage.*: partitions (default 5), replication factor and settings of that topic
         offset.flush.interval.ms [5000]: Connect's default is 60000
         task.shutdown.graceful.timeout.ms [5000]:
-        config.providers: EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart
+        config.providers: EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; changed values apply without a restart
         config.providers.*: `class`, `param.allowed.paths`, `param.allowlist.pattern`
         metrics.level [partition]: `partition`, `topic` or `flow`: the level of detail of /metrics
     """),
     *rows(Scope.WORKER, Verdict.HONOURED, rf"""
-        session.timeout.ms [10000]: {_GROUP}: a node is lost that sends nothing for so long
+        session.timeout.ms [10000]: {_GROUP}: a node without heartbeats for this time is removed
         heartbeat.interval.ms [500]: {_GROUP}; Connect's default is 3000
-        rebalance.timeout.ms [30000]: {_GROUP}; at most that; Connect's default is 60000
-        connect.protocol [sessioned]: {_GROUP}: `sessioned` or `compatible`; `eager` is refused there
+        rebalance.timeout.ms [30000]: {_GROUP}; at most 30000; Connect's default is 60000
+        connect.protocol [sessioned]: {_GROUP}: `sessioned` or `compatible`; `eager` is refused
         inter.worker.key.generation.algorithm [HmacSHA256]: {_GROUP}
-        inter.worker.key.size: {_GROUP}; default the algorithm's own, 32 bytes for HmacSHA256
-        inter.worker.key.ttl.ms [3600000]: {_GROUP}: after which the leader makes another key; 0 never
+        inter.worker.key.size: {_GROUP}; default: that of the algorithm, 32 bytes for HmacSHA256
+        inter.worker.key.ttl.ms [3600000]: {_GROUP}: time after which the leader creates a new key; 0: never
         inter.worker.signature.algorithm [HmacSHA256]: {_GROUP}
         inter.worker.verification.algorithms [HmacSHA256]: {_GROUP}
     """, needs=INTERNAL_REST_KEY),
     *rows(Scope.WORKER, Verdict.MAPPED, rf"""
-        exactly.once.source.support: `disabled`, `preparing` or `enabled`: the guarantee is the same with any of them (docs: exactly once)
-        offset.flush.timeout.ms: every request has its own limit
+        exactly.once.source.support: `disabled`, `preparing` or `enabled`: the guarantee is the same with each (docs/exactly-once.md)
+        offset.flush.timeout.ms: every request has its own timeout
         connector.client.config.override.policy: always All, as in MM2's dedicated mode
-        replication.policy.*: read from the connectors
+        replication.policy.*: taken from the connectors
         key.converter [ByteArrayConverter]: {_CONVERTER}
         value.converter [ByteArrayConverter]: {_CONVERTER}
         header.converter [ByteArrayConverter]: {_CONVERTER}
@@ -295,40 +295,40 @@ KEYS: tuple[Key, ...] = (
         *.converter.*: there are no converters
         internal.key.converter: positions are always JSON without schemas, as in Connect
         internal.value.converter: positions are always JSON without schemas, as in Connect
-        internal.topics.automatic.creation.enable: internal topics that are missing are created
+        internal.topics.automatic.creation.enable: missing internal topics are always created
         plugin.path: there are no plugins
         plugin.discovery: there are no plugins
-        topic.creation.enable: topics are created as on the source
-        topic.tracking.*: active topics are always known
-        worker.sync.timeout.ms: a node that is behind rejoins after a second
-        worker.unsync.backoff.ms: a node that is behind rejoins after a second
-        scheduled.rebalance.max.delay.ms: always 0, Connect's is 300000: what a lost node had is given to others at once, for it begins within seconds
-        group.instance.id: a node that comes again is a new one; others have its work by then
+        topic.creation.enable: topics are always created, with the settings of the source
+        topic.tracking.*: active topics are always tracked
+        worker.sync.timeout.ms: a node that is behind the config topic rejoins after a second
+        worker.unsync.backoff.ms: a node that is behind the config topic rejoins after a second
+        scheduled.rebalance.max.delay.ms: always 0, Connect's default is 300000: the work of a lost node is reassigned at once, because tasks start within seconds
+        group.instance.id: there is no static membership: a restarted node is a new member, and its work was reassigned
         metric.reporters: metrics are served by HTTP; reporters are Java classes
         auto.include.jmx.reporter: metrics are served by HTTP
         metrics.context.*: metrics are served by HTTP
-        metrics.sample.window.ms: metrics are counters; Prometheus makes the windows
-        metrics.num.samples: metrics are counters; Prometheus makes the windows
+        metrics.sample.window.ms: metrics are counters; Prometheus computes rates
+        metrics.num.samples: metrics are counters; Prometheus computes rates
         metrics.recording.level: use `metrics.level`
     """),
     *rows(Scope.REST, Verdict.HONOURED, rf"""
-        mirrorflow.http.listeners: REST, health, progress and metrics; default `listeners`, in an mm2.properties none; port 0 is any free one
-        listeners [http://:8083]: where several nodes call each other, in an mm2.properties for that alone
-        listeners.https.*: TLS of HTTP; where any is given, plain `ssl.*` do not count for it
+        mirrorflow.http.listeners: REST, health, progress and metrics; default `listeners`, in an mm2.properties none; port 0: any free port
+        listeners [http://:8083]: the address at which other nodes call; in an mm2.properties only for that
+        listeners.https.*: TLS of the listeners; if one is set, plain `ssl.*` settings do not apply to them
         ssl.client.auth: none, requested or required
-        mirrorflow.http.client.auth: the same where no other node calls: of all of these, if `listeners` is the nodes' own, else of all but the first; default `ssl.client.auth`
-        {INTERNAL_REST_KEY} [false]: with false, a `distributed` worker is the only node; with true, processes with the same `group.id` share the work. Processes with an mm2.properties always do; true has them call each other, which Java nodes need
-        rest.advertised.host.name: where other nodes reach this one, and its name in statuses; default as it listens
-        rest.advertised.port: where other nodes reach this one, and its name in statuses; default as it listens
-        rest.modify.enable: default true in `distributed`, as in Connect; else false: POST, PUT, PATCH and DELETE answer 403 (KIP-304)
+        mirrorflow.http.client.auth: the same for listeners that other nodes do not call: `mirrorflow.http.listeners` beside `listeners`, else all but the first; default `ssl.client.auth`
+        {INTERNAL_REST_KEY} [false]: false: a `distributed` worker is the only node; true: processes with the same `group.id` share the work; processes with an mm2.properties always share it, and true lets them call each other, which Java nodes need
+        rest.advertised.host.name: the host at which other nodes call this one, also its name in statuses; default: that of the listener
+        rest.advertised.port: the port at which other nodes call this one, also in its name in statuses; default: that of the listener
+        rest.modify.enable: default true in `distributed`, as in Connect; false: POST, PUT, PATCH and DELETE return 403 (KIP-304)
     """),
     *rows(Scope.REST, Verdict.HONOURED, rf"""
-        {SERVER_NAME_KEY}: the name that the certificates of other nodes must have, where all share one; default the host that is called
+        {SERVER_NAME_KEY}: the name in the certificates of other nodes, if all share one certificate; default: the host that is called
     """, needs=INTERNAL_REST_KEY),
     *rows(Scope.REST, Verdict.IGNORED, r"""
-        rest.advertised.listener: other nodes come to the first listener
-        access.control.allow.*: browsers of other origins are not admitted
-        response.http.headers.config: answers have no further headers
+        rest.advertised.listener: other nodes call the first listener
+        access.control.allow.*: cross-origin requests are not allowed
+        response.http.headers.config: responses have no further headers
         rest.host.name: removed from Kafka; use `listeners`
         rest.port: removed from Kafka; use `listeners`
     """),
@@ -342,11 +342,11 @@ KEYS: tuple[Key, ...] = (
     """),
     *rows(Scope.CLIENT, Verdict.HONOURED, """
         bootstrap.servers: host:port, separated by commas
-        client.id: put before MM2's own name of the client, as MM2 does; of the worker's `producer.` and of `producer.override.` it is the whole name, as in Connect
+        client.id: a prefix of MM2's own client id, as in MM2; with `producer.` in the worker and `producer.override.` the whole client id, as in Connect
         client.rack: reads from the nearest replica (KIP-392)
         auto.offset.reset [earliest]: of the source consumer: `earliest`, `latest`, `by_duration:PT1H`; only for partitions never copied
         isolation.level [read_uncommitted]: of the source consumer: `read_uncommitted` or `read_committed`
-        transaction.timeout.ms [60000]: of the target producer, from 5000: after that the target's coordinator aborts a transaction that its task has not committed, and its records are copied again
+        transaction.timeout.ms [60000]: of the target producer, at least 5000: after this time the coordinator aborts a transaction of a task, whose records are then copied again
     """),
     *(
         Key(name=name, scope=Scope.CLIENT, verdict=Verdict(treatment), note=why)
@@ -356,13 +356,13 @@ KEYS: tuple[Key, ...] = (
     *rows(Scope.CLIENT, Verdict.MAPPED, f"""
         acks: always all
         enable.idempotence: always; each task writes with producer ids of its own
-        max.in.flight.requests.per.connection: one batch of a partition until its leader knows the producer, then more
-        retries: what time may heal is retried without end, and reported
-        delivery.timeout.ms: what time may heal is retried without end, and reported
-        max.block.ms: a slow partition holds up no other
+        max.in.flight.requests.per.connection: one batch of a partition until its leader has the producer's state, then more
+        retries: transient errors are retried without end, and reported
+        delivery.timeout.ms: transient errors are retried without end, and reported
+        max.block.ms: a slow partition delays no other
         enable.auto.commit: always false, as in MM2
         group.id: partitions are assigned, no group is joined, as in MM2
-        compression.type: {_BATCHES}; the target topic's own setting counts
+        compression.type: {_BATCHES}; the target topic's own setting applies
         transactional.id: ids that begin with `mirrorflow:<source alias>:`
         partitioner.class: a record keeps its partition, as in MM2
     """),
@@ -510,17 +510,18 @@ def document() -> str:
     lines = [
         "# Settings",
         "",
-        "Every setting of MirrorMaker 2, Kafka Connect and Kafka's clients that MirrorFlow knows, and how it is treated.",
-        "Generated by `python -m mirrorflow_replicator.config.setting_table`; a test compares it with the code.",
+        "For people who write a properties file or a connector's `config`. This page lists every setting of MirrorMaker 2,",
+        "Kafka Connect and Kafka's clients that MirrorFlow recognizes, and its own. It is generated by",
+        "`python -m mirrorflow_replicator.config.setting_table`; a test compares page and code.",
         "",
-        "- **honoured**: it does what it does in Java.",
-        "- **mapped**: its purpose is served in another way, described in the note.",
-        "- **ignored**: it has no effect, because nothing here corresponds to it.",
-        "- **refused**: the process does not start, because it would copy something else than requested.",
+        "- **honoured**: it has the same effect as in Java.",
+        "- **mapped**: MirrorFlow serves its purpose in another way, described in the note.",
+        "- **ignored**: it has no effect; the note has the reason.",
+        "- **refused**: the process does not start, because it would copy other data than configured.",
         "",
         "Any other key has no effect, and causes a warning that names it when the process starts.",
         "",
-        "These spellings are read too, with a warning: "
+        "These spellings are accepted too, with a warning: "
         + ", ".join(f"`{misspelling}` for `{proper}`" for misspelling, proper in SYNONYMS.items())
         + ".",
     ]
