@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.machine import operator_facts
+from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
-from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.plan import SeedShare, tasks_of
+from mirrorflow_seed.seed.seed_plan import SeedShare, tasks_of
 from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import spark_context

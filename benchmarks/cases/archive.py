@@ -60,7 +60,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
 
 def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> None:
     from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
-    from mirrorflow_seed.seed import driver  # noqa: PLC0415 for the other cases
+    from mirrorflow_seed.seed import seed_driver  # noqa: PLC0415 for the other cases
 
     files = _files(arena.flow(TOPIC, records=records))
 
@@ -78,7 +78,7 @@ def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> 
         add("compared by verify --archive", lambda: archive_verification.run(files, job, spark=spark))
     arena.sweep()
     seeded = _files(arena.flow(TOPIC, records=records))
-    add("seeded", lambda: driver.run(seeded, job_of({}), spark=spark))
+    add("seeded", lambda: seed_driver.run(seeded, job_of({}), spark=spark))
     arena.sweep()
 
 
@@ -132,7 +132,7 @@ class _Reading:
             yield asyncio.run(self._drain(one))
 
     async def _drain(self, one: "ExportRange") -> int:
-        from mirrorflow_seed.verify.stretch_reader import StretchReader  # noqa: PLC0415
+        from mirrorflow_seed.verify.range_reader import StretchReader  # noqa: PLC0415
 
         settings = self._files.load()
         cluster = await Cluster.connect(

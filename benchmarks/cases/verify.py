@@ -19,8 +19,8 @@ from benchmarks.watch import end_offsets
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.stretch_reader import StretchReader
-from mirrorflow_seed.verify.windows import Split
+from mirrorflow_seed.verify.offset_windows import Split
+from mirrorflow_seed.verify.range_reader import StretchReader
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def _compared(
     result: Result, name: str, files: FlowFiles, job: dict[str, str], spark: "SparkContext", records: int
 ) -> None:
     """One run, without its output; planning has a column of its own."""
-    from mirrorflow_seed.report import VerifyReport  # noqa: PLC0415
-    from mirrorflow_seed.verify.driver import planned, run_job  # noqa: PLC0415
-    from mirrorflow_seed.verify.stretch_comparison import CompareSettings  # noqa: PLC0415
+    from mirrorflow_seed.job_report import VerifyReport  # noqa: PLC0415
+    from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
+    from mirrorflow_seed.verify.verify_driver import planned, run_job  # noqa: PLC0415
 
     try:
         plan_s, plan = _timed(lambda: planned(files.load(), job_of(job)))
@@ -133,7 +133,7 @@ def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
 
 
 def _splits(files: FlowFiles, job: dict[str, str]) -> list[Split]:
-    from mirrorflow_seed.verify.driver import planned  # noqa: PLC0415
+    from mirrorflow_seed.verify.verify_driver import planned  # noqa: PLC0415
 
     return planned(files.load(), job_of(job)).splits
 
@@ -154,7 +154,7 @@ class _Reading:
 
 
 async def _read(files: FlowFiles, split: Split) -> int:
-    from mirrorflow_seed.verify.stretch_comparison import clusters, stretch_readers  # noqa: PLC0415
+    from mirrorflow_seed.verify.range_comparison import clusters, stretch_readers  # noqa: PLC0415
 
     settings = files.load()
     async with clusters(settings) as sides, stretch_readers(sides, settings, split) as readers:

@@ -18,14 +18,20 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError, SettingError
-from mirrorflow_seed import kubernetes
+from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import FlowFiles, load_job
 
 # Name -> module and summary; a module is imported only when its command runs.
 COMMANDS = {
-    "seed": ("seed.driver", "fill the target with what the source has, then leave it to the live connector"),
-    "verify": ("verify.driver", "compare source and target, or an archive and the target, window by window"),
+    "seed": (
+        "seed.seed_driver",
+        "fill the target with what the source has, then leave it to the live connector",
+    ),
+    "verify": (
+        "verify.verify_driver",
+        "compare source and target, or an archive and the target, window by window",
+    ),
     "export": ("archive.export_driver", "write a flow's topics to an archive"),
     "restore": ("archive.restore_driver", "fill a cluster from an archive"),
 }
@@ -39,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         if given[:1] == ["executor"]:
-            return kubernetes.execute(given[1:])
+            return kubernetes_backend.execute(given[1:])
         parsed = _parser().parse_args(given)
         files = FlowFiles(worker=parsed.worker, source=parsed.source)
         job = load_job(parsed.job, overrides_of(os.environ, parsed.set))

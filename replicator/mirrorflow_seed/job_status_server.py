@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from mirrorflow_seed.report import ArchiveReport, JobPhase, Report, encode
+from mirrorflow_seed.job_report import ArchiveReport, JobPhase, Report, encode
 
 PORT_KEY = "HTTP_PORT"
 MESSAGE_KEY = "TERMINATION_MESSAGE"

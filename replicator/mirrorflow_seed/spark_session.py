@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirrorflow_seed import kubernetes
+from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import JobFailedError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings
 
@@ -48,12 +48,12 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
     # By default, workers run `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.update(kubernetes.named_user())
+    os.environ.update(kubernetes_backend.named_user())
     conf = SparkConf().setAppName(name).setMaster(_master(job.master))
     for key, value in BASE_CONF.items():
         conf.set(key, value)
     if job.master.startswith(KUBERNETES_PREFIX):
-        for key, value in kubernetes.conf(job, os.environ).items():
+        for key, value in kubernetes_backend.conf(job, os.environ).items():
             conf.set(key, value)
     else:
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")

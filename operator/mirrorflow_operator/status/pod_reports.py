@@ -3,7 +3,7 @@
 Pure and total: any response gives a value, and every part of it is bounded. A pod is trusted only for its own
 flow: numbers are finite and not negative, texts match a pattern, unknown fields are ignored. The version
 rises only if a field changes its meaning or is removed; a new field is optional. The writer of drivers'
-reports is mirrorflow_seed's `report`; a test compares the two.
+reports is mirrorflow_seed's `job_report`; a test compares the two.
 """
 
 import json

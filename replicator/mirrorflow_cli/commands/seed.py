@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace) -> int:
     progress_format = JobProgressFormat(
         line=line_of, done=lambda report: (report.records, report.records + report.remaining_records)
     )
-    return run_job(arguments, "seed.driver", {}, display_of(progress_format, as_json=arguments.json))
+    return run_job(arguments, "seed.seed_driver", {}, display_of(progress_format, as_json=arguments.json))
 
 
 def line_of(report: Any) -> str:

@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if is_set:
             properties[key] = "true"
-    job = "verify.driver"
+    job = "verify.verify_driver"
     if arguments.archive is not None:
         job, properties["archive"] = "archive.archive_verification", arguments.archive
     if arguments.json:

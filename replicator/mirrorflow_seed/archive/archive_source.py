@@ -32,7 +32,7 @@ from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connect
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.verify.digests import size_bytes
+from mirrorflow_seed.verify.record_digests import size_bytes
 
 
 class ArchiveLog:

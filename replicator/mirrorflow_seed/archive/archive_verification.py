@@ -22,21 +22,21 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.parquet_rows import FILE_SCHEMA, one_task_session, record_of
 from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
-from mirrorflow_seed.archive.rows import FILE_SCHEMA, one_task_session, record_of
 from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.hadoop_folder import Location
+from mirrorflow_seed.job_report import Cost, VerifyReport
 from mirrorflow_seed.job_status_server import Display
-from mirrorflow_seed.location import Location
-from mirrorflow_seed.report import Cost, VerifyReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_session import cause_of
-from mirrorflow_seed.verify import driver
+from mirrorflow_seed.verify import verify_driver
+from mirrorflow_seed.verify.offset_windows import Split
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
-from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
-from mirrorflow_seed.verify.summary import Verification, counted, with_progress
+from mirrorflow_seed.verify.range_comparison import CompareSettings, StretchResult, compare_stretch
+from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
 from mirrorflow_seed.verify.verify_plan import plan
-from mirrorflow_seed.verify.windows import Split
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -129,7 +129,7 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_archive(job)
-    return driver.run(files, job, display=display, spark=spark, work=verification)
+    return verify_driver.run(files, job, display=display, spark=spark, work=verification)
 
 
 def verification(
@@ -146,8 +146,8 @@ def verification(
     require_isolation(manifest, settings, location.text)
     rows = ArchiveRowReader(spark, location)
     verify_plan = asyncio.run(_planned(settings, job, manifest, rows))
-    compare_settings = driver.compare_settings_of(settings, job)
-    first = driver.first_report(job, verify_plan)
+    compare_settings = verify_driver.compare_settings_of(settings, job)
+    first = verify_driver.first_report(job, verify_plan)
     publish(first)
     results = _compare(
         rows,
@@ -157,7 +157,7 @@ def verification(
         compare_settings,
         lambda done: publish(report_of(first, done)),
     )
-    return driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
+    return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
 def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
@@ -181,7 +181,7 @@ async def _planned(
     archive = SpotReadArchive(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
-        plan_settings = replace(driver.plan_settings_of(job), target_may_be_ahead=True)
+        plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
         return await plan(archive, target, settings, plan_settings)
     finally:
         await target.close()

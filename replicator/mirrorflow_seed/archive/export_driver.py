@@ -33,11 +33,11 @@ from mirrorflow_seed.archive.manifest import (
     encode,
     folder_of,
 )
-from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
+from mirrorflow_seed.archive.parquet_rows import FOLDER_COLUMNS, ROW_SCHEMA
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
+from mirrorflow_seed.hadoop_folder import DATA_PREFIX, Location
+from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
-from mirrorflow_seed.location import DATA_PREFIX, Location
-from mirrorflow_seed.report import Cost
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
 from mirrorflow_seed.spark_session import cause_of, session_of
 
@@ -60,8 +60,8 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.archive.manifest import Gap
-from mirrorflow_seed.archive.rows import ArchiveRow, row_of, timestamp_type
-from mirrorflow_seed.verify.digests import Tally, TallyBuilder
+from mirrorflow_seed.archive.parquet_rows import ArchiveRow, row_of, timestamp_type
+from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 # Size of one fetch: a task holds this much, and one batch of it decoded.
 FETCH_BYTES = 4 << 20

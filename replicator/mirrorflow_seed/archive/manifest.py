@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.errors import ArchiveDamagedError
-from mirrorflow_seed.verify.digests import Tally
+from mirrorflow_seed.verify.record_digests import Tally
 
 FORMAT: Final = 1
 MANIFEST_NAME: Final = "_manifest.json"

@@ -40,8 +40,8 @@ from mirrorflow_seed.archive.manifest import (
     decode,
     differences,
 )
+from mirrorflow_seed.archive.parquet_rows import FILE_SCHEMA, one_task_session
 from mirrorflow_seed.archive.restore_task import FileResult, FileTask, restore_file, without_source
-from mirrorflow_seed.archive.rows import FILE_SCHEMA, one_task_session
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -52,13 +52,13 @@ from mirrorflow_seed.errors import (
     FlowLostError,
     JobFailedError,
 )
+from mirrorflow_seed.hadoop_folder import Location
+from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
-from mirrorflow_seed.location import Location
-from mirrorflow_seed.report import Cost
-from mirrorflow_seed.seed.plan import SeedShare
+from mirrorflow_seed.seed.claimed_flow import SeedSurvey
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult, WaveSettings
-from mirrorflow_seed.seed.survey import SeedSurvey
+from mirrorflow_seed.seed.seed_plan import SeedShare
+from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult, WaveSettings
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import (
     FlowFiles,
@@ -78,8 +78,8 @@ from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_seed.verify.digests import TallyBuilder
-from mirrorflow_seed.verify.stretch_reader import StretchReader
+from mirrorflow_seed.verify.range_reader import StretchReader
+from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -3,7 +3,7 @@
     rows ──> spool ──> compare with the digests of the manifest ──> a seed task, with the archive as source
 
 Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not
-written again (`seed.seed_task`). The files of a partition are restored one after the other, each in its own task.
+written again (`seed.seed_task_attempt`). The files of a partition are restored one after the other, each in its own task.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
-from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.seed.plan import SeedShare, SeedTask
-from mirrorflow_seed.seed.seed_task import SeedTaskRunner, TaskResult, WaveSettings, prepare
-from mirrorflow_seed.verify.digests import Tally, TallyBuilder
+from mirrorflow_seed.archive.parquet_rows import record_of
+from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask
+from mirrorflow_seed.seed.seed_task_attempt import SeedTaskRunner, TaskResult, WaveSettings, prepare
+from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

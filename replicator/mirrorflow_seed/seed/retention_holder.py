@@ -16,8 +16,8 @@ from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
-from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.survey import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import SeedSurvey
+from mirrorflow_seed.seed.seed_plan import SeedShare
 
 RENEW_EVERY_S: Final = 60.0  # a lease lasts 15 minutes; a renewal also sets again what was changed meanwhile
 RESTORE_S: Final = 30.0  # a stopped pod has one minute, of which its tasks may use a third

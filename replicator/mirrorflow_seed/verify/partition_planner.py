@@ -26,10 +26,10 @@ from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
-from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.known_offsets import Guess, KnownPartition
-from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
-from mirrorflow_seed.verify.windows import Method, PlanSettings, Split, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import Method, PlanSettings, Split, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, StretchReader
+from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
+from mirrorflow_seed.verify.stored_offsets import Guess, KnownPartition
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
 RUN_RECORDS: Final = 8

@@ -20,11 +20,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.reports import known_number
-from mirrorflow_seed.location import Location
+from mirrorflow_seed.hadoop_folder import Location
 from mirrorflow_seed.settings import JobSettings
 from mirrorflow_seed.spark_session import KUBERNETES_PREFIX, spark_context
-from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
+from mirrorflow_seed.verify.verification_result import Verification
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

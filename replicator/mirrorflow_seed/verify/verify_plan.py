@@ -18,14 +18,14 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
-from mirrorflow_seed.verify.known_offsets import read_known
+from mirrorflow_seed.verify.offset_windows import PlanSettings
 from mirrorflow_seed.verify.partition_planner import (
     OffsetRange,
     PartitionLayout,
     PartitionPlanner,
     VerifyPlan,
 )
-from mirrorflow_seed.verify.windows import PlanSettings
+from mirrorflow_seed.verify.stored_offsets import read_known
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.

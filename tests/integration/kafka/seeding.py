@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.driver import run
+from mirrorflow_seed.job_report import SeedReport
+from mirrorflow_seed.seed.seed_driver import run
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.spark_session import spark_context
 from tests.harness.kafka.installation import write_properties

@@ -23,9 +23,9 @@ from mirrorflow_seed.errors import (
     ForeignRecordsError,
     SeedError,
 )
-from mirrorflow_seed.report import ArchiveReport
+from mirrorflow_seed.job_report import ArchiveReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
-from mirrorflow_seed.verify import driver
+from mirrorflow_seed.verify import verify_driver
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
@@ -280,12 +280,12 @@ def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
     """Before anything is read: by an export, a restore, and a verification's output. So is a folder that cannot be written."""
     files = files_of(flow, unique_topic())
     given = {"archive": address, "output": address, "master": f"local[{CORES}]"}
-    for run in (export_driver.run, restore_driver.run, driver.run):
+    for run in (export_driver.run, restore_driver.run, verify_driver.run):
         with pytest.raises(SeedError, match=said) as refused:
             run(files, job_of(given), spark=spark)
         assert "\n" not in str(refused.value)
     told: list[Any] = []
-    for run in (export_driver.run, driver.run):
+    for run in (export_driver.run, verify_driver.run):
         with pytest.raises(SeedError, match="the file system reports"):
             run(
                 files,

@@ -20,9 +20,9 @@ from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
-from mirrorflow_seed.report import JobPhase, SeedReport
+from mirrorflow_seed.job_report import JobPhase, SeedReport
 from mirrorflow_seed.seed import retention_holder
-from mirrorflow_seed.seed.survey import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import SeedSurvey
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load

@@ -12,8 +12,8 @@ import pytest
 
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import StalledError
-from mirrorflow_seed.report import JobPhase, SeedReport
-from mirrorflow_seed.seed import driver, retention_holder
+from mirrorflow_seed.job_report import JobPhase, SeedReport
+from mirrorflow_seed.seed import retention_holder, seed_driver
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.disks import small_disk
@@ -119,7 +119,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
 
     What would take it 20 and 30 seconds then, for tasks to end and for retention to be given back, is shorter here.
     """
-    monkeypatch.setattr(driver, "STOP_S", 3.0)
+    monkeypatch.setattr(seed_driver, "STOP_S", 3.0)
     monkeypatch.setattr(retention_holder, "RESTORE_S", 2.0)
     said: list[str] = []
 

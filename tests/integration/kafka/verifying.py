@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorflow_seed.archive import archive_verification
-from mirrorflow_seed.report import VerifyReport
+from mirrorflow_seed.job_report import VerifyReport
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.driver import run
 from mirrorflow_seed.verify.result_folder import SUMMARY, output_folder
+from mirrorflow_seed.verify.verify_driver import run
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.comparing import produce
 

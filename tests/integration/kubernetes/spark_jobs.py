@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from mirrorflow_operator.plan.job_objects import DRIVER, PROGRESS_PORT
-from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
+from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl

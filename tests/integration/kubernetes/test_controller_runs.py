@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirrorflow_operator.settings import SEED_ACCOUNT
-from mirrorflow_seed.report import JobPhase, SeedReport, VerifyReport, Windows
+from mirrorflow_seed.job_report import JobPhase, SeedReport, VerifyReport, Windows
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition

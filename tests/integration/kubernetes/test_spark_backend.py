@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed import jars, kubernetes
+from mirrorflow_seed import jars, kubernetes_backend
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -103,8 +103,8 @@ def _job(url: str, folder: Path) -> str:
         "master": f"k8s://{url}",
         "executors.max": "1",
         "output": folder / "output",
-        kubernetes.IMAGE_KEY: "seed",
-        kubernetes.TEMPLATE_KEY: folder / "executor.yaml",
+        kubernetes_backend.IMAGE_KEY: "seed",
+        kubernetes_backend.TEMPLATE_KEY: folder / "executor.yaml",
         "spark.driver.port": free_port(),
         "spark.driver.blockManager.port": free_port(),
         "spark.blockManager.port": free_port(),
@@ -125,7 +125,9 @@ def _start_executors(
         told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": name}
         told |= {"SPARK_LOCAL_DIRS": str(folder / "scratch")}
         both = {**environment, **told}
-        started[name] = start(name, kubernetes.command_of(both), log=folder / f"{name}.log", environment=both)
+        started[name] = start(
+            name, kubernetes_backend.command_of(both), log=folder / f"{name}.log", environment=both
+        )
 
 
 def _allow_pods(namespace: Kubectl) -> None:

@@ -13,7 +13,7 @@ from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDisplay
-from mirrorflow_seed.report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
+from mirrorflow_seed.job_report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
 FLAGS = ["--from", "a:1", "--to", "b:1"]
@@ -71,7 +71,7 @@ def test_a_rate_reaches_the_job_in_bytes(
         return 0
 
     monkeypatch.setattr("mirrorflow_seed.spark_session.require_spark", lambda: None)
-    for module in ("seed.driver", "archive.export_driver", "archive.restore_driver"):
+    for module in ("seed.seed_driver", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 
     assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))
@@ -81,7 +81,7 @@ def test_a_rate_reaches_the_job_in_bytes(
 def test_a_display_is_closed_whatever_happens() -> None:
     display = Silent()
     with pytest.raises(UsageError):
-        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.driver", {}, display)
+        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.seed_driver", {}, display)
     assert 1 == display.closed
 
 

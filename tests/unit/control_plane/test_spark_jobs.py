@@ -14,7 +14,7 @@ from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
 from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
-from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
+from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
 from tests.unit.control_plane.observations import NOW_S, job, mirror_flow, seed_reading
 
 SEEDED = Status(seed=SeedStatus(run_id="1", phase="Succeeded"))

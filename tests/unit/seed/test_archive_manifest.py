@@ -19,7 +19,7 @@ from mirrorflow_seed.archive.manifest import (
     encode,
 )
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
-from mirrorflow_seed.verify.digests import Tally
+from mirrorflow_seed.verify.record_digests import Tally
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
 FOLDER = "topic=orders/partition=0"

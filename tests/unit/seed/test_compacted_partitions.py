@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.stretch_comparison import NewestPerKeyComparison
-from mirrorflow_seed.verify.windows import DifferenceKind, Method, Split, WindowResult
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, Split, WindowResult
+from mirrorflow_seed.verify.range_comparison import NewestPerKeyComparison
+from mirrorflow_seed.verify.record_digests import RecordDigest
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.stretch_comparison import Comparison
-from mirrorflow_seed.verify.windows import DifferenceKind, Split, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, Split, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.range_comparison import Comparison
+from mirrorflow_seed.verify.record_digests import RecordDigest
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7

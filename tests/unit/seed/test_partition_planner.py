@@ -16,8 +16,7 @@ from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
-from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.known_offsets import NOTHING, KnownPartition
+from mirrorflow_seed.verify.offset_windows import PlanSettings, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.partition_planner import (
     OffsetRange,
     PartitionLayout,
@@ -25,9 +24,10 @@ from mirrorflow_seed.verify.partition_planner import (
     RecordAt,
     VerifyPlan,
 )
-from mirrorflow_seed.verify.stretch_comparison import Comparison
+from mirrorflow_seed.verify.range_comparison import Comparison
+from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
+from mirrorflow_seed.verify.stored_offsets import NOTHING, KnownPartition
 from mirrorflow_seed.verify.verify_plan import ended_with_source
-from mirrorflow_seed.verify.windows import PlanSettings, WindowOutcome, WindowResult
 from tests.unit.seed.test_comparison import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)

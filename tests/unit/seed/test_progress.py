@@ -1,9 +1,9 @@
 """What a seed says of itself."""
 
-from mirrorflow_seed.report import JobPhase
-from mirrorflow_seed.seed.driver import SeedProgress, StallTimer
-from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
+from mirrorflow_seed.job_report import JobPhase
+from mirrorflow_seed.seed.seed_driver import SeedProgress, StallTimer
+from mirrorflow_seed.seed.seed_plan import SeedShare
+from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult
 
 
 def test_remaining_time_uses_the_newest_rate():

@@ -51,9 +51,9 @@ def test_invalid_setting_is_refused_by_name(key: str, value: str):
 @pytest.mark.parametrize(
     ("command", "sets", "module"),
     [
-        ("verify", [], "verify.driver"),
+        ("verify", [], "verify.verify_driver"),
         ("verify", ["--set=archive=/x"], "archive.archive_verification"),
-        ("seed", ["--set=archive=/x"], "seed.driver"),
+        ("seed", ["--set=archive=/x"], "seed.seed_driver"),
         ("export", ["--set=archive=/x"], "archive.export_driver"),
         ("restore", ["--set=archive=/x"], "archive.restore_driver"),
     ],

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed.verify.driver import GROUP_OFFSETS_MAX, grouped
-from mirrorflow_seed.verify.windows import Split
+from mirrorflow_seed.verify.offset_windows import Split
+from mirrorflow_seed.verify.verify_driver import GROUP_OFFSETS_MAX, grouped
 
 
 def split_of(offsets: int) -> Split:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.verify.windows import PlanSettings
+from mirrorflow_seed.verify.offset_windows import PlanSettings
 
 AT = TopicPartition("t", 0)
 

@@ -2,8 +2,8 @@
 
 import json
 
+from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
-from mirrorflow_seed.report import SeedReport
 from mirrorflow_seed.seed.task_messages import Coordinator, SeedTaskReport, TaskInstructions, send_report
 
 

@@ -3,10 +3,10 @@
 import json
 import re
 
-from mirrorflow_seed.report import encode
+from mirrorflow_seed.job_report import encode
+from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.result_folder import CELLS_MAX, SCHEMA, output_folder, page, row
-from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.windows import Difference, DifferenceKind, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.verification_result import Verification
 
 EVIL = "<script>alert('&\"')</script>"
 

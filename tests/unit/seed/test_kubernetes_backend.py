@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed import kubernetes
+from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import JobSettingError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings, job_of
 
@@ -29,11 +29,13 @@ EXECUTOR = {
 
 def _job(**given: str) -> JobSettings:
     properties = {key.replace("__", "."): value for key, value in given.items()}
-    return job_of({kubernetes.IMAGE_KEY: IMAGE, kubernetes.TEMPLATE_KEY: TEMPLATE} | properties)
+    return job_of(
+        {kubernetes_backend.IMAGE_KEY: IMAGE, kubernetes_backend.TEMPLATE_KEY: TEMPLATE} | properties
+    )
 
 
 def test_driver_names_its_pod_as_owner_of_executors():
-    conf = kubernetes.conf(_job(), POD)
+    conf = kubernetes_backend.conf(_job(), POD)
 
     assert conf["spark.kubernetes.driver.pod.name"] == POD["POD_NAME"]
     assert conf["spark.kubernetes.namespace"] == POD["POD_NAMESPACE"]
@@ -43,30 +45,30 @@ def test_driver_names_its_pod_as_owner_of_executors():
 
 
 def test_ipv6_address_is_bracketed():
-    assert kubernetes.conf(_job(), POD | {"POD_IP": "fd00::3"})["spark.driver.host"] == "[fd00::3]"
+    assert kubernetes_backend.conf(_job(), POD | {"POD_IP": "fd00::3"})["spark.driver.host"] == "[fd00::3]"
 
 
 @pytest.mark.parametrize("name", sorted(POD))
 def test_driver_without_pod_variables_names_the_missing_one(name: str):
     with pytest.raises(JobSettingError, match=name):
-        kubernetes.conf(_job(), {**POD, name: ""})
+        kubernetes_backend.conf(_job(), {**POD, name: ""})
 
 
-@pytest.mark.parametrize("key", [kubernetes.IMAGE_KEY, kubernetes.TEMPLATE_KEY])
+@pytest.mark.parametrize("key", [kubernetes_backend.IMAGE_KEY, kubernetes_backend.TEMPLATE_KEY])
 def test_executors_without_image_or_template_are_refused(key: str):
     with pytest.raises(JobSettingError, match=key.replace(".", r"\.")):
-        kubernetes.conf(_job(**{key.replace(".", "__"): ""}), POD)
+        kubernetes_backend.conf(_job(**{key.replace(".", "__"): ""}), POD)
 
 
 @pytest.mark.parametrize("cores", ["0", "-1", "two", "1.5", "100"])
 def test_invalid_number_of_tasks_is_refused(cores: str):
     with pytest.raises(JobSettingError, match=r"spark\.executor\.cores"):
-        kubernetes.conf(_job(spark__executor__cores=cores), POD)
+        kubernetes_backend.conf(_job(spark__executor__cores=cores), POD)
 
 
 def test_only_pods_are_requested_from_the_api_server():
     """The Role has no verb on anything else; each of these would be a refusal in the log, or the end."""
-    conf = kubernetes.conf(_job(), POD)
+    conf = kubernetes_backend.conf(_job(), POD)
 
     assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
     assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
@@ -75,7 +77,7 @@ def test_only_pods_are_requested_from_the_api_server():
 
 
 def test_executors_authenticate_their_peers():
-    conf = kubernetes.conf(_job(), POD)
+    conf = kubernetes_backend.conf(_job(), POD)
 
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
     assert conf["spark.driver.port"] == "7078"
@@ -87,7 +89,7 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
     """Neither does a big job end after a few lost nodes, nor does a task share its buffers with another."""
     job = _job(executors__max=str(executors), spark__executor__cores=str(cores))
 
-    conf = kubernetes.conf(job, POD)
+    conf = kubernetes_backend.conf(job, POD)
 
     assert int(conf["spark.executor.maxNumFailures"]) >= max(20, 10 * executors)
     assert conf["spark.dynamicAllocation.maxExecutors"] == str(executors)
@@ -97,7 +99,7 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
 
 def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
     """Spark wants 200 MiB of direct memory, or the executor ends by itself; Java's own bound is its heap."""
-    conf = kubernetes.conf(_job(), POD)
+    conf = kubernetes_backend.conf(_job(), POD)
 
     assert "MaxDirectMemorySize" not in conf["spark.executor.extraJavaOptions"]
     assert int(conf["spark.executor.memory"].removesuffix("m")) > 200
@@ -106,10 +108,10 @@ def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
 def test_executor_command_uses_sparks_variables():
     options = {"SPARK_JAVA_OPT_10": "-Dten=1", "SPARK_JAVA_OPT_2": "-Dtwo=a b", "SPARK_JAVA_OPTS_NOT": "x"}
 
-    command = kubernetes.command_of(EXECUTOR | options)
+    command = kubernetes_backend.command_of(EXECUTOR | options)
 
     assert command[:5] == ["/opt/java/bin/java", "-Dtwo=a b", "-Dten=1", "-Xms512m", "-Xmx512m"]
-    assert command[5:8] == ["-cp", "/opt/spark/jars/*", kubernetes.BACKEND]
+    assert command[5:8] == ["-cp", "/opt/spark/jars/*", kubernetes_backend.BACKEND]
     told = dict(zip(command[8::2], command[9::2], strict=True))
     assert told == {
         "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
@@ -127,11 +129,11 @@ def test_executor_without_sparks_variables_is_refused(name: str):
     environment = {key: value for key, value in EXECUTOR.items() if key != name}
 
     with pytest.raises(SparkMissingError, match=name):
-        kubernetes.command_of(environment)
+        kubernetes_backend.command_of(environment)
 
 
 def test_named_user_keeps_its_name():
-    assert kubernetes.named_user() == {}
+    assert kubernetes_backend.named_user() == {}
 
 
 @pytest.mark.parametrize("has_library", [True, False])
@@ -145,7 +147,7 @@ def test_a_user_id_without_a_name_gets_one_where_the_library_is(tmp_path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("os.getuid", lambda: NAMELESS)
 
-    found = kubernetes.named_user()
+    found = kubernetes_backend.named_user()
 
     if not has_library:
         assert found == {}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from mirrorflow_core.wire.batch import checksum_holds, split
 from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.archive_source import Spool
-from mirrorflow_seed.archive.rows import CREATE_TIME, record_of, row_of
-from mirrorflow_seed.verify.digests import TallyBuilder
+from mirrorflow_seed.archive.parquet_rows import CREATE_TIME, record_of, row_of
+from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 INT64 = 2**63
 contents = st.none() | st.binary(max_size=20)

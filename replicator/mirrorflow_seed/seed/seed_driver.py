@@ -29,12 +29,12 @@ from mirrorflow_seed.errors import (
     JobFailedError,
     StalledError,
 )
+from mirrorflow_seed.job_report import JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
-from mirrorflow_seed.report import JobPhase, SeedReport
-from mirrorflow_seed.seed.plan import SeedShare, SeedTask, shares_of, tasks_of
+from mirrorflow_seed.seed.claimed_flow import SeedSurvey
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_task import PartitionOutcome, TaskResult, WaveSettings, run_tasks
-from mirrorflow_seed.seed.survey import SeedSurvey
+from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask, shares_of, tasks_of
+from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, TaskResult, WaveSettings, run_tasks
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 from mirrorflow_seed.spark_session import cause_of, driver_url, session_of
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from mirrorflow_seed.report import Cost
-from mirrorflow_seed.seed.plan import lag_of
-from mirrorflow_seed.seed.seed_task import PartitionResult
+from mirrorflow_seed.job_report import Cost
+from mirrorflow_seed.seed.seed_plan import lag_of
+from mirrorflow_seed.seed.seed_task_attempt import PartitionResult
 
 WINDOW_S: Final = 15.0  # of the rate: covers several commits and offset writes
 

@@ -40,9 +40,9 @@ from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
-from mirrorflow_seed.verify.windows import DifferenceKind, Method, Split, WindowResult, WindowTally
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, Split, WindowResult, WindowTally
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, StretchReader
+from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
 # Consecutive records that must agree, or all up to the end: a single one may be a twin.

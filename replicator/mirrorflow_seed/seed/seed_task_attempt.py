@@ -40,7 +40,7 @@ from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.worker.task_process import begin
-from mirrorflow_seed.seed.plan import SeedShare, SeedTask
+from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
     SeedTaskReport,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed.location import address_of, file_system_error, scheme_of
+from mirrorflow_seed.hadoop_folder import address_of, file_system_error, scheme_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.seed.plan import (
+from mirrorflow_seed.seed.seed_plan import (
     RECORD_BYTES,
     TASK_BYTES_MAX,
     TASK_PARTITIONS_MAX,

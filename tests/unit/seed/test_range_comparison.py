@@ -9,9 +9,9 @@ import pytest
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.transforms import NO_EDITS
 from mirrorflow_kafka.client.error_codes import error_for
-from mirrorflow_seed.verify import stretch_comparison
-from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
-from mirrorflow_seed.verify.windows import Split
+from mirrorflow_seed.verify import range_comparison
+from mirrorflow_seed.verify.offset_windows import Split
+from mirrorflow_seed.verify.range_comparison import CompareSettings, StretchResult, compare_stretch
 
 SPLIT = Split(
     topic="t",
@@ -43,8 +43,8 @@ def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
             pass
 
     naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
-    monkeypatch.setattr(stretch_comparison, "StretchReader", FailingReader)
-    monkeypatch.setattr(stretch_comparison, "make_naming", lambda _: naming)
+    monkeypatch.setattr(range_comparison, "StretchReader", FailingReader)
+    monkeypatch.setattr(range_comparison, "make_naming", lambda _: naming)
     settings: Any = SimpleNamespace(read_committed=False)
     sides: Any = {"source": None, "target": None}
     return asyncio.run(compare_stretch(sides, settings, SPLIT, CompareSettings(run_id="run")))

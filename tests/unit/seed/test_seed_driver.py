@@ -9,8 +9,8 @@ import pytest
 from mirrorflow_core.errors import BrokerError, FlowTakenError, MirrorFlowError
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.errors import FlowLostError
-from mirrorflow_seed.seed import driver
-from mirrorflow_seed.seed.driver import SeedJob
+from mirrorflow_seed.seed import seed_driver
+from mirrorflow_seed.seed.seed_driver import SeedJob
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A job that has not begun, without a pause between attempts."""
     made: Any = SeedJob.__new__(SeedJob)
     made._coordinator = SimpleNamespace(stop=False)
-    monkeypatch.setattr(driver, "RETRY_S", 0.0)
+    monkeypatch.setattr(seed_driver, "RETRY_S", 0.0)
     return made
 
 
@@ -53,4 +53,4 @@ def test_job_that_lost_the_flow_waits_for_it_and_then_fails(job: Any) -> None:
 
     assert "answer" == asyncio.run(job._retry_transient(answering([taken])))
     with pytest.raises(FlowLostError):
-        asyncio.run(job._retry_transient(answering([taken] * driver.TRIES_MAX)))
+        asyncio.run(job._retry_transient(answering([taken] * seed_driver.TRIES_MAX)))

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
-from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
+from mirrorflow_seed.job_report import Cost, JobPhase, VerifyReport, Windows
+from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 
 VERSION: Final = 1
 # Limits of the JSON summary; the table has all windows.

@@ -30,21 +30,11 @@ from mirrorflow_seed.errors import (
     LocationError,
     SeedError,
 )
+from mirrorflow_seed.job_report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
-from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.spark_session import cause_of, require_spark, session_of
-from mirrorflow_seed.verify.partition_planner import VerifyPlan
-from mirrorflow_seed.verify.result_folder import ResultFolder
-from mirrorflow_seed.verify.stretch_comparison import (
-    CompareSettings,
-    StretchResult,
-    clusters,
-    compare_stretches,
-)
-from mirrorflow_seed.verify.summary import Verification, counted, with_progress
-from mirrorflow_seed.verify.verify_plan import plan
-from mirrorflow_seed.verify.windows import (
+from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     SPLIT_WINDOWS,
     WINDOW_OFFSETS,
@@ -52,6 +42,16 @@ from mirrorflow_seed.verify.windows import (
     Split,
     WindowOutcome,
 )
+from mirrorflow_seed.verify.partition_planner import VerifyPlan
+from mirrorflow_seed.verify.range_comparison import (
+    CompareSettings,
+    StretchResult,
+    clusters,
+    compare_stretches,
+)
+from mirrorflow_seed.verify.result_folder import ResultFolder
+from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
+from mirrorflow_seed.verify.verify_plan import plan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

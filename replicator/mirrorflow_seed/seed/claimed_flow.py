@@ -24,7 +24,7 @@ from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_seed.errors import ForeignRecordsError
-from mirrorflow_seed.seed.plan import SeedLog, SeedShare, foreign_topics
+from mirrorflow_seed.seed.seed_plan import SeedLog, SeedShare, foreign_topics
 
 NAMED_MAX = 10  # topics in an error
 
