@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks.machine import operator_facts
 from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
-from mirrorflow_seed.seed.seed_plan import SeedShare, tasks_of
+from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
 from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.spark_session import spark_context
@@ -80,11 +80,11 @@ def _word_s() -> float:
 def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
     """A sentence of the large seed, where a slot copies so fast and a task begins to copy after so long."""
     slots = EXECUTORS * CORES
-    shares = [
-        SeedShare(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
+    ranges = [
+        SeedRange(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
         for at in range(PARTITIONS)
     ]
-    tasks = tasks_of(shares, slots=slots)
+    tasks = tasks_of(ranges, slots=slots)
     ends = [0.0] * slots
     for seed_task in tasks:  # each slot takes the next when it has none
         heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + seed_task.bytes / 1e6 / rate_mb_per_s)

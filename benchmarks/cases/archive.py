@@ -132,14 +132,16 @@ class _Reading:
             yield asyncio.run(self._drain(one))
 
     async def _drain(self, one: "ExportRange") -> int:
-        from mirrorflow_seed.verify.range_reader import StretchReader  # noqa: PLC0415
+        from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader  # noqa: PLC0415
 
         settings = self._files.load()
         cluster = await Cluster.connect(
             settings.source_consumer, resolve=Resolver(settings.providers).resolve_client
         )
         partition = TopicPartition(one.topic, one.partition)
-        reader = StretchReader(cluster, partition, one.start, one.end, read_committed=settings.read_committed)
+        reader = OffsetRangeReader(
+            cluster, partition, OffsetRange(one.start, one.end), read_committed=settings.read_committed
+        )
         try:
             while await reader.more() is not None:
                 pass

@@ -1,6 +1,6 @@
 """Two clusters compared by `mirrorflow-seed verify` on `local[n]`: records a second of both sides together, start-up excluded.
 
-Beside it the same stretches read by the same tasks and thrown away, which is what the brokers and the sockets give, and
+Beside it the same ranges read by the same tasks and thrown away, which is what the brokers and the sockets give, and
 the same comparison with every record decoded and digested. Spark's JVM is started before and counts nowhere; planning
 has a column of its own.
 """
@@ -19,8 +19,8 @@ from benchmarks.watch import end_offsets
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.offset_windows import Split
-from mirrorflow_seed.verify.range_reader import StretchReader
+from mirrorflow_seed.verify.offset_windows import VerifyRange
+from mirrorflow_seed.verify.range_reader import OffsetRangeReader
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
         spark.parallelize(range(cores), cores).map(str).collect()  # workers are started
         result.add(_name(cores, "empty task"), ms=_empty_task_ms(spark, cores))
         for _ in range(repeat):
-            splits = _splits(files, master)
-            seconds, read = _timed(partial(_bare, spark, files, splits))
+            ranges = _ranges_of(files, master)
+            seconds, read = _timed(partial(_bare, spark, files, ranges))
             result.add(
                 _name(cores, "read and thrown away"),
                 **{RATE: 2 * records / seconds, "MB/s": read / 1e6 / seconds},
@@ -102,7 +102,7 @@ def _compared(
         compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
         first = VerifyReport(run_id="1")
         seconds, found = _timed(
-            lambda: run_job(spark, plan.splits, files, compare_settings, first=first, publish=lambda _: None)
+            lambda: run_job(spark, plan.ranges, files, compare_settings, first=first, publish=lambda _: None)
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
@@ -132,34 +132,34 @@ def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
     return seconds * 1000 * cores / EMPTY_TASKS
 
 
-def _splits(files: FlowFiles, job: dict[str, str]) -> list[Split]:
+def _ranges_of(files: FlowFiles, job: dict[str, str]) -> list[VerifyRange]:
     from mirrorflow_seed.verify.verify_driver import planned  # noqa: PLC0415
 
-    return planned(files.load(), job_of(job)).splits
+    return planned(files.load(), job_of(job)).ranges
 
 
-def _bare(spark: "SparkContext", files: FlowFiles, splits: list[Split]) -> int:
-    return sum(spark.parallelize(splits, len(splits)).mapPartitions(_Reading(files)).collect())
+def _bare(spark: "SparkContext", files: FlowFiles, ranges: list[VerifyRange]) -> int:
+    return sum(spark.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).collect())
 
 
 class _Reading:
-    """Both sides of each stretch, read and thrown away; bytes."""
+    """Both sides of each range, read and thrown away; bytes."""
 
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, splits: Iterable[Split]) -> Iterator[int]:
-        for split in splits:
-            yield asyncio.run(_read(self._files, split))
+    def __call__(self, ranges: Iterable[VerifyRange]) -> Iterator[int]:
+        for verify_range in ranges:
+            yield asyncio.run(_read(self._files, verify_range))
 
 
-async def _read(files: FlowFiles, split: Split) -> int:
-    from mirrorflow_seed.verify.range_comparison import clusters, stretch_readers  # noqa: PLC0415
+async def _read(files: FlowFiles, verify_range: VerifyRange) -> int:
+    from mirrorflow_seed.verify.range_comparison import clusters, range_readers  # noqa: PLC0415
 
     settings = files.load()
-    async with clusters(settings) as sides, stretch_readers(sides, settings, split) as readers:
+    async with clusters(settings) as sides, range_readers(sides, settings, verify_range) as readers:
 
-        async def drain(reader: StretchReader) -> None:
+        async def drain(reader: OffsetRangeReader) -> None:
             while await reader.more() is not None:
                 pass
 

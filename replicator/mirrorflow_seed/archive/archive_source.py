@@ -4,7 +4,7 @@ So a restore is normal copying: stored positions are the same as for the source,
 where the archive ends. There is no socket; requests are answered within the
 process. An archive never changes its leader and never loses records.
 
-The archived files of one partition are read as one stretch of its log. Spark yields the files in any order, and
+The archived files of one partition are read as one range of its log. Spark yields the files in any order, and
 the rows of each file once and only forwards, but a copier goes back after each refused or lost response. So each
 file is spooled first and checked meanwhile: no record of a damaged file reaches the target. A spool takes as much
 disk as the records had in Kafka, with the same compression, and the memory of one batch.

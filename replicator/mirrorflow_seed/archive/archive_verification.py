@@ -1,8 +1,8 @@
 """Runs `verify` with an archive instead of the source, with the same windows, outcomes and result.
 
-    manifest ──> a plan, from a few records of the files ──> for each stretch: its files, spooled, and the target
+    manifest ──> a plan, from a few records of the files ──> for each range: its files, spooled, and the target
 
-The source need not exist. Only the offsets of a stretch are read from its files: Parquet's statistics let Spark
+The source need not exist. Only the offsets of a range are read from its files: Parquet's statistics let Spark
 skip the others. Records that the flow copied from behind the archive's end are left out.
 """
 
@@ -32,9 +32,9 @@ from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_session import cause_of
 from mirrorflow_seed.verify import verify_driver
-from mirrorflow_seed.verify.offset_windows import Split
+from mirrorflow_seed.verify.offset_windows import VerifyRange
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
-from mirrorflow_seed.verify.range_comparison import CompareSettings, StretchResult, compare_stretch
+from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
 from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
 from mirrorflow_seed.verify.verify_plan import plan
 
@@ -111,11 +111,11 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveStretchTask:
-    """The input of a task. `part` has only the split's partition; `archived` are the files that it needs."""
+class ArchiveRangeTask:
+    """The input of a task. `part` has only the range's partition; `archived` are the files that it needs."""
 
     files: FlowFiles
-    split: Split
+    verify_range: VerifyRange
     compare_settings: CompareSettings
     part: Manifest
     archived: tuple[ArchivedFile, ...]
@@ -152,7 +152,7 @@ def verification(
     results = _compare(
         rows,
         manifest,
-        verify_plan.splits,
+        verify_plan.ranges,
         files,
         compare_settings,
         lambda done: publish(report_of(first, done)),
@@ -160,7 +160,7 @@ def verification(
     return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
-def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
+def report_of(first: VerifyReport, done: Sequence[VerifyRangeResult]) -> VerifyReport:
     """Returns *first* with the results *done* added."""
     windows = [window for one in done for window in one.windows]
     return with_progress(
@@ -190,38 +190,44 @@ async def _planned(
 def _compare(
     rows: ArchiveRowReader,
     manifest: Manifest,
-    splits: Sequence[Split],
+    ranges: Sequence[VerifyRange],
     files: FlowFiles,
     compare_settings: CompareSettings,
-    publish: Callable[[list[StretchResult]], None],
-) -> list[StretchResult]:
-    """Runs a one-task Spark job per stretch, as many at once as there are cores. Raises JobFailedError."""
-    slots = max(1, min(int(rows.context.defaultParallelism), len(splits)))
+    publish: Callable[[list[VerifyRangeResult]], None],
+) -> list[VerifyRangeResult]:
+    """Runs a one-task Spark job per range, as many at once as there are cores. Raises JobFailedError."""
+    slots = max(1, min(int(rows.context.defaultParallelism), len(ranges)))
     if compare_settings.bytes_per_second is not None:
         compare_settings = replace(
             compare_settings, bytes_per_second=compare_settings.bytes_per_second / slots
         )
-    done: list[StretchResult] = []
+    done: list[VerifyRangeResult] = []
 
-    def one(split: Split) -> None:
-        key = TopicPartition(split.topic, split.partition)
+    def one(verify_range: VerifyRange) -> None:
+        key = TopicPartition(verify_range.topic, verify_range.partition)
         archived = manifest.partitions[key]
         reaching = tuple(
-            file for file in archived.files if file.start < split.source_to and file.end > split.source_from
+            file
+            for file in archived.files
+            if file.start < verify_range.source_to and file.end > verify_range.source_from
         )
         topic = next(topic for topic in manifest.topics if topic.name == key.topic)
         part = replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        task = ArchiveStretchTask(
-            files=files, split=split, compare_settings=compare_settings, part=part, archived=reaching
+        task = ArchiveRangeTask(
+            files=files,
+            verify_range=verify_range,
+            compare_settings=compare_settings,
+            part=part,
+            archived=reaching,
         )
         work = partial(compare_files, task=task)
         try:
-            done.extend(rows.in_one_task(reaching, split.source_from, split.source_to, work))
+            done.extend(rows.in_one_task(reaching, verify_range.source_from, verify_range.source_to, work))
         except Exception as error:
             raise JobFailedError(f"{key} cannot be compared: {cause_of(error)}") from error
 
     with ThreadPoolExecutor(max_workers=slots) as pool:
-        waiting = {pool.submit(one, split) for split in splits}
+        waiting = {pool.submit(one, verify_range) for verify_range in ranges}
         try:
             while waiting:
                 ended, waiting = wait(waiting, timeout=POLL_S)
@@ -229,33 +235,36 @@ def _compare(
                     future.result()
                 publish(list(done))
         except BaseException:
-            # After a signal or a failed stretch, do not wait for the others.
+            # After a signal or a failed range, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
             rows.context.cancelAllJobs()
             raise
     return done
 
 
-def compare_files(rows: Iterator[Any], task: ArchiveStretchTask) -> Iterator[StretchResult]:
-    """Compares one stretch, for `mapPartitions`; *rows* are its rows, file by file."""
+def compare_files(rows: Iterator[Any], task: ArchiveRangeTask) -> Iterator[VerifyRangeResult]:
+    """Compares one range, for `mapPartitions`; *rows* are its rows, file by file."""
     process.settle_in()
-    split = task.split
-    with ArchiveLog(task.archived, start=split.source_from, end=split.source_to) as log:
+    verify_range = task.verify_range
+    with ArchiveLog(task.archived, start=verify_range.source_from, end=verify_range.source_to) as log:
         for row in rows:
             log.add(record_of(row))
         log.finish()
         yield asyncio.run(_compared(task, log))
 
 
-async def _compared(task: ArchiveStretchTask, log: ArchiveLog) -> StretchResult:
-    split, settings = task.split, without_source(task.files.load())
+async def _compared(task: ArchiveRangeTask, log: ArchiveLog) -> VerifyRangeResult:
+    verify_range, settings = task.verify_range, without_source(task.files.load())
     archive = ArchiveCluster(
-        settings.source_alias, task.part, of=TopicPartition(split.topic, split.partition), spool=log
+        settings.source_alias,
+        task.part,
+        of=TopicPartition(verify_range.topic, verify_range.partition),
+        spool=log,
     )
     target = await _target(settings)
     try:
-        return await compare_stretch(
-            {"source": archive, "target": target}, settings, split, task.compare_settings
+        return await compare_range(
+            {"source": archive, "target": target}, settings, verify_range, task.compare_settings
         )
     finally:
         await target.close()

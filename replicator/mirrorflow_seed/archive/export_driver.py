@@ -5,7 +5,7 @@
 Guarantees: a folder with other content is not touched; a folder with a manifest is a complete archive. A
 restart after a kill, with the same `run.id`, starts over and removes the files of the first attempt.
 
-A task (`RangeReader`) yields each record of its range once, in offset order, with verified checksums, and the JVM writes
+A task (`ExportRangeReader`) yields each record of its range once, in offset order, with verified checksums, and the JVM writes
 the rows. Its memory is bounded by one fetch response and one decoded batch. Records that the source deleted meanwhile
 are reported as a gap.
 """
@@ -72,7 +72,7 @@ UNSERVED_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeResult:
+class ExportRangeResult:
     """The result of a range; valid only if Spark reports that its task succeeded and its file exists."""
 
     index: int
@@ -83,15 +83,15 @@ class RangeResult:
     seconds: float  # of the task, while rows were taken from it
 
 
-class RangeResults:
+class ExportRangeResults:
     """Spark's AccumulatorParam that keeps one receipt per range, even if a task runs twice."""
 
-    def zero(self, value: object) -> dict[int, RangeResult]:
+    def zero(self, value: object) -> dict[int, ExportRangeResult]:
         return {}
 
     def addInPlace(  # noqa: N802 Spark's name
-        self, one: dict[int, RangeResult], other: dict[int, RangeResult]
-    ) -> dict[int, RangeResult]:
+        self, one: dict[int, ExportRangeResult], other: dict[int, ExportRangeResult]
+    ) -> dict[int, ExportRangeResult]:
         return {**one, **other}
 
 
@@ -101,13 +101,13 @@ def read_ranges(
     """Yields the rows of *ranges*, each preceded by topic and partition; adds receipts to the accumulator."""
     settings = files.load()
     for one in ranges:
-        reader = RangeReader(settings, one, archive_id, bytes_per_s)
+        reader = ExportRangeReader(settings, one, archive_id, bytes_per_s)
         for row in reader.rows():
             yield (one.topic, one.partition, *row)
         results.add({one.index: reader.result})
 
 
-class RangeReader:
+class ExportRangeReader:
     """Reads one range: `rows` yields its rows, `result` is valid after them."""
 
     def __init__(
@@ -125,9 +125,9 @@ class RangeReader:
         self._began_s = time.monotonic()
 
     @property
-    def result(self) -> RangeResult:
+    def result(self) -> ExportRangeResult:
         """The receipt; valid once all rows were read."""
-        return RangeResult(
+        return ExportRangeResult(
             index=self._range.index,
             tally=self._tally_builder.tally,
             codec=max(0, self._codec),
@@ -243,7 +243,7 @@ _PART = re.compile(r"part-(\d+)-")
 def written_files(
     present: Mapping[str, int],
     ranges: tuple[ExportRange, ...],
-    results: Mapping[int, RangeResult],
+    results: Mapping[int, ExportRangeResult],
     *,
     location: str,
 ) -> Mapping[int, tuple[str, int]]:
@@ -281,7 +281,7 @@ def written_files(
 def topics_of(
     found: ExportSurvey,
     ranges: tuple[ExportRange, ...],
-    results: Mapping[int, RangeResult],
+    results: Mapping[int, ExportRangeResult],
     written: Mapping[int, tuple[str, int]],
 ) -> tuple[ArchivedTopic, ...]:
     """Returns the manifest's topics, sorted by name."""
@@ -354,10 +354,10 @@ def run(
         found = asyncio.run(survey(settings))
         ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=file_bytes)
         reporter.running(total=len(found.extents))
-        share = None
+        bytes_per_s = None
         if job.bytes_per_second is not None:
-            share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
-        read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share)
+            bytes_per_s = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
+        read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=bytes_per_s)
         results = _write(context, location, ranges, read, reporter)
         files_written = written_files(location.data(), ranges, results, location=location.text)
         manifest = Manifest(
@@ -424,13 +424,13 @@ def _write(
     ranges: tuple[ExportRange, ...],
     read: Callable[..., Iterator[tuple[object, ...]]],
     reporter: JobReporter,
-) -> Mapping[int, RangeResult]:
+) -> Mapping[int, ExportRangeResult]:
     """Writes the rows that *read* yields in its tasks; returns the result of each range."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
     if not ranges:
         return {}
-    results = context.accumulator({}, RangeResults())
+    results = context.accumulator({}, ExportRangeResults())
     spark = SparkSession(context)
     # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
@@ -463,7 +463,7 @@ def _write(
 
 
 def _publish(
-    reporter: JobReporter, ranges: tuple[ExportRange, ...], results: Mapping[int, RangeResult]
+    reporter: JobReporter, ranges: tuple[ExportRange, ...], results: Mapping[int, ExportRangeResult]
 ) -> None:
     """Reports progress; a partition is done when all its ranges are."""
     waiting = {(one.topic, one.partition) for one in ranges if one.index not in results}

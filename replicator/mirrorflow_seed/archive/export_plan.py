@@ -8,7 +8,6 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
@@ -21,16 +20,10 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_seed.verify.range_reader import OffsetRange
 
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
-
-
-class OffsetExtent(NamedTuple):
-    """The offsets of a partition to archive, frozen when the export began; `end` is exclusive."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +38,7 @@ class ExportRange:
 
 
 def plan_ranges(
-    extents: Mapping[TopicPartition, OffsetExtent],
+    extents: Mapping[TopicPartition, OffsetRange],
     bytes_per_offset: Mapping[TopicPartition, float],
     *,
     file_bytes: int,
@@ -67,7 +60,7 @@ def plan_ranges(
     )
 
 
-def _pieces(extent: OffsetExtent, bytes_per_offset: float, file_bytes: int) -> Iterable[OffsetExtent]:
+def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> Iterable[OffsetRange]:
     total = extent.end - extent.start
     if total <= 0:
         return
@@ -75,7 +68,7 @@ def _pieces(extent: OffsetExtent, bytes_per_offset: float, file_bytes: int) -> I
     number = -(-total // wanted)  # of about equal length, so that none is tiny
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
-        yield OffsetExtent(start, end)
+        yield OffsetRange(start, end)
 
 
 # One fetch at the start of each partition estimates its density; this many at once do not load brokers.
@@ -90,7 +83,7 @@ class ExportSurvey:
     cluster_id: str
     topic_ids: Mapping[str, str]
     configs: Mapping[str, tuple[ConfigEntry, ...]]
-    extents: Mapping[TopicPartition, OffsetExtent]
+    extents: Mapping[TopicPartition, OffsetRange]  # frozen: later records are not archived
     bytes_per_offset: Mapping[TopicPartition, float]
 
 
@@ -112,7 +105,7 @@ async def survey(settings: SourceSettings) -> ExportSurvey:
         # Read start offsets last: records deleted in between are then no gap.
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
-        extents = {one: OffsetExtent(min(starts[one], ends[one]), ends[one]) for one in partitions}
+        extents = {one: OffsetRange(min(starts[one], ends[one]), ends[one]) for one in partitions}
         return ExportSurvey(
             cluster_id=cluster.cluster_id,
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
@@ -132,11 +125,11 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
 
 
 async def _densities(
-    cluster: Cluster, extents: Mapping[TopicPartition, OffsetExtent]
+    cluster: Cluster, extents: Mapping[TopicPartition, OffsetRange]
 ) -> Mapping[TopicPartition, float]:
     turn = asyncio.Semaphore(SAMPLES_AT_ONCE)
 
-    async def density(partition: TopicPartition, extent: OffsetExtent) -> float:
+    async def density(partition: TopicPartition, extent: OffsetRange) -> float:
         async with turn:
             answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
         batches = split(answer.records)

@@ -57,7 +57,7 @@ from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.seed.claimed_flow import SeedSurvey
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import SeedShare
+from mirrorflow_seed.seed.seed_plan import SeedRange
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult, WaveSettings
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import (
@@ -78,7 +78,7 @@ from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_seed.verify.range_reader import StretchReader
+from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ async def _checked(
     start = (await admin.offsets_at(cluster, [copy.target], EARLIEST))[copy.target]
     end = (await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True))[copy.target]
     checker = FileDigestChecker(copy.archived, archive_id, start=start, skip=skip)
-    reader = StretchReader(cluster, copy.target, start, end, read_committed=True)
+    reader = OffsetRangeReader(cluster, copy.target, OffsetRange(start, end), read_committed=True)
     try:
         while (batches := await reader.more()) is not None:
             for batch in batches:
@@ -320,12 +320,12 @@ class RestoreJob:
             bytes_per_second=self.coordinator.task_bytes_per_second,
         )
         restorer = FileRestorer(self, wave, names, survey.next_offsets)
-        shares = self._shares(survey, names)
+        ranges = self._ranges(survey, names)
         retention = RetentionHolder(survey, follows=False)
-        await retention.begin(names, shares)
+        await retention.begin(names, ranges)
         with _signals(restorer.stop):
             try:
-                await survey.store_starts(shares)
+                await survey.store_starts(ranges)
                 await asyncio.to_thread(restorer.run)
             finally:
                 await retention.end()
@@ -345,11 +345,11 @@ class RestoreJob:
         self.reporter.ended(message=message)
         return EXIT_DONE
 
-    def _shares(self, survey: SeedSurvey, names: Mapping[str, str]) -> tuple[SeedShare, ...]:
-        """Returns the partitions as shares of a seed, for their starts and the retention hold."""
+    def _ranges(self, survey: SeedSurvey, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
+        """Returns the partitions as ranges of a seed, for their starts and the retention hold."""
         archived = self.manifest.partitions
         return tuple(
-            SeedShare(
+            SeedRange(
                 index=index,
                 topic=key.topic,
                 partition=key.partition,

@@ -18,7 +18,7 @@ from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.parquet_rows import record_of
-from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask
+from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.seed_task_attempt import SeedTaskRunner, TaskResult, WaveSettings, prepare
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
@@ -75,7 +75,7 @@ def _runner(task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *
         return archive, await Cluster.connect(settings.target_producer, resolve=resolve)
 
     topic, partition = task.of
-    share = SeedShare(
+    seed_range = SeedRange(
         index=task.index,
         topic=topic,
         partition=partition,
@@ -84,7 +84,7 @@ def _runner(task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *
         bytes=task.file.tally.bytes,
     )
     return SeedTaskRunner(
-        SeedTask(shares=(share,)),
+        SeedTask(ranges=(seed_range,)),
         task.wave,
         settings,
         connect=connect,

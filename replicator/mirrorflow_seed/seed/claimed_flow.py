@@ -24,7 +24,7 @@ from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_seed.errors import ForeignRecordsError
-from mirrorflow_seed.seed.seed_plan import SeedLog, SeedShare, foreign_topics
+from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange, foreign_topics
 
 NAMED_MAX = 10  # topics in an error
 
@@ -108,12 +108,12 @@ class SeedSurvey:
         self.next_offsets = {one: position.next_source_offset for one, position in positions.items()}
         self.copied = {one for one, position in positions.items() if not position.is_of_empty_copy}
 
-    async def store_starts(self, shares: Iterable[SeedShare]) -> None:
+    async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
         """Stores where partitions start that were never copied.
 
         Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
         """
-        await self.owner.store_starts({one.source: one.start for one in shares if one.start < one.end})
+        await self.owner.store_starts({one.source: one.start for one in ranges if one.start < one.end})
 
     async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
         """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""

@@ -17,7 +17,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.seed.claimed_flow import SeedSurvey
-from mirrorflow_seed.seed.seed_plan import SeedShare
+from mirrorflow_seed.seed.seed_plan import SeedRange
 
 RENEW_EVERY_S: Final = 60.0  # a lease lasts 15 minutes; a renewal also sets again what was changed meanwhile
 RESTORE_S: Final = 30.0  # a stopped pod has one minute, of which its tasks may use a third
@@ -40,10 +40,10 @@ class RetentionHolder:
         self._held: dict[str, tuple[str, ...]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
-    async def begin(self, names: Mapping[str, str], shares: Sequence[SeedShare]) -> None:
-        """Holds retention for *shares*; *names* maps source to target topics. Raises ClusterError."""
+    async def begin(self, names: Mapping[str, str], ranges: Sequence[SeedRange]) -> None:
+        """Holds retention for *ranges*; *names* maps source to target topics. Raises ClusterError."""
         try:
-            before = await self._to_hold(names, shares)
+            before = await self._to_hold(names, ranges)
             refused = await self._retention.hold(self._holder, before)
         except NotAuthorizedError as error:
             log.warning("Retention is not held: %s", error)
@@ -86,12 +86,12 @@ class RetentionHolder:
                 log.warning("%s", error)
 
     async def _to_hold(
-        self, names: Mapping[str, str], shares: Sequence[SeedShare]
+        self, names: Mapping[str, str], ranges: Sequence[SeedRange]
     ) -> dict[str, dict[str, str | None]]:
-        left: dict[str, list[SeedShare]] = {}
-        for share in shares:
-            if share.start < share.end:
-                left.setdefault(share.topic, []).append(share)
+        left: dict[str, list[SeedRange]] = {}
+        for seed_range in ranges:
+            if seed_range.start < seed_range.end:
+                left.setdefault(seed_range.topic, []).append(seed_range)
         entries = await admin.describe_topic_configs(
             self._survey.target, sorted(names[topic] for topic in left)
         )
@@ -104,23 +104,23 @@ class RetentionHolder:
             names[topic]: would_delete(
                 entries.get(names[topic], ()),
                 has_old=topic in old,
-                bytes_max=max(share.bytes for share in of_topic),
+                bytes_max=max(seed_range.bytes for seed_range in of_topic),
             )
             for topic, of_topic in left.items()
         }
         return {topic: values for topic, values in before.items() if values}
 
     async def _topics_with_old_records(
-        self, left: Mapping[str, Sequence[SeedShare]], limits: Mapping[str, float]
+        self, left: Mapping[str, Sequence[SeedRange]], limits: Mapping[str, float]
     ) -> frozenset[str]:
         """Returns topics with records older than their copies' retention; queries the source once per limit."""
         found = set()
         for limit in {limit for limit in limits.values() if limit != float("inf")}:
             asked = {
-                share.source: share
+                seed_range.source: seed_range
                 for topic, of_topic in left.items()
                 if limits[topic] == limit
-                for share in of_topic
+                for seed_range in of_topic
             }
             since_ms = max(0, now_ms() - int(limit) + MARGIN_MS)
             answers = await admin.list_offsets(self._survey.source, tuple(asked), since_ms)

@@ -1,6 +1,6 @@
 """The driver of a seed: plans waves, runs their tasks on Spark and reports progress.
 
-    survey ──> plan ──> tasks ──> Spark ──> remaining shares ──> plan ... until the lag is small or the waves are used up
+    survey ──> plan ──> tasks ──> Spark ──> remaining ranges ──> plan ... until the lag is small or the waves are used up
 
 The driver owns the flow, so a running connector waits meanwhile. The end offsets of a wave are frozen; the next wave
 takes what has been written since. A run keeps no state of its own: after a kill, the next run reads from the target
@@ -33,7 +33,7 @@ from mirrorflow_seed.job_report import JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.seed.claimed_flow import SeedSurvey
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask, shares_of, tasks_of
+from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, ranges_of, tasks_of
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, TaskResult, WaveSettings, run_tasks
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
@@ -69,24 +69,24 @@ class SeedProgress:
     """The progress of one run."""
 
     def __init__(self, run_id: str) -> None:
-        self.shares: tuple[SeedShare, ...] = ()  # of the latest wave
+        self.ranges: tuple[SeedRange, ...] = ()  # of the latest wave
         self.next_offsets: dict[int, int] = {}
-        self.partition_results: dict[int, PartitionResult] = {}  # the latest of each share
+        self.partition_results: dict[int, PartitionResult] = {}  # the latest of each seed_range
         self.gap_records = 0
         self._reached: set[int] = set()
         self._first_ends: dict[int, int] = {}
         self._run_id = run_id
         self._samples: deque[tuple[float, int, int]] = deque()
 
-    def plan(self, shares: Sequence[SeedShare]) -> None:
-        """Sets the shares of a wave that is about to begin."""
-        self.shares = tuple(shares)
-        for share in shares:
-            self._first_ends.setdefault(share.index, share.end)
-            self.reached(share.index, share.start)
+    def plan(self, ranges: Sequence[SeedRange]) -> None:
+        """Sets the ranges of a wave that is about to begin."""
+        self.ranges = tuple(ranges)
+        for seed_range in ranges:
+            self._first_ends.setdefault(seed_range.index, seed_range.end)
+            self.reached(seed_range.index, seed_range.start)
 
     def reached(self, index: int, offset: int) -> None:
-        """Notes that the copy of share *index* has reached at least *offset*."""
+        """Notes that the copy of range *index* has reached at least *offset*."""
         at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
         if at >= self._first_ends.get(index, 0):
             self._reached.add(index)
@@ -102,11 +102,13 @@ class SeedProgress:
     def lag(self) -> int:
         """Offsets left to copy in the latest wave, without failed partitions."""
         failed = {one.index for one in self.failed}
-        return lag_of([share for share in self.shares if share.index not in failed], self.next_offsets)
+        return lag_of(
+            [seed_range for seed_range in self.ranges if seed_range.index not in failed], self.next_offsets
+        )
 
     @property
     def failed(self) -> tuple[PartitionResult, ...]:
-        """The receipts of shares that cannot be copied any further."""
+        """The results of ranges that cannot be copied any further."""
         return tuple(one for one in self.partition_results.values() if one.outcome is PartitionOutcome.FAILED)
 
     def report(
@@ -128,7 +130,7 @@ class SeedProgress:
         return SeedReport(
             run_id=self._run_id,
             phase=phase,
-            partitions=len(self.shares),
+            partitions=len(self.ranges),
             done=len(self._reached),
             lost=len(self.failed),
             records=records,
@@ -157,7 +159,10 @@ class SeedProgress:
         """Seconds to the end at this rate, and at least those of the largest partition, which has one task."""
         if records_per_s <= 0:
             return None
-        largest = max((share.end - self.next_offsets.get(share.index, 0) for share in self.shares), default=0)
+        largest = max(
+            (seed_range.end - self.next_offsets.get(seed_range.index, 0) for seed_range in self.ranges),
+            default=0,
+        )
         return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
 
 
@@ -250,12 +255,12 @@ class SeedJob:
             arrangement = await self._arrange(survey)
             initial = await self._retry_transient(survey.take_flow)
             await self._require_no_foreign_records(survey, arrangement)
-            shares = await self._plan(survey, arrangement, initial=initial)
+            ranges = await self._plan(survey, arrangement, initial=initial)
             retention = RetentionHolder(survey)
-            await self._retry_transient(lambda: retention.begin(arrangement.names, shares))
+            await self._retry_transient(lambda: retention.begin(arrangement.names, ranges))
             self._phase = JobPhase.RUNNING
             try:
-                await self._waves(survey, arrangement, shares, initial=initial)
+                await self._waves(survey, arrangement, ranges, initial=initial)
             finally:
                 await retention.end()
         finally:
@@ -278,18 +283,18 @@ class SeedJob:
         return arrangement
 
     async def _waves(
-        self, survey: SeedSurvey, arrangement: Arrangement, shares: tuple[SeedShare, ...], *, initial: bool
+        self, survey: SeedSurvey, arrangement: Arrangement, ranges: tuple[SeedRange, ...], *, initial: bool
     ) -> None:
         catching_up = stalled = 0
         while not self._coordinator.stop:
             failed = {one.index for one in self._progress.failed}
             tasks = tasks_of(
-                (one for one in shares if one.index not in failed),
+                (one for one in ranges if one.index not in failed),
                 slots=int(self._context.defaultParallelism),
             )
             if tasks:
                 before = self._progress.lag
-                await self._retry_transient(partial(survey.store_starts, shares))
+                await self._retry_transient(partial(survey.store_starts, ranges))
                 await self._wave(survey, tasks, initial=initial)
                 if self._coordinator.stop:
                     return
@@ -299,7 +304,7 @@ class SeedJob:
             waits = any(
                 one.outcome is PartitionOutcome.MORE for one in self._progress.partition_results.values()
             )
-            shares = await self._plan(survey, arrangement, initial=initial, frozen=waits)
+            ranges = await self._plan(survey, arrangement, initial=initial, frozen=waits)
             if not waits:
                 catching_up += 1
                 if self._progress.lag <= self._job.lag_records_max or catching_up > self._job.waves_max:
@@ -307,24 +312,24 @@ class SeedJob:
 
     async def _plan(
         self, survey: SeedSurvey, arrangement: Arrangement, *, initial: bool, frozen: bool = False
-    ) -> tuple[SeedShare, ...]:
-        """Returns the shares of the next wave; with *frozen*, the rest of the last one, with the same ends."""
+    ) -> tuple[SeedRange, ...]:
+        """Returns the ranges of the next wave; with *frozen*, the rest of the last one, with the same ends."""
         progress = self._progress
         if frozen:
-            return tuple(self._advanced(share) for share in progress.shares)
+            return tuple(self._advanced(seed_range) for seed_range in progress.ranges)
         await self._retry_transient(survey.read_positions)
         logs = await self._retry_transient(lambda: survey.logs(arrangement.partitions))
         begins = await self._retry_transient(lambda: survey.begins(logs, initial=initial))
-        shares = shares_of(logs, survey.next_offsets, begins)
-        if progress.shares:
-            shares = tuple(self._advanced(share) for share in shares)
-        progress.plan(shares)
-        return shares
+        ranges = ranges_of(logs, survey.next_offsets, begins)
+        if progress.ranges:
+            ranges = tuple(self._advanced(seed_range) for seed_range in ranges)
+        progress.plan(ranges)
+        return ranges
 
-    def _advanced(self, share: SeedShare) -> SeedShare:
-        """Returns *share*, starting at the next offset of its copy."""
-        at = max(share.start, self._progress.next_offsets.get(share.index, -1))
-        return replace(share, start=at)
+    def _advanced(self, seed_range: SeedRange) -> SeedRange:
+        """Returns *seed_range*, starting at the next offset of its copy."""
+        at = max(seed_range.start, self._progress.next_offsets.get(seed_range.index, -1))
+        return replace(seed_range, start=at)
 
     async def _wave(self, survey: SeedSurvey, tasks: Sequence[SeedTask], *, initial: bool) -> None:
         """Runs *tasks* on Spark and follows their progress until they end."""
@@ -390,7 +395,7 @@ class SeedJob:
             self._memory_bytes >> 20,
         )
         for result in (result for one in ended for result in one.partition_results):
-            source = self._progress.shares[result.index].source
+            source = self._progress.ranges[result.index].source
             if result.message:
                 log.warning("%s", result.message)
             if result.gap_records:
@@ -414,9 +419,9 @@ class SeedJob:
         """Reads how far each partition is copied, as its task has stored it."""
         with contextlib.suppress(MirrorFlowError):
             await survey.read_positions()
-        for share in self._progress.shares:
-            if share.source in survey.next_offsets:
-                self._progress.reached(share.index, survey.next_offsets[share.source])
+        for seed_range in self._progress.ranges:
+            if seed_range.source in survey.next_offsets:
+                self._progress.reached(seed_range.index, survey.next_offsets[seed_range.source])
 
     async def _require_no_foreign_records(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:

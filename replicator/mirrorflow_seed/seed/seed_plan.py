@@ -1,7 +1,7 @@
 """Decides up to which offset each partition is seeded and which task copies it. Pure.
 
-A *share* is one partition with the end offset that was frozen when it was planned; a *seed task* is the set of
-shares that one Spark task copies. It copies several partitions at once, because one request to a broker carries
+A seed range is one partition with the end offset that was frozen when it was planned; a seed task is the set of
+ranges that one Spark task copies. It copies several partitions at once, because one request to a broker carries
 one batch of each: with few partitions, a broker does half as much work again for the same bytes. Shares are
 assigned largest first, each to the smallest task. The largest tasks start first, so the last one to start is
 short.
@@ -23,7 +23,7 @@ RECORD_BYTES: Final = 1_000  # assumed size of a record if the brokers do not re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedShare:
+class SeedRange:
     """One partition of a wave. Messages and reports identify it by `index`, its number in the plan."""
 
     index: int
@@ -40,14 +40,14 @@ class SeedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTask:
-    """The shares that one Spark task copies."""
+    """The ranges that one Spark task copies."""
 
-    shares: tuple[SeedShare, ...]
+    ranges: tuple[SeedRange, ...]
 
     @property
     def bytes(self) -> int:
-        """Estimated bytes of all shares."""
-        return sum(share.bytes for share in self.shares)
+        """Estimated bytes of all ranges."""
+        return sum(seed_range.bytes for seed_range in self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +59,23 @@ class SeedLog:
     bytes: int | None = None
 
 
-def shares_of(
+def ranges_of(
     logs: Mapping[TopicPartition, SeedLog],
     positions: Mapping[TopicPartition, int],
     begins: Mapping[TopicPartition, int],
-) -> tuple[SeedShare, ...]:
-    """Returns a share for each partition of *logs*, sorted.
+) -> tuple[SeedRange, ...]:
+    """Returns a range for each partition of *logs*, sorted.
 
     It starts at the next offset in *positions*, else in *begins*, else at the start of the log.
     """
-    shares = []
+    ranges = []
     for index, (source, log) in enumerate(sorted(logs.items())):
         known = positions.get(source)
         start = begins.get(source, log.start) if known is None else known
         left, held = max(0, log.end - max(start, log.start)), log.end - log.start
         size = left * RECORD_BYTES if log.bytes is None or held <= 0 else log.bytes * left // held
-        shares.append(
-            SeedShare(
+        ranges.append(
+            SeedRange(
                 index=index,
                 topic=source.topic,
                 partition=source.partition,
@@ -84,25 +84,26 @@ def shares_of(
                 bytes=size,
             )
         )
-    return tuple(shares)
+    return tuple(ranges)
 
 
-def tasks_of(shares: Iterable[SeedShare], *, slots: int) -> tuple[SeedTask, ...]:
-    """Returns all tasks, largest first, without shares that are already at their end."""
+def tasks_of(ranges: Iterable[SeedRange], *, slots: int) -> tuple[SeedTask, ...]:
+    """Returns all tasks, largest first, without ranges that are already at their end."""
     left = sorted(
-        (share for share in shares if share.start < share.end), key=lambda share: (-share.bytes, share.index)
+        (seed_range for seed_range in ranges if seed_range.start < seed_range.end),
+        key=lambda seed_range: (-seed_range.bytes, seed_range.index),
     )
-    count = min(len(left), _count_of_tasks(sum(share.bytes for share in left), len(left), slots))
-    tasks: list[list[SeedShare]] = [[] for _ in range(count)]
+    count = min(len(left), _count_of_tasks(sum(seed_range.bytes for seed_range in left), len(left), slots))
+    tasks: list[list[SeedRange]] = [[] for _ in range(count)]
     emptiest = [(0, 0, index) for index in range(count)]  # a heap of (bytes, partitions, task index)
-    for share in left:
+    for seed_range in left:
         filled, partitions, index = heapq.heappop(emptiest)
-        tasks[index].append(share)
+        tasks[index].append(seed_range)
         if partitions + 1 < TASK_PARTITIONS_MAX:
-            heapq.heappush(emptiest, (filled + share.bytes, partitions + 1, index))
+            heapq.heappush(emptiest, (filled + seed_range.bytes, partitions + 1, index))
     return tuple(
         sorted(
-            (SeedTask(shares=tuple(seed_task)) for seed_task in tasks), key=lambda seed_task: -seed_task.bytes
+            (SeedTask(ranges=tuple(seed_task)) for seed_task in tasks), key=lambda seed_task: -seed_task.bytes
         )
     )
 
@@ -136,6 +137,9 @@ def foreign_topics(
     )
 
 
-def lag_of(shares: Sequence[SeedShare], next_offsets: Mapping[int, int]) -> int:
-    """Total number of offsets between the copies and the ends of *shares*."""
-    return sum(max(0, share.end - max(share.start, next_offsets.get(share.index, 0))) for share in shares)
+def lag_of(ranges: Sequence[SeedRange], next_offsets: Mapping[int, int]) -> int:
+    """Total number of offsets between the copies and the ends of *ranges*."""
+    return sum(
+        max(0, seed_range.end - max(seed_range.start, next_offsets.get(seed_range.index, 0)))
+        for seed_range in ranges
+    )

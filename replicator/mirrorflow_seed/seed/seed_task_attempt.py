@@ -40,7 +40,7 @@ from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.worker.task_process import begin
-from mirrorflow_seed.seed.seed_plan import SeedShare, SeedTask
+from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
     SeedTaskReport,
@@ -137,14 +137,16 @@ class SeedTaskRunner:
         self._resolve: Resolve = Resolver(settings.providers).resolve_client
         self._connect = connect
         self._wants_end = wants_end
-        self._chain = min(share.index for share in seed_task.shares)
+        self._chain = min(seed_range.index for seed_range in seed_task.ranges)
         # What this process has learned in earlier starts.
         self._earlier: dict[TopicPartition, PartitionCopier] = {}
         self._stamped: set[str] = set()
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._ended_why = ""
-        self._open: dict[int, SeedShare] = {share.index: share for share in seed_task.shares}
-        self._copiers: dict[int, PartitionCopier] = {}  # the newest one of each share; it inherits all counts
+        self._open: dict[int, SeedRange] = {seed_range.index: seed_range for seed_range in seed_task.ranges}
+        self._copiers: dict[
+            int, PartitionCopier
+        ] = {}  # the newest one of each seed_range; it inherits all counts
         self._partition_results: dict[int, PartitionResult] = {}
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
@@ -169,8 +171,8 @@ class SeedTaskRunner:
             await self._run_until_done()
         finally:
             reporting.cancel()
-        for share in list(self._open.values()):
-            self._end(share, PartitionOutcome.MORE, self._error_of(share))
+        for seed_range in list(self._open.values()):
+            self._end(seed_range, PartitionOutcome.MORE, self._error_of(seed_range))
         self._progress = replace(self._progress, ended=True)
         await self._report()
         return TaskResult(
@@ -181,14 +183,14 @@ class SeedTaskRunner:
         )
 
     async def _run_until_done(self) -> None:
-        """Connects and copies, again after each error, until all shares are done or the time is over."""
+        """Connects and copies, again after each error, until all ranges are done or the time is over."""
         failures = 0
         while self._open and not self._must_end():
             try:
                 await self._run_once()
             except (SettingError, IdentityError) as error:
-                for share in list(self._open.values()):
-                    self._end(share, PartitionOutcome.FAILED, error)
+                for seed_range in list(self._open.values()):
+                    self._end(seed_range, PartitionOutcome.FAILED, error)
             except MirrorFlowError as error:
                 self._connection_error = error
                 log.warning("%s", error)
@@ -223,8 +225,8 @@ class SeedTaskRunner:
             self._count()
         if self._bug is not None:
             raise self._bug
-        for share in list(self._open.values()):
-            self._settle(share)  # acknowledgements may have arrived during the stop
+        for seed_range in list(self._open.values()):
+            self._settle(seed_range)  # acknowledgements may have arrived during the stop
 
     async def _start(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
         """Takes the open partitions over from earlier attempts, and returns where each of them starts."""
@@ -232,7 +234,7 @@ class SeedTaskRunner:
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
         owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
         wanted = TaskAssignment(
-            partitions=tuple(share.source for share in self._open.values()),
+            partitions=tuple(seed_range.source for seed_range in self._open.values()),
             initial=self._wave.initial,
             acknowledged=self._acknowledged,
         )
@@ -259,9 +261,13 @@ class SeedTaskRunner:
             wanted = frozenset(self._open)
             limit = self._instructions.bytes_per_second
             if wanted != assigned:
-                await task.assign([share.source for share in self._open.values()], bytes_per_s=limit)
+                await task.assign(
+                    [seed_range.source for seed_range in self._open.values()], bytes_per_s=limit
+                )
                 assigned = wanted
-                self._copiers |= {index: task.copiers[share.source] for index, share in self._open.items()}
+                self._copiers |= {
+                    index: task.copiers[seed_range.source] for index, seed_range in self._open.items()
+                }
             task.pace.limit(limit)
             await asyncio.sleep(POLL_S)
             self._count()
@@ -269,27 +275,29 @@ class SeedTaskRunner:
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
                 self._until_s = min(self._until_s, time.monotonic() + self._wave.seconds)
-            for share in list(self._open.values()):
-                self._settle(share)
-            if all(_delivered(self._copiers[index]) >= share.end for index, share in self._open.items()):
-                return  # the stop commits what is left; the caller then checks the shares once more
+            for seed_range in list(self._open.values()):
+                self._settle(seed_range)
+            if all(
+                _delivered(self._copiers[index]) >= seed_range.end for index, seed_range in self._open.items()
+            ):
+                return  # the stop commits what is left; the caller then checks the ranges once more
 
-    def _settle(self, share: SeedShare) -> None:
-        """Records the outcome of *share* if it has ended."""
-        copier = self._copiers.get(share.index)
+    def _settle(self, seed_range: SeedRange) -> None:
+        """Records the outcome of *seed_range* if it has ended."""
+        copier = self._copiers.get(seed_range.index)
         if copier is None:
             return
         error = copier.error
-        if copier.settled_next_offset >= share.end:
-            self._end(share, PartitionOutcome.DONE, None)
+        if copier.settled_next_offset >= seed_range.end:
+            self._end(seed_range, PartitionOutcome.DONE, None)
         elif copier.is_halted and error is not None and not error.retriable:
-            self._end(share, PartitionOutcome.FAILED, error)
+            self._end(seed_range, PartitionOutcome.FAILED, error)
 
-    def _end(self, share: SeedShare, outcome: PartitionOutcome, error: MirrorFlowError | None) -> None:
-        self._open.pop(share.index)
-        copier = self._copiers.get(share.index)
-        self._partition_results[share.index] = PartitionResult(
-            index=share.index,
+    def _end(self, seed_range: SeedRange, outcome: PartitionOutcome, error: MirrorFlowError | None) -> None:
+        self._open.pop(seed_range.index)
+        copier = self._copiers.get(seed_range.index)
+        self._partition_results[seed_range.index] = PartitionResult(
+            index=seed_range.index,
             outcome=outcome,
             next_offset=-1 if copier is None else copier.settled_next_offset,
             gap_records=_gap_records(copier, error),
@@ -297,9 +305,9 @@ class SeedTaskRunner:
             message="" if error is None else str(error),
         )
 
-    def _error_of(self, share: SeedShare) -> MirrorFlowError | None:
-        """The error that holds up *share* now: its own, else that of the whole connection."""
-        copier = self._copiers.get(share.index)
+    def _error_of(self, seed_range: SeedRange) -> MirrorFlowError | None:
+        """The error that holds up *seed_range* now: its own, else that of the whole connection."""
+        copier = self._copiers.get(seed_range.index)
         return self._connection_error if copier is None or copier.error is None else copier.error
 
     # -- the driver
@@ -320,8 +328,8 @@ class SeedTaskRunner:
     async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(TASK_REPORT_EVERY_S)
-            # One error is enough: an unusable cluster holds up all shares alike.
-            errors = (self._error_of(share) for share in list(self._open.values()))
+            # One error is enough: an unusable cluster holds up all ranges alike.
+            errors = (self._error_of(seed_range) for seed_range in list(self._open.values()))
             error = next((one for one in errors if one is not None), None)
             self._progress = replace(
                 self._progress,

@@ -31,7 +31,7 @@ class TaskInstructions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTaskReport:
-    """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the share.
+    """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the range.
 
     `reason` and `message` describe an error that holds it up, "" if none does; the message may name topics.
     """

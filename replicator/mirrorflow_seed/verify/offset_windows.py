@@ -1,4 +1,4 @@
-"""What one task compares, a stretch of source offsets and the matching one of the target, and the result by window.
+"""What a verification task compares, an offset range of the source and the matching one of the target, by window.
 
 A window is the source offsets [n x size, (n + 1) x size) of a partition, cut to what was compared. Counts are
 of records that consumers see. Batches with the same bytes on both sides are counted without decoding. So sums
@@ -20,7 +20,7 @@ from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, Dig
 # One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
 WINDOW_OFFSETS: Final = 100_000
 # A task should take seconds: a million records of 1 kB take three, and starting a task costs 50 ms.
-SPLIT_WINDOWS: Final = 10
+RANGE_WINDOWS: Final = 10
 # Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
 KEYS_MAX: Final = 200_000
 
@@ -33,8 +33,8 @@ class Method(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """A stretch of a partition to compare. Ends are exclusive; offsets at its edges may have no record."""
+class VerifyRange:
+    """The offset ranges of a partition that one task compares: one of the source, one of the target. Ends are exclusive; offsets at its edges may have no record."""
 
     topic: str
     partition: int
@@ -71,33 +71,33 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """How a run cuts partitions into stretches."""
+    """How a run cuts partitions into ranges."""
 
     run_id: str
-    share: float = 1.0  # the fraction of windows that is compared
+    sample: float = 1.0  # the fraction of windows that is compared
     window_offsets: int = WINDOW_OFFSETS
-    split_windows: int = SPLIT_WINDOWS
+    range_windows: int = RANGE_WINDOWS
     keys_max: int = KEYS_MAX
     timestamps: bool = True  # False: not compared anywhere
     target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
     def is_sampled(self, at: TopicPartition, window: int) -> bool:
         """Whether this run compares that window of the partition."""
-        if self.share >= 1.0:
+        if self.sample >= 1.0:
             return True
         text = f"{self.run_id}\0{at.topic}\0{at.partition}\0{window}"
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-        return number < self.share * (1 << 64)
+        return number < self.sample * (1 << 64)
 
-    def stretches(self, at: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
-        """Cuts [begin, end) at window boundaries into sampled stretches of at most `split_windows` windows."""
+    def sampled_ranges(self, at: TopicPartition, begin: int, end: int) -> list[tuple[int, int]]:
+        """Cuts [begin, end) at window boundaries into sampled ranges of at most `range_windows` windows."""
         size = self.window_offsets
         found: list[tuple[int, int]] = []
         for window in range(begin // size, -(-end // size)):
             if not self.is_sampled(at, window):
                 continue
             start, stop = max(begin, window * size), min(end, (window + 1) * size)
-            if found and found[-1][1] == start and stop - found[-1][0] <= self.split_windows * size:
+            if found and found[-1][1] == start and stop - found[-1][0] <= self.range_windows * size:
                 found[-1] = found[-1][0], stop
             else:
                 found.append((start, stop))
@@ -242,12 +242,14 @@ class WindowTally:
             return WindowOutcome.DIFFERENT
         return WindowOutcome.EQUAL if self.is_ordered else WindowOutcome.REORDERED
 
-    def result(self, split: Split, from_offset: int, to_offset: int, *, key_class: int = -1) -> WindowResult:
+    def result(
+        self, verify_range: VerifyRange, from_offset: int, to_offset: int, *, key_class: int = -1
+    ) -> WindowResult:
         outcome = self.outcome
         return WindowResult(
-            topic=split.topic,
-            partition=split.partition,
-            target_topic=split.target_topic,
+            topic=verify_range.topic,
+            partition=verify_range.partition,
+            target_topic=verify_range.target_topic,
             from_offset=from_offset,
             to_offset=to_offset,
             target_from_offset=self.target_from,

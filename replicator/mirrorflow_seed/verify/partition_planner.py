@@ -1,12 +1,12 @@
-"""Cuts one partition into stretches that begin and end at matching records on both sides.
+"""Cuts one partition into ranges that begin and end at matching records on both sides.
 
 If retention has deleted records on one side only, the offsets that both sides have are compared, and the rest
 becomes a note. What cannot be matched is undecided. A boundary that cannot be located on the target is
-ignored: the stretch continues over it.
+ignored: the range continues over it.
 
 The target offset of a source record is found by comparing content, so that both sides can be cut there.
 
-A stretch may begin where several consecutive records are equal on both sides. At an exact offset of the
+A range may begin where several consecutive records are equal on both sides. At an exact offset of the
 offset map, equality there is enough. Otherwise the records are searched around a guess (offset syncs,
 timestamps), and a match counts only if it is the only one, because twins cannot be told apart.
 """
@@ -26,8 +26,14 @@ from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
-from mirrorflow_seed.verify.offset_windows import Method, PlanSettings, Split, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, StretchReader
+from mirrorflow_seed.verify.offset_windows import (
+    Method,
+    PlanSettings,
+    VerifyRange,
+    WindowOutcome,
+    WindowResult,
+)
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
 from mirrorflow_seed.verify.stored_offsets import Guess, KnownPartition
 
@@ -57,14 +63,6 @@ class RecordAt(NamedTuple):
         return self.digested.digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """The first offset of a log and its end offset (exclusive)."""
-
-    begin: int
-    end: int
-
-
 class BoundaryLog:
     """One side of a partition, from its first offset to its frozen end."""
 
@@ -72,12 +70,12 @@ class BoundaryLog:
         self,
         cluster: Cluster,
         partition: TopicPartition,
-        extent: OffsetRange,
+        offsets: OffsetRange,
         digest: RecordDigest,
         *,
         read_committed: bool,
     ) -> None:
-        self.begin, self.end = extent.begin, extent.end
+        self.begin, self.end = offsets
         self.partition = partition
         self._cluster = cluster
         self._digest = digest
@@ -88,11 +86,10 @@ class BoundaryLog:
 
         Raises ClusterError, CorruptRecordsError, DeletedMeanwhileError.
         """
-        reader = StretchReader(
+        reader = OffsetRangeReader(
             self._cluster,
             self.partition,
-            max(offset, self.begin),
-            self.end,
+            OffsetRange(max(offset, self.begin), self.end),
             read_committed=self._read_committed,
             answer_bytes=LOOK_ANSWER_BYTES if count <= RUN_RECORDS else SEARCH_ANSWER_BYTES,
             reads_ahead=False,
@@ -156,9 +153,9 @@ NO_TARGET = "The target has no such partition, and no stored offset shows that a
 
 @dataclass(slots=True)
 class VerifyPlan:
-    """The splits, largest first; windows that are undecided from the start; notes on what is not compared."""
+    """The ranges, largest first; windows that are undecided from the start; notes on what is not compared."""
 
-    splits: list[Split] = field(default_factory=list)
+    ranges: list[VerifyRange] = field(default_factory=list)
     undecided: list[WindowResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     partitions: int = 0
@@ -197,7 +194,7 @@ class PartitionPlanner:
         self._found = found
         self._starts_early = settings.start is StartPosition.EARLIEST
         edits = make_naming(settings).header_edits(one.at.topic)
-        there = one.on_target or OffsetRange(begin=0, end=0)
+        there = one.on_target or OffsetRange(0, 0)
         of_source = RecordDigest(
             plan_settings.run_id, one.at.partition, edits=edits, timestamps=one.timestamps
         )
@@ -208,7 +205,7 @@ class PartitionPlanner:
         self._target = BoundaryLog(target, one.target, there, of_target, read_committed=True)
 
     async def plan_partition(self) -> None:
-        """Adds splits, undecided windows and notes to the plan. Raises ClusterError."""
+        """Adds ranges, undecided windows and notes to the plan. Raises ClusterError."""
         one, source = self._one, self._source
         try:
             if one.on_target is None:
@@ -220,7 +217,7 @@ class PartitionPlanner:
             else:
                 begin = await self._first_match()
                 if begin is not None:
-                    await self._plan_stretches(*begin)
+                    await self._plan_ranges(*begin)
         except (NotAuthorizedError, CorruptRecordsError, DeletedMeanwhileError) as error:
             self._add_undecided(source.begin, source.end, str(error))
         except BrokerError as error:
@@ -234,7 +231,7 @@ class PartitionPlanner:
         if self._one.settled_before is None:
             self._add_undecided(self._source.begin, self._source.end, NO_TARGET)
         else:
-            self._add_split(self._source.begin, self._source.end, 0, 0)
+            self._add_range(self._source.begin, self._source.end, 0, 0)
 
     def _plan_compacted(self) -> None:
         source, target, plan_settings = self._source, self._target, self._plan_settings
@@ -243,9 +240,9 @@ class PartitionPlanner:
         )
         for number in range(classes):
             if plan_settings.is_sampled(self._one.at, number):
-                self._found.splits.append(
+                self._found.ranges.append(
                     dataclasses.replace(
-                        self._whole_split(),
+                        self._whole_range(),
                         method=Method.LATEST,
                         key_class=number,
                         key_classes=classes,
@@ -297,7 +294,7 @@ class PartitionPlanner:
     def _handle_extra_target_records(self, target_offset: int) -> tuple[int, int]:
         """Handles earlier target records if the source begins at *target_offset*: deleted on the source, or extra."""
         if self._source.begin == 0:
-            self._add_split(0, 0, self._target.begin, target_offset)
+            self._add_range(0, 0, self._target.begin, target_offset)
         else:
             self._add_note(
                 f"target offsets {self._target.begin} to {target_offset} hold records that the source has deleted"
@@ -315,13 +312,13 @@ class PartitionPlanner:
         elif not self._starts_early or (begins_at is not None and begins_at >= source_offset):
             self._add_note(f"source offsets {source.begin} to {source_offset} are from before the flow began")
         else:
-            self._add_split(source.begin, source_offset, 0, 0)
+            self._add_range(source.begin, source_offset, 0, 0)
         return source_offset, target.begin
 
-    async def _plan_stretches(self, begin: int, target_begin: int) -> None:
+    async def _plan_ranges(self, begin: int, target_begin: int) -> None:
         plan_settings, source, target = self._plan_settings, self._source, self._target
-        parts = plan_settings.stretches(self._one.at, begin, source.end)
-        if not parts and plan_settings.share >= 1.0:
+        parts = plan_settings.sampled_ranges(self._one.at, begin, source.end)
+        if not parts and plan_settings.sample >= 1.0:
             parts = [(begin, source.end)]  # no source offsets, but perhaps records on the target
         located: dict[int, int | None] = {begin: target_begin, source.end: target.end}
         for border in sorted({at for part in parts for at in part} - located.keys()):
@@ -329,17 +326,17 @@ class PartitionPlanner:
         open_at: tuple[int, int] | None = None
         for start, stop in parts:
             there, then = located[start], located[stop]
-            if plan_settings.share < 1.0:
+            if plan_settings.sample < 1.0:
                 if there is None or then is None or then < there:
                     self._add_undecided(start, stop, NOT_FOUND)
                 else:
-                    self._add_split(start, stop, there, then)
+                    self._add_range(start, stop, there, then)
                 continue
             if open_at is None:
                 open_at = start, target_begin
-            # Ignore a boundary not found, or located before the previous one: the stretch continues.
+            # Ignore a boundary not found, or located before the previous one: the range continues.
             if then is not None and then >= open_at[1]:
-                self._add_split(open_at[0], stop, open_at[1], then)
+                self._add_range(open_at[0], stop, open_at[1], then)
                 open_at = stop, then
 
     async def _locate_boundary(self, border: int) -> int | None:
@@ -349,9 +346,9 @@ class PartitionPlanner:
         wanted = await self._source.records(border, RUN_RECORDS)
         return await locate(self._target, wanted, self._one.known.on_target(border))
 
-    def _whole_split(self) -> Split:
+    def _whole_range(self) -> VerifyRange:
         one = self._one
-        return Split(
+        return VerifyRange(
             topic=one.at.topic,
             partition=one.at.partition,
             target_topic=one.target.topic,
@@ -364,12 +361,12 @@ class PartitionPlanner:
             window_offsets=self._plan_settings.window_offsets,
         )
 
-    def _add_split(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
+    def _add_range(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
         # Source records before a matched target record were copied, whatever the stored offset is.
         is_last = source_to == self._source.end and target_to == self._target.end
-        self._found.splits.append(
+        self._found.ranges.append(
             dataclasses.replace(
-                self._whole_split(),
+                self._whole_range(),
                 source_from=source_from,
                 source_to=source_to,
                 target_from=target_from,

@@ -1,15 +1,15 @@
-"""Reads and compares both sides of a stretch in a Spark task, in bounded memory; returns its windows.
+"""Reads and compares both sides of an offset range in a Spark task, in bounded memory; returns its windows.
 
-An error of one stretch (a damaged batch, records deleted meanwhile, no permission) makes its windows
-undecided; other stretches continue. An unusable cluster fails the task, which Spark retries.
+An error of one range (a damaged batch, records deleted meanwhile, no permission) makes its windows
+undecided; other ranges continue. An unusable cluster fails the task, which Spark retries.
 
 `Comparison` receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at a
 batch boundary and the two batches have the same bytes, their records are equal and are not decoded. Otherwise it
 compares digests record by record until both sides are at a boundary again. Where digests differ, `find_resync` finds
 where both sides continue alike, so one lost record does not make all later ones different.
 
-A stretch begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
-it is counted in exactly one window. So no record between two stretches is missed.
+A range begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
+it is counted in exactly one window. So no record between two ranges is missed.
 
 A compacted partition (`NewestPerKeyComparison`) is compared by the newest record of each key on both sides, for the keys of one class.
 
@@ -40,8 +40,14 @@ from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, Split, WindowResult, WindowTally
-from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, StretchReader
+from mirrorflow_seed.verify.offset_windows import (
+    DifferenceKind,
+    Method,
+    VerifyRange,
+    WindowResult,
+    WindowTally,
+)
+from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
@@ -82,18 +88,23 @@ def same_records(one: Batch, other: Batch) -> bool:
 
 
 class Comparison:
-    """Compares one stretch: `feed` and `end` supply batches, `advance` returns which side it needs next."""
+    """Compares one range: `feed` and `end` supply batches, `advance` returns which side it needs next."""
 
     def __init__(
-        self, split: Split, *, source: RecordDigest, target: RecordDigest, decode_all: bool = False
+        self,
+        verify_range: VerifyRange,
+        *,
+        source: RecordDigest,
+        target: RecordDigest,
+        decode_all: bool = False,
     ) -> None:
         self.behind = 0  # records at the end of the source that the target may not have yet
-        self._split = split
+        self._range = verify_range
         self._is_plain = source.is_plain and not decode_all
-        self._source = _Side("source", source, split.source_from, split.source_to)
-        self._target = _Side("target", target, split.target_from, split.target_to)
+        self._source = _Side("source", source, verify_range.source_from, verify_range.source_to)
+        self._target = _Side("target", target, verify_range.target_from, verify_range.target_to)
         self._tallies: dict[int, WindowTally] = {}
-        self._cursor = split.source_from
+        self._cursor = verify_range.source_from
         self._level = 0
 
     def feed(self, *, source: Iterable[Batch] = (), target: Iterable[Batch] = ()) -> None:
@@ -130,21 +141,21 @@ class Comparison:
 
     def results(self, *, reason: str = "") -> list[WindowResult]:
         """Returns the windows in order; with a *reason* for an early end, the rest are undecided."""
-        size, split = self._split.window_offsets, self._split
+        size, verify_range = self._range.window_offsets, self._range
         if reason:
-            for index in range(self._cursor // size, -(-split.source_to // size)):
+            for index in range(self._cursor // size, -(-verify_range.source_to // size)):
                 self._tally(index * size).leave_undecided(reason)
         return [
             tally.result(
-                split,
-                max(index * size, split.source_from),
-                min((index + 1) * size, max(split.source_to, split.source_from)),
+                verify_range,
+                max(index * size, verify_range.source_from),
+                min((index + 1) * size, max(verify_range.source_to, verify_range.source_from)),
             )
             for index, tally in sorted(self._tallies.items())
         ]
 
     def _tally(self, offset: int) -> WindowTally:
-        index = offset // self._split.window_offsets
+        index = offset // self._range.window_offsets
         found = self._tallies.get(index)
         if found is None:
             found = self._tallies[index] = WindowTally(index)
@@ -154,7 +165,7 @@ class Comparison:
         one, other = self._source.whole, self._target.whole
         if one is None or other is None:
             return False
-        size = self._split.window_offsets
+        size = self._range.window_offsets
         is_in_one = one.base_offset // size == one.last_offset // size
         if not (is_in_one or one.is_dense) or not same_records(one, other):
             return False
@@ -172,7 +183,7 @@ class Comparison:
 
     def _same_heads(self) -> None:
         sources, targets = self._source.head, self._target.head
-        size = self._split.window_offsets
+        size = self._range.window_offsets
         while sources and targets:
             first, begin = sources[0], targets[0].offset
             border = (first.offset // size + 1) * size
@@ -233,9 +244,9 @@ class Comparison:
                 self._differ(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
             elif unpaired:
                 self._differ(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
-            elif at_end and self._split.is_behind(record.offset):
+            elif at_end and self._range.is_behind(record.offset):
                 self.behind += 1
-            elif at_end and self._split.settled_before is None:
+            elif at_end and self._range.settled_before is None:
                 self._cursor = record.offset
                 self._tally(record.offset).source(record)
                 self._tally(record.offset).leave_undecided(TARGET_ENDS)
@@ -284,7 +295,7 @@ class _Side:
 
     @property
     def whole(self) -> Batch | None:
-        """The first batch, if it lies entirely within the stretch."""
+        """The first batch, if it lies entirely within the range."""
         if not self.batches:
             return None
         first = self.batches[0]
@@ -355,9 +366,9 @@ _Newest = tuple[Digested, bool]
 class NewestPerKeyComparison:
     """Compares the keys of one class; used like `Comparison`."""
 
-    def __init__(self, split: Split, *, source: RecordDigest, target: RecordDigest) -> None:
+    def __init__(self, verify_range: VerifyRange, *, source: RecordDigest, target: RecordDigest) -> None:
         self.behind = 0
-        self._split = split
+        self._range = verify_range
         self._digests = {"source": source, "target": target}
         self._newest: dict[str, dict[bytes, _Newest]] = {"source": {}, "target": {}}
         self._ended = {"source": False, "target": False}
@@ -380,9 +391,9 @@ class NewestPerKeyComparison:
 
     def results(self, *, reason: str = "") -> list[WindowResult]:
         """Returns one result for the class."""
-        split, tally = self._split, WindowTally(0)
+        verify_range, tally = self._range, WindowTally(0)
         pairs = list(self._keys())
-        settled = split.settled_before
+        settled = verify_range.settled_before
         if settled is None:
             both = (
                 here[0].offset
@@ -394,16 +405,26 @@ class NewestPerKeyComparison:
             self._judge(tally, here, there, settled)
         if reason:
             tally.leave_undecided(reason)
-        return [tally.result(split, split.source_from, split.source_to, key_class=split.key_class)]
+        return [
+            tally.result(
+                verify_range,
+                verify_range.source_from,
+                verify_range.source_to,
+                key_class=verify_range.key_class,
+            )
+        ]
 
     def _take(self, side: str, batch: Batch) -> None:
         if not checksum_holds(batch):
             raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {side} is damaged")
-        split, digest, newest = self._split, self._digests[side], self._newest[side]
-        end = split.source_to if side == "source" else split.target_to
+        verify_range, digest, newest = self._range, self._digests[side], self._newest[side]
+        end = verify_range.source_to if side == "source" else verify_range.target_to
         for record in decode(batch):
             key = digest.of_key(record.key)
-            if record.offset < end and int.from_bytes(key[:8], "big") % split.key_classes == split.key_class:
+            if (
+                record.offset < end
+                and int.from_bytes(key[:8], "big") % verify_range.key_classes == verify_range.key_class
+            ):
                 newest[key] = Digested(record.offset, digest.of(record)), record.value is None
 
     def _keys(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
@@ -420,7 +441,7 @@ class NewestPerKeyComparison:
         if source is not None and target is not None and source.digest == target.digest:
             tally.source(source)
             tally.target(target)
-        elif source is not None and source.offset >= settled and self._split.settled_before is not None:
+        elif source is not None and source.offset >= settled and self._range.settled_before is not None:
             self.behind += 1
         elif source is not None or target is not None:
             if source is not None:
@@ -430,7 +451,7 @@ class NewestPerKeyComparison:
             if source is not None and source.offset >= settled:
                 tally.leave_undecided(UNSETTLED)
                 return
-            if (source is None or target is None) and self._split.can_expire:
+            if (source is None or target is None) and self._range.can_expire:
                 tally.leave_undecided(EXPIRED)
                 return
             kind = (
@@ -444,8 +465,8 @@ class NewestPerKeyComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StretchResult:
-    """The windows of a stretch and their cost, without payload."""
+class VerifyRangeResult:
+    """The windows of a range and their cost, without payload."""
 
     windows: tuple[WindowResult, ...]
     behind: int  # records that the target may not have yet
@@ -456,19 +477,21 @@ class StretchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
-    """How stretches are compared; no secret. *bytes_per_second* is of both sides together; None: no limit."""
+    """How ranges are compared; no secret. *bytes_per_second* is of both sides together; None: no limit."""
 
     run_id: str
     decode_all: bool = False
     bytes_per_second: float | None = None
 
 
-async def compare_stretches(
-    settings: SourceSettings, splits: Iterable[Split], compare_settings: CompareSettings
-) -> list[StretchResult]:
-    """Compares *splits* one after the other over the same connections. Raises ClusterError, SettingError."""
+async def compare_ranges(
+    settings: SourceSettings, ranges: Iterable[VerifyRange], compare_settings: CompareSettings
+) -> list[VerifyRangeResult]:
+    """Compares *ranges* one after the other over the same connections. Raises ClusterError, SettingError."""
     async with clusters(settings) as sides:
-        return [await compare_stretch(sides, settings, split, compare_settings) for split in splits]
+        return [
+            await compare_range(sides, settings, verify_range, compare_settings) for verify_range in ranges
+        ]
 
 
 @contextlib.asynccontextmanager
@@ -484,24 +507,22 @@ async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Clust
 
 
 @contextlib.asynccontextmanager
-async def stretch_readers(
-    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split
-) -> AsyncIterator[Mapping[str, StretchReader]]:
-    """Yields started readers of both sides of the stretch."""
+async def range_readers(
+    sides: Mapping[str, Cluster], settings: SourceSettings, verify_range: VerifyRange
+) -> AsyncIterator[Mapping[str, OffsetRangeReader]]:
+    """Yields started readers of both sides of the range."""
     readers = {
-        "source": StretchReader(
+        "source": OffsetRangeReader(
             sides["source"],
-            TopicPartition(split.topic, split.partition),
-            split.source_from,
-            split.source_to,
+            TopicPartition(verify_range.topic, verify_range.partition),
+            OffsetRange(verify_range.source_from, verify_range.source_to),
             read_committed=settings.read_committed,
         ),
         # Records of an aborted transaction of the flow are not part of the copy.
-        "target": StretchReader(
+        "target": OffsetRangeReader(
             sides["target"],
-            TopicPartition(split.target_topic, split.partition),
-            split.target_from,
-            split.target_to,
+            TopicPartition(verify_range.target_topic, verify_range.partition),
+            OffsetRange(verify_range.target_from, verify_range.target_to),
             read_committed=True,
         ),
     }
@@ -513,25 +534,30 @@ async def stretch_readers(
         await asyncio.gather(*(reader.close() for reader in readers.values()))
 
 
-async def compare_stretch(
-    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, compare_settings: CompareSettings
-) -> StretchResult:
-    """Compares one stretch between connected clusters. Raises ClusterError."""
+async def compare_range(
+    sides: Mapping[str, Cluster],
+    settings: SourceSettings,
+    verify_range: VerifyRange,
+    compare_settings: CompareSettings,
+) -> VerifyRangeResult:
+    """Compares one range between connected clusters. Raises ClusterError."""
     began = time.perf_counter()
-    edits = make_naming(settings).header_edits(split.topic)
+    edits = make_naming(settings).header_edits(verify_range.topic)
     of_source = RecordDigest(
-        compare_settings.run_id, split.partition, edits=edits, timestamps=split.timestamps
+        compare_settings.run_id, verify_range.partition, edits=edits, timestamps=verify_range.timestamps
     )
-    of_target = RecordDigest(compare_settings.run_id, split.partition, timestamps=split.timestamps)
+    of_target = RecordDigest(
+        compare_settings.run_id, verify_range.partition, timestamps=verify_range.timestamps
+    )
     comparison: Comparison | NewestPerKeyComparison
-    if split.method is Method.LATEST:
-        comparison = NewestPerKeyComparison(split, source=of_source, target=of_target)
+    if verify_range.method is Method.LATEST:
+        comparison = NewestPerKeyComparison(verify_range, source=of_source, target=of_target)
     else:
         comparison = Comparison(
-            split, source=of_source, target=of_target, decode_all=compare_settings.decode_all
+            verify_range, source=of_source, target=of_target, decode_all=compare_settings.decode_all
         )
     reason = ""
-    async with stretch_readers(sides, settings, split) as readers:
+    async with range_readers(sides, settings, verify_range) as readers:
         try:
             await _walk(comparison, readers, compare_settings.bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
@@ -541,7 +567,7 @@ async def compare_stretch(
                 raise
             reason = str(error)
         bytes_read = sum(reader.bytes_read for reader in readers.values())
-    return StretchResult(
+    return VerifyRangeResult(
         windows=tuple(comparison.results(reason=reason)),
         behind=comparison.behind,
         bytes_read=bytes_read,
@@ -552,7 +578,7 @@ async def compare_stretch(
 
 async def _walk(
     comparison: Comparison | NewestPerKeyComparison,
-    readers: Mapping[str, StretchReader],
+    readers: Mapping[str, OffsetRangeReader],
     bytes_per_second: float | None,
 ) -> None:
     began = time.monotonic()

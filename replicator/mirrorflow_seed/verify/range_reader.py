@@ -1,4 +1,4 @@
-"""Reads a stretch of one partition as consumers see it: batches in order, no markers, no aborted records.
+"""Reads an offset range of one partition as consumers see it: batches in order, no markers, no aborted records.
 
 It fetches ahead while the caller works on the last batches. It skips nothing silently: it waits, within
 bounds, for leader changes, lost connections and quotas (`admin.log_reader`), and raises DeletedMeanwhileError
@@ -7,7 +7,7 @@ for records that the log has deleted meanwhile.
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
@@ -34,8 +34,15 @@ class DeletedMeanwhileError(SeedError):
         super().__init__(f"{cluster} has deleted {partition} at offset {offset} while it was being verified.")
 
 
-class StretchReader:
-    """Reads the batches of [begin, end) of *partition*; the first and the last may reach beyond that range.
+class OffsetRange(NamedTuple):
+    """Offsets of a partition from `start` up to `end` (exclusive)."""
+
+    start: int
+    end: int
+
+
+class OffsetRangeReader:
+    """Reads the batches of *offsets* of *partition*; the first and the last may reach beyond that range.
 
     `reads_ahead` is False to read only a few records.
     """
@@ -44,8 +51,7 @@ class StretchReader:
         self,
         cluster: Cluster,
         partition: TopicPartition,
-        begin: int,
-        end: int,
+        offsets: OffsetRange,
         *,
         read_committed: bool,
         answer_bytes: int = ANSWER_BYTES,
@@ -54,7 +60,7 @@ class StretchReader:
         self.bytes_read = 0
         self._cluster = cluster
         self._partition = partition
-        self._next, self._end = begin, end
+        self._next, self._end = offsets
         self._read_committed = read_committed
         self._answer_bytes = answer_bytes
         self._reads_ahead = reads_ahead

@@ -210,7 +210,7 @@ def _head(verification: Verification) -> Iterator[str]:
         ("from", f"{verification.source_alias} to {verification.target_alias}"),
         (
             "sample",
-            "every window" if verification.share >= 1.0 else f"{verification.share:.2%} of the windows",
+            "every window" if verification.sample >= 1.0 else f"{verification.sample:.2%} of the windows",
         ),
         ("partitions", f"{verification.partitions:,}"),
         (
@@ -250,9 +250,9 @@ def _partitions(windows: Sequence[WindowResult]) -> Iterator[str]:
 
 
 def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
-    share = -(-len(windows) // CELLS_MAX)
-    for at in range(0, len(windows), share):
-        some = windows[at : at + share]
+    per_cell = -(-len(windows) // CELLS_MAX)
+    for at in range(0, len(windows), per_cell):
+        some = windows[at : at + per_cell]
         worst = max(some, key=lambda one: _WORST_LAST.index(one.outcome))
         records = sum(one.source_count for one in some)
         summary = f"{worst.outcome.value}: offsets {some[0].from_offset:,} to {some[-1].to_offset:,}, {records:,} records"

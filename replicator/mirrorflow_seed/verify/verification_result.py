@@ -22,7 +22,7 @@ class Verification:
     flow: str
     source_alias: str
     target_alias: str
-    share: float
+    sample: float  # the fraction of windows that was compared
     windows: Sequence[WindowResult]
     partitions: int
     behind: int  # records at the ends of partitions that the target may not have yet
@@ -100,7 +100,7 @@ class Verification:
             "flow": self.flow,
             "source": self.source_alias,
             "target": self.target_alias,
-            "sample": self.share,
+            "sample": self.sample,
             "isEqual": self.is_equal,
             "partitions": self.partitions,
             "behindRecords": self.behind,

@@ -36,18 +36,18 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.spark_session import cause_of, require_spark, session_of
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
-    SPLIT_WINDOWS,
+    RANGE_WINDOWS,
     WINDOW_OFFSETS,
     PlanSettings,
-    Split,
+    VerifyRange,
     WindowOutcome,
 )
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.range_comparison import (
     CompareSettings,
-    StretchResult,
+    VerifyRangeResult,
     clusters,
-    compare_stretches,
+    compare_ranges,
 )
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
@@ -134,13 +134,13 @@ def verification(
     first = first_report(job, verify_plan)
     publish(first)
     results = run_job(
-        spark, verify_plan.splits, files, compare_settings_of(settings, job), first=first, publish=publish
+        spark, verify_plan.ranges, files, compare_settings_of(settings, job), first=first, publish=publish
     )
     return combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
 def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSettings:
-    """Returns how stretches are compared. Raises JobSettingError."""
+    """Returns how ranges are compared. Raises JobSettingError."""
     return CompareSettings(
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
@@ -150,7 +150,7 @@ def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSe
 
 def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     """Returns the report before anything is compared."""
-    expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.splits)
+    expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.ranges)
     return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,
@@ -167,9 +167,9 @@ def plan_settings_of(job: JobSettings) -> PlanSettings:
     """Returns how partitions are cut. Raises JobSettingError."""
     return PlanSettings(
         run_id=job.run_id,
-        share=job.sample,
+        sample=job.sample,
         window_offsets=whole_of(job.extra, "window.offsets", WINDOW_OFFSETS),
-        split_windows=whole_of(job.extra, "split.windows", SPLIT_WINDOWS),
+        range_windows=whole_of(job.extra, "split.windows", RANGE_WINDOWS),
         keys_max=whole_of(job.extra, "keys.max", KEYS_MAX),
         timestamps=not flag_of(job.extra, "ignore.timestamps"),
     )
@@ -184,7 +184,7 @@ def combine_results(
     settings: SourceSettings,
     job: JobSettings,
     verify_plan: VerifyPlan,
-    results: Sequence[StretchResult],
+    results: Sequence[VerifyRangeResult],
     seconds: float,
 ) -> Verification:
     """Combines the plan and all results into the result of the run."""
@@ -195,7 +195,7 @@ def combine_results(
         flow=flow_name(settings.flow),
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
-        share=job.sample,
+        sample=job.sample,
         windows=windows,
         partitions=verify_plan.partitions,
         behind=sum(one.behind for one in results),
@@ -236,7 +236,7 @@ OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
 REPORT_S: Final = 0.5
 # Starting a task costs 50 ms in Spark and as much for connections, so idle partitions share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
-GROUP_SPLITS_MAX: Final = 100
+GROUP_RANGES_MAX: Final = 100
 TASKS_PER_SLOT_MIN: Final = 4  # so that the end of the job does not wait for one long task
 
 
@@ -247,21 +247,21 @@ class CompareTask:
         self._files = files
         self._compare_settings = compare_settings
 
-    def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
-        """Yields one result per split. Raises ClusterError, SettingError, OSError."""
+    def __call__(self, groups: Iterable[Sequence[VerifyRange]]) -> Iterator[VerifyRangeResult]:
+        """Yields one result per range. Raises ClusterError, SettingError, OSError."""
         process.settle_in()
         flow = self._files.load()
         for group in groups:
-            yield from asyncio.run(compare_stretches(flow, group, self._compare_settings))
+            yield from asyncio.run(compare_ranges(flow, group, self._compare_settings))
 
 
-def grouped(splits: Sequence[Split], slots: int) -> list[list[Split]]:
-    """Groups *splits*, kept in order, into tasks that are worth a start and numerous enough for *slots*."""
-    room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in splits) // (slots * TASKS_PER_SLOT_MIN))
-    groups: list[list[Split]] = []
+def grouped(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]]:
+    """Groups *ranges*, kept in order, into tasks that are worth a start and numerous enough for *slots*."""
+    room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in ranges) // (slots * TASKS_PER_SLOT_MIN))
+    groups: list[list[VerifyRange]] = []
     filled = 0
-    for one in splits:
-        if not groups or filled + one.offsets > room or len(groups[-1]) == GROUP_SPLITS_MAX:
+    for one in ranges:
+        if not groups or filled + one.offsets > room or len(groups[-1]) == GROUP_RANGES_MAX:
             groups.append([])
             filled = 0
         groups[-1].append(one)
@@ -271,24 +271,24 @@ def grouped(splits: Sequence[Split], slots: int) -> list[list[Split]]:
 
 def run_job(
     context: "SparkContext",
-    splits: list[Split],
+    ranges: list[VerifyRange],
     files: FlowFiles,
     compare_settings: CompareSettings,
     *,
     first: VerifyReport,
     publish: Callable[[VerifyReport], None],
-) -> list[StretchResult]:
+) -> list[VerifyRangeResult]:
     """Runs the job and returns all results. Raises JobFailedError.
 
     The rate of *compare_settings* is for the whole job. *publish* receives reports, which add to *first*.
     """
-    if not splits:
+    if not ranges:
         return []
     progress = _Progress(context, first)
-    outcome: list[list[StretchResult]] = []
+    outcome: list[list[VerifyRangeResult]] = []
     failure: list[BaseException] = []
     slots = context.defaultParallelism
-    groups = grouped(splits, slots)
+    groups = grouped(ranges, slots)
     if compare_settings.bytes_per_second is not None:
         compare_settings = replace(
             compare_settings, bytes_per_second=compare_settings.bytes_per_second / min(len(groups), slots)
@@ -320,11 +320,11 @@ class _Progress:
         names = (*OUTCOMES, "source", "target", "differing", "bytes", "milliseconds")
         self._counts = {name: context.accumulator(0) for name in names}
 
-    def counting(self) -> Callable[[StretchResult], StretchResult]:
+    def counting(self) -> Callable[[VerifyRangeResult], VerifyRangeResult]:
         """Returns a function for tasks that counts a result and returns it unchanged."""
         counts = self._counts
 
-        def count(one: StretchResult) -> StretchResult:
+        def count(one: VerifyRangeResult) -> VerifyRangeResult:
             windows = counted(window.outcome for window in one.windows)
             for name in OUTCOMES:
                 counts[name].add(getattr(windows, name))

@@ -20,11 +20,11 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_seed.verify.offset_windows import PlanSettings
 from mirrorflow_seed.verify.partition_planner import (
-    OffsetRange,
     PartitionLayout,
     PartitionPlanner,
     VerifyPlan,
 )
+from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import read_known
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
@@ -49,7 +49,7 @@ async def plan(
     async with asyncio.TaskGroup() as group:
         for one in partitions:
             group.create_task(plan_partition(one))
-    found.splits.sort(key=lambda split: -split.offsets)
+    found.ranges.sort(key=lambda verify_range: -verify_range.offsets)
     return found
 
 
@@ -103,13 +103,11 @@ async def _partitions(
             source_topic_id=source.metadata.topic_id(at.topic),
             target_topic_id=target.metadata.topic_id(place.topic),
         )
-        there_too = (
-            OffsetRange(begin=target_begins[place], end=target_ends[place]) if place in target_ends else None
-        )
+        there_too = OffsetRange(target_begins[place], target_ends[place]) if place in target_ends else None
         one = PartitionLayout(
             at=at,
             target=place,
-            source=OffsetRange(begin=source_begins[at], end=source_ends[at]),
+            source=OffsetRange(source_begins[at], source_ends[at]),
             on_target=there_too,
             known=here,
             settled_before=None if place in unstable else here.settled_before,
@@ -129,9 +127,9 @@ def ended_with_source(one: PartitionLayout) -> PartitionLayout:
     exact = [guess.offset for guess in one.known.on_target(end) if guess.is_exact]
     if not exact:
         return replace(one, is_end_unknown=True)
-    at = max(there.begin, min(exact[0], there.end))
+    at = max(there.start, min(exact[0], there.end))
     # Compaction may have removed a key's record here because a newer one lies behind the end.
-    return replace(one, on_target=OffsetRange(begin=there.begin, end=at), can_expire=True)
+    return replace(one, on_target=OffsetRange(there.start, at), can_expire=True)
 
 
 async def _stable_ends(

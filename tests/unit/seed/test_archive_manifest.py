@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_driver import RangeResult, written_files
-from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, OffsetExtent, plan_ranges
+from mirrorflow_seed.archive.export_driver import ExportRangeResult, written_files
+from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
@@ -19,6 +19,7 @@ from mirrorflow_seed.archive.manifest import (
     encode,
 )
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
+from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.record_digests import Tally
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
@@ -84,14 +85,14 @@ def test_missing_truncated_and_unknown_files_are_named() -> None:
     st.dictionaries(
         st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3)),
         st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)).map(
-            lambda pair: OffsetExtent(pair[0], sum(pair))
+            lambda pair: OffsetRange(pair[0], sum(pair))
         ),
     ),
     st.floats(1, 10**6),
     st.integers(1, 10**9),
 )
 def test_ranges_cover_every_offset_once_and_are_not_tiny(
-    extents: dict[TopicPartition, OffsetExtent], density: float, file_bytes: int
+    extents: dict[TopicPartition, OffsetRange], density: float, file_bytes: int
 ) -> None:
     ranges = plan_ranges(extents, dict.fromkeys(extents, density), file_bytes=file_bytes)
 
@@ -106,8 +107,8 @@ def test_ranges_cover_every_offset_once_and_are_not_tiny(
 
 
 def test_export_requires_exactly_the_files_of_its_ranges() -> None:
-    ranges = plan_ranges({TopicPartition("orders", 0): OffsetExtent(5, 9)}, {}, file_bytes=100)
-    receipts = {0: RangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
+    ranges = plan_ranges({TopicPartition("orders", 0): OffsetRange(5, 9)}, {}, file_bytes=100)
+    receipts = {0: ExportRangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
     path = f"{FOLDER}/part-00000-a.parquet"
 
     assert written_files({path: 7}, ranges, receipts, location="here") == {0: (path, 7)}

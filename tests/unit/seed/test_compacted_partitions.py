@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, Split, WindowResult
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, VerifyRange, WindowResult
 from mirrorflow_seed.verify.range_comparison import NewestPerKeyComparison
 from mirrorflow_seed.verify.record_digests import RecordDigest
 from tests.unit.core.wire.strategies import batch_of
@@ -28,7 +28,7 @@ def compare(
 ) -> list[WindowResult]:
     found: list[WindowResult] = []
     for number in range(classes):
-        split = Split(
+        verify_range = VerifyRange(
             topic="t",
             partition=0,
             target_topic="e.t",
@@ -42,7 +42,9 @@ def compare(
             key_classes=classes,
             can_expire=can_expire,
         )
-        comparison = NewestPerKeyComparison(split, source=RecordDigest("r", 0), target=RecordDigest("r", 0))
+        comparison = NewestPerKeyComparison(
+            verify_range, source=RecordDigest("r", 0), target=RecordDigest("r", 0)
+        )
         comparison.feed(source=[batch_of(list(source))] if source else [])
         comparison.feed(target=[batch_of(list(target))] if target else [])
         comparison.end(source=True, target=True)

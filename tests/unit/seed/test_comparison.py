@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.offset_windows import DifferenceKind, Split, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.range_comparison import Comparison
 from mirrorflow_seed.verify.record_digests import RecordDigest
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
@@ -44,7 +44,7 @@ def compare(
     window: int = WINDOW,
 ) -> list[WindowResult]:
     """As a task does it, *step* batches at a time."""
-    split = Split(
+    verify_range = VerifyRange(
         topic="t",
         partition=3,
         target_topic="e.t",
@@ -56,7 +56,7 @@ def compare(
         window_offsets=window,
     )
     digest = RecordDigest("run", 3)
-    comparison = Comparison(split, source=digest, target=digest)
+    comparison = Comparison(verify_range, source=digest, target=digest)
     left, right = list(source), list(target)
     while any(needs := comparison.advance()):
         if needs.source:

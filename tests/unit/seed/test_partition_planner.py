@@ -1,4 +1,4 @@
-"""Partitions cut and compared, in memory: whatever is on either side, nothing lies between two stretches unseen."""
+"""Partitions cut and compared, in memory: whatever is on either side, nothing lies between two ranges unseen."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,13 @@ from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
 from mirrorflow_seed.verify.offset_windows import PlanSettings, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.partition_planner import (
-    OffsetRange,
     PartitionLayout,
     PartitionPlanner,
     RecordAt,
     VerifyPlan,
 )
 from mirrorflow_seed.verify.range_comparison import Comparison
+from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
 from mirrorflow_seed.verify.stored_offsets import NOTHING, KnownPartition
 from mirrorflow_seed.verify.verify_plan import ended_with_source
@@ -42,7 +42,7 @@ class Logs:
         self.begins = dict(zip((AT, COPY), begins, strict=True))
 
     def ends(self, at: TopicPartition) -> OffsetRange:
-        return OffsetRange(begin=self.begins[at], end=self.begins[at] + len(self.numbers[at]))
+        return OffsetRange(self.begins[at], self.begins[at] + len(self.numbers[at]))
 
     def records(self, at: TopicPartition) -> list[tuple[int, Any]]:
         return [(self.begins[at] + place, record(number)) for place, number in enumerate(self.numbers[at])]
@@ -50,9 +50,9 @@ class Logs:
 
 class MemoryLog:
     def __init__(
-        self, cluster: Logs, partition: TopicPartition, extent: OffsetRange, _: RecordDigest, **__: object
+        self, cluster: Logs, partition: TopicPartition, offsets: OffsetRange, _: RecordDigest, **__: object
     ) -> None:
-        self.begin, self.end, self.partition = extent.begin, extent.end, partition
+        (self.begin, self.end), self.partition = offsets, partition
         self._records = cluster.records(partition)
 
     async def records(self, offset: int, count: int) -> list[RecordAt]:
@@ -70,7 +70,7 @@ def verified(
     target: Sequence[int],
     *,
     begins: tuple[int, int] = (0, 0),
-    share: float = 1.0,
+    sample: float = 1.0,
     known: KnownPartition = NOTHING,
     settled_before: int | None = 1 << 40,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
@@ -87,16 +87,16 @@ def verified(
         timestamps=True,
     )
     plan = VerifyPlan()
-    cut = PlanSettings(run_id="run", share=share, window_offsets=10, split_windows=2)
+    cut = PlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
     told: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
     side: Any = logs
     asyncio.run(PartitionPlanner(side, side, told, cut, one, plan).plan_partition())
     results = list(plan.undecided)
-    for split in plan.splits:
-        comparison = Comparison(split, source=DIGEST, target=DIGEST)
+    for verify_range in plan.ranges:
+        comparison = Comparison(verify_range, source=DIGEST, target=DIGEST)
         for name, at, begin, end in (
-            ("source", AT, split.source_from, split.source_to),
-            ("target", COPY, split.target_from, split.target_to),
+            ("source", AT, verify_range.source_from, verify_range.source_to),
+            ("target", COPY, verify_range.target_from, verify_range.target_to),
         ):
             within = [(place, found) for place, found in logs.records(at) if begin <= place < end]
             if within:
@@ -125,14 +125,14 @@ def kinds(results: Iterable[WindowResult]) -> set[str]:
 
 def test_long_partition_is_split_without_known_offsets() -> None:
     plan, results = verified(range(100), range(100), begins=(0, 40))
-    assert 5 == len(plan.splits)
+    assert 5 == len(plan.ranges)
     assert {"equal"} == kinds(results)
     assert 100 == sum(one.source_count for one in results)
 
 
 def test_equal_records_are_no_boundary() -> None:
     plan, results = verified([1] * 100, [1] * 100)
-    assert 1 == len(plan.splits)
+    assert 1 == len(plan.ranges)
     assert {"equal"} == kinds(results)
 
 
@@ -170,10 +170,10 @@ def test_strangers_are_never_equal() -> None:
 
 
 def test_sampled_window_is_located_or_undecided() -> None:
-    plan, results = verified(range(400), range(400), share=0.3)
+    plan, results = verified(range(400), range(400), sample=0.3)
     assert {"equal"} == kinds(results)
     assert 0 < sum(one.source_count for one in results) < 300
-    assert "undecided" in kinds(verified([1] * 400, [1] * 400, share=0.3)[1])
+    assert "undecided" in kinds(verified([1] * 400, [1] * 400, sample=0.3)[1])
     assert not plan.undecided
 
 
@@ -256,8 +256,8 @@ def test_records_copied_behind_the_archive_are_left_out(
     one = PartitionLayout(
         at=AT,
         target=COPY,
-        source=OffsetRange(begin=0, end=100),
-        on_target=OffsetRange(begin=5, end=205),
+        source=OffsetRange(0, 100),
+        on_target=OffsetRange(5, 205),
         known=known,
         settled_before=known.settled_before,
         is_compacted=False,
@@ -270,4 +270,4 @@ def test_records_copied_behind_the_archive_are_left_out(
     assert found.is_end_unknown is (expected is None)
     assert found.on_target is not None
     if expected is not None:
-        assert found.on_target == OffsetRange(begin=5, end=expected)
+        assert found.on_target == OffsetRange(5, expected)

@@ -2,14 +2,14 @@
 
 from mirrorflow_seed.job_report import JobPhase
 from mirrorflow_seed.seed.seed_driver import SeedProgress, StallTimer
-from mirrorflow_seed.seed.seed_plan import SeedShare
+from mirrorflow_seed.seed.seed_plan import SeedRange
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult
 
 
 def test_remaining_time_uses_the_newest_rate():
     """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
     progress = SeedProgress("1")
-    progress.plan([_share(0, 150), _share(1, 150)])
+    progress.plan([_range(0, 150), _range(1, 150)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
     progress.reached(0, 50)
     progress.reached(1, 50)
@@ -22,7 +22,7 @@ def test_remaining_time_uses_the_newest_rate():
 def test_the_largest_partition_sets_the_least_time():
     """One task copies it, whatever the others do."""
     progress = SeedProgress("1")
-    progress.plan([_share(0, 1_000), _share(1, 10)])
+    progress.plan([_range(0, 1_000), _range(1, 10)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
     progress.reached(1, 10)
 
@@ -34,9 +34,9 @@ def test_the_largest_partition_sets_the_least_time():
 def test_a_partition_is_done_when_it_reached_the_first_end():
     """What is written later moves only what is left."""
     progress = SeedProgress("1")
-    progress.plan([_share(0, 100)])
+    progress.plan([_range(0, 100)])
     progress.reached(0, 100)
-    progress.plan([_share(0, 500)])
+    progress.plan([_range(0, 500)])
 
     said = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
 
@@ -46,7 +46,7 @@ def test_a_partition_is_done_when_it_reached_the_first_end():
 def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
     """No topic is named."""
     progress = SeedProgress("1")
-    progress.plan([_share(0, 100), _share(1, 100)])
+    progress.plan([_range(0, 100), _range(1, 100)])
     progress.take(
         [
             PartitionResult(
@@ -69,7 +69,7 @@ def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
 def test_errors_that_hold_tasks_up_are_reported_while_they_last():
     """Beside partitions that have stopped for good."""
     progress = SeedProgress("1")
-    progress.plan([_share(0, 100), _share(1, 100)])
+    progress.plan([_range(0, 100), _range(1, 100)])
     progress.take(
         [PartitionResult(index=0, outcome=PartitionOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
     )
@@ -94,5 +94,5 @@ def test_job_stalls_if_tasks_run_without_progress():
     assert movement.still_s(99, active=1, now_s=230.0) == 30.0
 
 
-def _share(index: int, end: int) -> SeedShare:
-    return SeedShare(index=index, topic="t", partition=index, start=0, end=end, bytes=end)
+def _range(index: int, end: int) -> SeedRange:
+    return SeedRange(index=index, topic="t", partition=index, start=0, end=end, bytes=end)

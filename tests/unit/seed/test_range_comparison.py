@@ -1,4 +1,4 @@
-"""One stretch compared, with readers that fail: what heals fails the task, which Spark tries again; the rest is a reason."""
+"""One range compared, with readers that fail: what heals fails the task, which Spark tries again; the rest is a reason."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,10 +10,10 @@ from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.transforms import NO_EDITS
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import range_comparison
-from mirrorflow_seed.verify.offset_windows import Split
-from mirrorflow_seed.verify.range_comparison import CompareSettings, StretchResult, compare_stretch
+from mirrorflow_seed.verify.offset_windows import VerifyRange
+from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
 
-SPLIT = Split(
+RANGE = VerifyRange(
     topic="t",
     partition=0,
     target_topic="e.t",
@@ -24,8 +24,8 @@ SPLIT = Split(
 )
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
-    """A stretch whose sides answer every fetch with *code*."""
+def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
+    """A range whose sides answer every fetch with *code*."""
 
     class FailingReader:
         bytes_read = 0
@@ -43,11 +43,11 @@ def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
             pass
 
     naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
-    monkeypatch.setattr(range_comparison, "StretchReader", FailingReader)
+    monkeypatch.setattr(range_comparison, "OffsetRangeReader", FailingReader)
     monkeypatch.setattr(range_comparison, "make_naming", lambda _: naming)
     settings: Any = SimpleNamespace(read_committed=False)
     sides: Any = {"source": None, "target": None}
-    return asyncio.run(compare_stretch(sides, settings, SPLIT, CompareSettings(run_id="run")))
+    return asyncio.run(compare_range(sides, settings, RANGE, CompareSettings(run_id="run")))
 
 
 def test_transient_error_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_transient_error_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None
         compared(monkeypatch, 6)
 
 
-def test_permanent_error_leaves_the_stretch_undecided(
+def test_permanent_error_leaves_the_range_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     [window] = compared(monkeypatch, 45).windows

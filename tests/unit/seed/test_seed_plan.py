@@ -9,10 +9,10 @@ from mirrorflow_seed.seed.seed_plan import (
     TASK_BYTES_MAX,
     TASK_PARTITIONS_MAX,
     SeedLog,
-    SeedShare,
+    SeedRange,
     foreign_topics,
     lag_of,
-    shares_of,
+    ranges_of,
     tasks_of,
 )
 
@@ -27,27 +27,27 @@ logs = st.dictionaries(
 @given(logs, st.integers(1, 50))
 def test_every_unfinished_share_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
     """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
-    shares = shares_of(logs, {}, {})
+    ranges = ranges_of(logs, {}, {})
 
-    tasks = tasks_of(shares, slots=slots)
+    tasks = tasks_of(ranges, slots=slots)
 
-    given = sorted(share.index for seed_task in tasks for share in seed_task.shares)
-    assert given == [share.index for share in shares if share.start < share.end]
+    given = sorted(seed_range.index for seed_task in tasks for seed_range in seed_task.ranges)
+    assert given == [seed_range.index for seed_range in ranges if seed_range.start < seed_range.end]
     assert [seed_task.bytes for seed_task in tasks] == sorted(
         (seed_task.bytes for seed_task in tasks), reverse=True
     )
     assert len(tasks) >= min(len(given), slots)
-    assert all(0 < len(seed_task.shares) <= TASK_PARTITIONS_MAX for seed_task in tasks)
+    assert all(0 < len(seed_task.ranges) <= TASK_PARTITIONS_MAX for seed_task in tasks)
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
 def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
     """None is longer than another by more than its own smallest partition: a slot that is done early waits no longer."""
-    tasks = tasks_of([_share(index, size) for index, size in enumerate(sizes)], slots=slots)
+    tasks = tasks_of([_range(index, size) for index, size in enumerate(sizes)], slots=slots)
 
     for seed_task in tasks:
-        assert seed_task.bytes - min(share.bytes for share in seed_task.shares) <= tasks[-1].bytes
-        assert seed_task.bytes <= TASK_BYTES_MAX + max(share.bytes for share in seed_task.shares)
+        assert seed_task.bytes - min(seed_range.bytes for seed_range in seed_task.ranges) <= tasks[-1].bytes
+        assert seed_task.bytes <= TASK_BYTES_MAX + max(seed_range.bytes for seed_range in seed_task.ranges)
 
 
 @given(logs, st.integers(0, 2 * 10**6))
@@ -55,40 +55,43 @@ def test_share_begins_at_the_next_offset_of_its_copy(
     logs: dict[TopicPartition, SeedLog], position: int
 ) -> None:
     """Its end is the source's, whatever the position says; only what is left is estimated."""
-    shares = shares_of(logs, dict.fromkeys(logs, position), {})
+    ranges = ranges_of(logs, dict.fromkeys(logs, position), {})
 
-    for share in shares:
-        log = logs[share.source]
-        assert (share.start, share.end) == (position, log.end)
-        assert share.bytes >= 0
-        assert log.bytes is None or share.bytes <= log.bytes
+    for seed_range in ranges:
+        log = logs[seed_range.source]
+        assert (seed_range.start, seed_range.end) == (position, log.end)
+        assert seed_range.bytes >= 0
+        assert log.bytes is None or seed_range.bytes <= log.bytes
 
 
 def test_sizes_are_those_of_the_brokers_or_an_average():
-    """In the share of what is left."""
+    """In the proportion of what is left."""
     known, unknown = TopicPartition("a", 0), TopicPartition("a", 1)
     logs = {known: SeedLog(start=0, end=100, bytes=5_000), unknown: SeedLog(start=0, end=100)}
 
-    assert [share.bytes for share in shares_of(logs, {known: 50}, {})] == [2_500, 100 * RECORD_BYTES]
+    assert [seed_range.bytes for seed_range in ranges_of(logs, {known: 50}, {})] == [
+        2_500,
+        100 * RECORD_BYTES,
+    ]
 
 
 def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
     """Starts cost little then, and what was estimated wrong evens out."""
-    small = [_share(index, 256 << 20) for index in range(16)]
-    large = [_share(index, 2 << 30) for index in range(64)]
+    small = [_range(index, 256 << 20) for index in range(16)]
+    large = [_range(index, 2 << 30) for index in range(64)]
 
-    assert [len(seed_task.shares) for seed_task in tasks_of(small, slots=2)] == [8, 8]
+    assert [len(seed_task.ranges) for seed_task in tasks_of(small, slots=2)] == [8, 8]
     assert len(tasks_of(large, slots=2)) == 16
 
 
 def test_a_large_partition_has_a_task_of_its_own():
     """Small ones share what is left."""
-    large = [_share(index, 2 << 30) for index in range(2)]
-    small = [_share(index, 1 << 20) for index in range(2, 10)]
+    large = [_range(index, 2 << 30) for index in range(2)]
+    small = [_range(index, 1 << 20) for index in range(2, 10)]
 
     tasks = tasks_of([*small, *large], slots=3)
 
-    assert [len(seed_task.shares) for seed_task in tasks] == [1, 1, 8]
+    assert [len(seed_task.ranges) for seed_task in tasks] == [1, 1, 8]
 
 
 def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written():
@@ -101,10 +104,10 @@ def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written()
 
 def test_the_lag_counts_what_is_left_before_the_frozen_ends():
     """A copy that has come farther does not make up for another."""
-    shares = [_share(0, 1), _share(1, 1)]
+    ranges = [_range(0, 1), _range(1, 1)]
 
-    assert lag_of(shares, {0: 150, 1: 40}) == 60
+    assert lag_of(ranges, {0: 150, 1: 40}) == 60
 
 
-def _share(index: int, size: int) -> SeedShare:
-    return SeedShare(index=index, topic="t", partition=index, start=0, end=100, bytes=size)
+def _range(index: int, size: int) -> SeedRange:
+    return SeedRange(index=index, topic="t", partition=index, start=0, end=100, bytes=size)

@@ -33,7 +33,7 @@ def verification(*windows: WindowResult, **more: object) -> Verification:
         flow="east-to-west",
         source_alias="east",
         target_alias="west",
-        share=1.0,
+        sample=1.0,
         windows=windows,
         partitions=1,
         behind=0,

@@ -12,20 +12,20 @@ AT = TopicPartition("t", 0)
 @given(
     st.integers(0, 5_000), st.integers(0, 5_000), st.floats(0.01, 1.0), st.integers(1, 400), st.integers(1, 5)
 )
-def test_stretches_are_in_order_within_their_bounds_and_cut_at_windows(
-    begin: int, length: int, share: float, window: int, windows: int
+def test_ranges_are_in_order_within_their_bounds_and_cut_at_windows(
+    begin: int, length: int, sample: float, window: int, windows: int
 ) -> None:
     """All of it without a sample, each window wholly or not at all with one."""
     end = begin + length
-    settings = PlanSettings(run_id="r", share=share, window_offsets=window, split_windows=windows)
-    found = settings.stretches(AT, begin, end)
+    settings = PlanSettings(run_id="r", sample=sample, window_offsets=window, range_windows=windows)
+    found = settings.sampled_ranges(AT, begin, end)
 
     offsets = [at for start, stop in found for at in (start, stop)]
     assert offsets == sorted(offsets)
     assert all(begin <= at <= end for at in offsets)
     assert all(at % window == 0 or at in {begin, end} for at in offsets)
     assert all(stop - start <= window * windows for start, stop in found)
-    if share == 1.0:
+    if sample == 1.0:
         assert sum(stop - start for start, stop in found) == length
     sampled = {at // window for start, stop in found for at in range(start, stop)}
     assert sampled == {
@@ -41,5 +41,5 @@ def test_sample_depends_on_the_run_id_only() -> None:
 
 
 def _sampled(run_id: str) -> list[bool]:
-    settings = PlanSettings(run_id=run_id, share=0.1)
+    settings = PlanSettings(run_id=run_id, sample=0.1)
     return [settings.is_sampled(AT, window) for window in range(2_000)]
