@@ -113,9 +113,9 @@ def _seconds(work: Callable[[], int]) -> float:
 def _read(spark: "SparkContext", files: FlowFiles) -> int:
     """What an export reads, in its ranges; the status."""
     from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
-    from mirrorflow_seed.archive.export_plan import plan_ranges, survey  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_plan import plan_ranges, read_source  # noqa: PLC0415
 
-    found = asyncio.run(survey(files.load()))
+    found = asyncio.run(read_source(files.load()))
     ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)
     spark.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).sum()
     return 0

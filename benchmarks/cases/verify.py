@@ -95,14 +95,16 @@ def _compared(
     """One run, without its output; planning has a column of its own."""
     from mirrorflow_seed.job_report import VerifyReport  # noqa: PLC0415
     from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
-    from mirrorflow_seed.verify.verify_driver import planned, run_job  # noqa: PLC0415
+    from mirrorflow_seed.verify.verify_driver import compare_on_spark, plan_verification  # noqa: PLC0415
 
     try:
-        plan_s, plan = _timed(lambda: planned(files.load(), job_of(job)))
+        plan_s, plan = _timed(lambda: plan_verification(files.load(), job_of(job)))
         compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
         first = VerifyReport(run_id="1")
         seconds, found = _timed(
-            lambda: run_job(spark, plan.ranges, files, compare_settings, first=first, publish=lambda _: None)
+            lambda: compare_on_spark(
+                spark, plan.ranges, files, compare_settings, first=first, publish=lambda _: None
+            )
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
@@ -133,9 +135,9 @@ def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
 
 
 def _ranges_of(files: FlowFiles, job: dict[str, str]) -> list[VerifyRange]:
-    from mirrorflow_seed.verify.verify_driver import planned  # noqa: PLC0415
+    from mirrorflow_seed.verify.verify_driver import plan_verification  # noqa: PLC0415
 
-    return planned(files.load(), job_of(job)).ranges
+    return plan_verification(files.load(), job_of(job)).ranges
 
 
 def _bare(spark: "SparkContext", files: FlowFiles, ranges: list[VerifyRange]) -> int:
@@ -154,10 +156,10 @@ class _Reading:
 
 
 async def _read(files: FlowFiles, verify_range: VerifyRange) -> int:
-    from mirrorflow_seed.verify.range_comparison import clusters, range_readers  # noqa: PLC0415
+    from mirrorflow_seed.verify.range_comparison import connect_clusters, range_readers  # noqa: PLC0415
 
     settings = files.load()
-    async with clusters(settings) as sides, range_readers(sides, settings, verify_range) as readers:
+    async with connect_clusters(settings) as sides, range_readers(sides, settings, verify_range) as readers:
 
         async def drain(reader: OffsetRangeReader) -> None:
             while await reader.more() is not None:

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         if given[:1] == ["executor"]:
-            return kubernetes_backend.execute(given[1:])
+            return kubernetes_backend.exec_executor(given[1:])
         parsed = _parser().parse_args(given)
         files = FlowFiles(worker=parsed.worker, source=parsed.source)
         job = load_job(parsed.job, overrides_of(os.environ, parsed.set))

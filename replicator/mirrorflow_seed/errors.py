@@ -7,7 +7,7 @@
     ├── JobFailedError       the job started and failed (status 1)
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
-    ├── LocationError        a folder, or its file system, cannot be used (status 1)
+    ├── FileSystemError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
         ├── ArchiveOccupiedError    the folder of a new archive is not empty
         ├── ArchiveIncompleteError  it has no manifest
@@ -90,7 +90,7 @@ class _FolderError(SeedError):
         super().__init__(f"{location}: {problem}" + (f"; {action}." if action else "."))
 
 
-class LocationError(_FolderError):
+class FileSystemError(_FolderError):
     """A folder or its file system cannot be used."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirrorflow_seed.errors import LocationError
+from mirrorflow_seed.errors import FileSystemError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -23,18 +23,18 @@ _LOCAL: Final = "file"
 _HADOOP_SCHEMES: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": "abfss", "wasbs": "abfss"}
 
 
-class Location:
-    """A folder of a Hadoop file system. Methods raise LocationError if the file system cannot be used."""
+class HadoopFolder:
+    """A folder of a Hadoop file system. Methods raise FileSystemError if the file system cannot be used."""
 
     def __init__(self, context: "SparkContext", location: str) -> None:
-        self.text = location
+        self.address = location
         self._jvm = context._jvm  # noqa: SLF001 pyspark has no other way to Hadoop's file systems
         with self._errors():
             path = self._path_of(address_of(location))
-            self._files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
-            self._root = self._files.makeQualified(path)
+            self._file_system = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+            self._root = self._file_system.makeQualified(path)
             # The raw local file system writes no `.crc` files, which would surprise users.
-            self._plain = self._files.getRaw() if scheme_of(self.uri) == _LOCAL else self._files
+            self._raw = self._file_system.getRaw() if scheme_of(self.uri) == _LOCAL else self._file_system
 
     @property
     def uri(self) -> str:
@@ -46,16 +46,16 @@ class Location:
     def prepare(self) -> None:
         """Creates the folder and checks that it is writable, so that a job fails before its work."""
         with self._errors():
-            self._files.mkdirs(self._root)
+            self._file_system.mkdirs(self._root)
         self.write(".writable", b"")
         self.delete(".writable")
 
     def entries(self) -> frozenset[str]:
         """The names of the direct entries of the folder; empty if it does not exist."""
         with self._errors():
-            if not self._files.exists(self._root):
+            if not self._file_system.exists(self._root):
                 return frozenset()
-            return frozenset(str(one.getPath().getName()) for one in self._files.listStatus(self._root))
+            return frozenset(str(one.getPath().getName()) for one in self._file_system.listStatus(self._root))
 
     def data(self) -> Mapping[str, int]:
         """Maps the path of each file of records to its size in bytes."""
@@ -65,7 +65,7 @@ class Location:
             if not name.startswith(DATA_PREFIX):
                 continue
             with self._errors():
-                below = self._files.listFiles(self._at(name), True)
+                below = self._file_system.listFiles(self._at(name), True)
                 while below.hasNext():
                     status = below.next()
                     found[str(status.getPath().toString())[prefix:]] = int(status.getLen())
@@ -74,9 +74,9 @@ class Location:
     def read(self, path: str) -> bytes | None:
         """Returns the content of a file; None if it does not exist."""
         with self._errors():
-            if not self._files.exists(self._at(path)):
+            if not self._file_system.exists(self._at(path)):
                 return None
-            stream = self._files.open(self._at(path))
+            stream = self._file_system.open(self._at(path))
             try:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
             finally:
@@ -86,20 +86,22 @@ class Location:
         """Writes a file completely or not at all: it is renamed to *path* once its content is written."""
         temporary = self._at(path + TEMPORARY_SUFFIX)
         with self._errors():
-            stream = self._plain.create(temporary, True)
+            stream = self._raw.create(temporary, True)
             try:
                 stream.write(content)
             finally:
                 stream.close()
-            self._files.delete(self._at(path), False)
-            is_there = self._plain.rename(temporary, self._at(path))
+            self._file_system.delete(self._at(path), False)
+            is_there = self._raw.rename(temporary, self._at(path))
         if not is_there:
-            raise LocationError(location=self.text, problem=f"{path} cannot be renamed to its final name")
+            raise FileSystemError(
+                location=self.address, problem=f"{path} cannot be renamed to its final name"
+            )
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
         with self._errors():
-            self._files.delete(self._at(path), True)
+            self._file_system.delete(self._at(path), True)
 
     def _at(self, path: str) -> Any:
         return self._path_of(self.uri.rstrip("/") + "/" + path)
@@ -109,7 +111,7 @@ class Location:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raises LocationError with the first line of the Java exception, or of any other error."""
+        """Raises FileSystemError with the first line of the Java exception, or of any other error."""
         try:
             yield
         except Exception as error:
@@ -117,14 +119,14 @@ class Location:
             lines = str(cause.toString() if cause is not None else error).splitlines() or [
                 type(error).__name__
             ]
-            raise file_system_error(self.text, lines[0]) from error
+            raise file_system_error(self.address, lines[0]) from error
 
 
-def file_system_error(location: str, message: str) -> LocationError:
+def file_system_error(location: str, message: str) -> FileSystemError:
     """Returns the error for a *message* of Hadoop about *location*."""
     scheme = scheme_of(location)
     if scheme == _LOCAL or not any(one in message for one in _UNKNOWN):
-        return LocationError(
+        return FileSystemError(
             location=location,
             problem=f"the file system reports: {message}",
             action="name a folder that can be reached and written: a path, or an address such as file:///backup or hdfs://names/backup",
@@ -133,7 +135,7 @@ def file_system_error(location: str, message: str) -> LocationError:
         action = f"write {_HADOOP_SCHEMES[scheme]}://, which is Hadoop's name for it, and see docs/archive.md for its jars"
     else:
         action = "add its jars to Spark's: by an image that has them, or --set spark.jars=... (docs/archive.md says which)"
-    return LocationError(
+    return FileSystemError(
         location=location, problem=f"this Spark has no file system for {scheme}://", action=action
     )
 

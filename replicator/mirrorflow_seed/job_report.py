@@ -95,7 +95,7 @@ class SeedReport(_JobReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class OutcomeCounts:
     """Number of windows of source offsets by outcome."""
 
     total: int = 0
@@ -109,7 +109,7 @@ class Windows:
 class VerifyReport(_JobReport):
     """The current state of a verification."""
 
-    windows: Windows = field(default_factory=Windows)
+    windows: OutcomeCounts = field(default_factory=OutcomeCounts)
     source_records: int = 0
     target_records: int = 0
     differences: int = 0

@@ -134,7 +134,7 @@ def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
     return conf_of(settings_of(job, environment))
 
 
-def command_of(environment: Mapping[str, str]) -> list[str]:
+def executor_command(environment: Mapping[str, str]) -> list[str]:
     """Returns the command of the executor that Spark's variables describe. Raises SparkMissingError."""
     try:
         variables = {name: environment[f"SPARK_{name}"] for name in _EXECUTOR_VARIABLES}
@@ -161,17 +161,17 @@ def command_of(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by variables
+def exec_executor(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by variables
     """Replaces this process by the executor that Spark's variables describe. Raises SparkMissingError."""
-    environment = {**os.environ, **named_user()}
-    command = command_of(environment)
+    environment = {**os.environ, **user_name_variables()}
+    command = executor_command(environment)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 no shell is wanted: Spark's signals reach the JVM
     except FileNotFoundError as error:
         raise SparkMissingError(f"{command[0]} is missing; an executor needs Java 17 or later.") from error
 
 
-def named_user() -> dict[str, str]:
+def user_name_variables() -> dict[str, str]:
     """Returns variables that give this process's user id a name, if it has none: Hadoop requires a user name.
 
     The image has the library for this beside Java. Without the library, the result is empty.

@@ -48,7 +48,7 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
     # By default, workers run `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.update(kubernetes_backend.named_user())
+    os.environ.update(kubernetes_backend.user_name_variables())
     conf = SparkConf().setAppName(name).setMaster(_master(job.master))
     for key, value in BASE_CONF.items():
         conf.set(key, value)
@@ -73,7 +73,7 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
 
 
 @contextlib.contextmanager
-def session_of(
+def given_or_new_context(
     job: JobSettings, name: str, spark: "SparkContext | None", *, light: bool = True
 ) -> "Iterator[SparkContext]":
     """Yields *spark*, which stays open, or a new context for *job* (see `spark_context`)."""

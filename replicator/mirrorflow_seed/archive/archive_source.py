@@ -73,7 +73,7 @@ class ArchiveLog:
     def read(self, offset: int, max_bytes: int) -> bytearray:
         """Returns whole batches of one file from the first with *offset* or later; empty at the end."""
         for one in self._spools:
-            if one.reach > offset and (found := one.read(offset, max_bytes)):
+            if one.next_offset > offset and (found := one.read(offset, max_bytes)):
                 return found
         return bytearray()
 
@@ -84,8 +84,8 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _UNSUPPORTED_VERSION: Final = 35
 _REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes, isolation, session, epoch
 _REQUEST_PARTITION = struct.Struct(">iiqiqi")
-_ANSWER_HEAD = struct.Struct(">ihi")
-_ANSWER_PARTITION = struct.Struct(">ihqqqBi")
+_RESPONSE_HEAD = struct.Struct(">ihi")
+_RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
 
 
 # The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
@@ -115,7 +115,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         self._file.close()
 
     @property
-    def reach(self) -> int:
+    def next_offset(self) -> int:
         """The offset after the last batch; `end`, unless the hole behind the last record exceeds a batch."""
         return self._ends[-1] if self._ends else self.start
 
@@ -203,16 +203,16 @@ class ArchiveCluster(Cluster):
         """Answers *request* by its class name in kafka-python; others get UNSUPPORTED_VERSION."""
         name = type(request).__name__
         if name == "ListOffsetsRequest":
-            return self._listed(request)
+            return self._list_offsets(request)
         if name == "OffsetForLeaderEpochRequest":
-            return _without_epochs(request)
+            return _unknown_epochs(request)
         if name == "DescribeConfigsRequest":
-            return self._described(request)
+            return self._describe_configs(request)
         if name == "MetadataRequest":
             return SimpleNamespace(error_code=0)
         return SimpleNamespace(error_code=_UNSUPPORTED_VERSION)
 
-    def _listed(self, request: Any) -> Any:
+    def _list_offsets(self, request: Any) -> Any:
         def offset(topic: str, one: Any) -> Any:
             found = self.partitions.get(TopicPartition(topic, one.partition_index))
             # An archive has no time index: a lookup by timestamp finds nothing.
@@ -231,7 +231,7 @@ class ArchiveCluster(Cluster):
         ]
         return SimpleNamespace(topics=topics)
 
-    def _described(self, request: Any) -> Any:
+    def _describe_configs(self, request: Any) -> Any:
         configs = {topic.name: topic.configs for topic in self.manifest.topics}
         results = [
             SimpleNamespace(
@@ -253,17 +253,17 @@ class ArchiveCluster(Cluster):
         ]
         return SimpleNamespace(results=results)
 
-    def fetched(self, wanted: Sequence[tuple[str, int, int, int]]) -> tuple[bytearray, bool]:
+    def fetch(self, wanted: Sequence[tuple[str, int, int, int]]) -> tuple[bytearray, bool]:
         """Returns the body of a fetch response, and whether it has records.
 
         *wanted* has (topic, partition, offset, maximum bytes).
         """
         found: list[tuple[str, int, bytearray]] = []
         for topic, number, offset, max_bytes in wanted:
-            found.append((topic, number, self.data_of(TopicPartition(topic, number), offset, max_bytes)))
-        return _answer(found, self.partitions), any(data for _, _, data in found)
+            found.append((topic, number, self.read_batches(TopicPartition(topic, number), offset, max_bytes)))
+        return _encode_fetch_response(found, self.partitions), any(data for _, _, data in found)
 
-    def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
+    def read_batches(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
         """Returns whole batches of *partition*, from the one that holds *offset*; empty if there are none."""
         if self.spool is None or self.of != partition:
             return bytearray()
@@ -285,10 +285,10 @@ class _ArchiveConnection(Connection):
         self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
     ) -> None:
         """Answers a fetch, the only request that is sent to a source this way."""
-        wait_ms, wanted = _wanted(memoryview(b"".join(parts)))
-        body, has_records = self._archive.fetched(wanted)
+        wait_ms, wanted = _decode_fetch_request(memoryview(b"".join(parts)))
+        body, has_records = self._archive.fetch(wanted)
         # Like a broker, delay an empty response, or the copier would poll in a busy loop.
-        asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _give, answer, body)
+        asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _set_result, answer, body)
 
     async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         return self._archive.answer(request)
@@ -297,7 +297,7 @@ class _ArchiveConnection(Connection):
         """Does nothing: there is no socket."""
 
 
-def _without_epochs(request: Any) -> Any:
+def _unknown_epochs(request: Any) -> Any:
     """Answers, as a broker does for an epoch that it does not know, that no epoch has an end."""
     return SimpleNamespace(
         topics=[
@@ -313,7 +313,7 @@ def _without_epochs(request: Any) -> Any:
     )
 
 
-def _give(answer: Answer, body: bytearray) -> None:
+def _set_result(answer: Answer, body: bytearray) -> None:
     if not answer.done():
         answer.set_result(memoryview(body))
 
@@ -335,7 +335,7 @@ def _metadata(manifest: Manifest) -> Metadata:
     )
 
 
-def _wanted(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
+def _decode_fetch_request(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
     """Decodes a fetch request: maximum wait (ms), and (topic, partition, offset, maximum bytes) of each."""
     wait_ms = _REQUEST_HEAD.unpack_from(body)[1]
     cursor = Cursor(body, flexible=True, at=_REQUEST_HEAD.size)
@@ -352,15 +352,15 @@ def _wanted(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
     return wait_ms, wanted
 
 
-def _answer(
+def _encode_fetch_response(
     found: Sequence[tuple[str, int, bytearray]], partitions: Mapping[TopicPartition, Any]
 ) -> bytearray:
     """Encodes a fetch response without a fetch session, so that each fetch names all its partitions."""
-    out = bytearray(_ANSWER_HEAD.pack(0, 0, 0)) + uvarint(len(found) + 1)
+    out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0)) + uvarint(len(found) + 1)
     for topic, number, data in found:
         known = partitions[TopicPartition(topic, number)]
         name = topic.encode()
         out += uvarint(len(name) + 1) + name + uvarint(2)
-        out += _ANSWER_PARTITION.pack(number, 0, known.end, known.end, known.start, 1, -1)
+        out += _RESPONSE_PARTITION.pack(number, 0, known.end, known.end, known.start, 1, -1)
         out += uvarint(len(data) + 1) + data + b"\0\0"
     return out + b"\0"

@@ -26,7 +26,7 @@ from mirrorflow_seed.archive.parquet_rows import FILE_SCHEMA, one_task_session, 
 from mirrorflow_seed.archive.restore_driver import read_manifest, require_isolation
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.hadoop_folder import Location
+from mirrorflow_seed.hadoop_folder import HadoopFolder
 from mirrorflow_seed.job_report import Cost, VerifyReport
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
@@ -35,8 +35,8 @@ from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.offset_windows import VerifyRange
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
-from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
-from mirrorflow_seed.verify.verify_plan import plan
+from mirrorflow_seed.verify.verification_result import VerificationResult, count_outcomes, with_progress
+from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,10 +52,10 @@ SEARCH_RECORDS: Final = 2_000
 class ArchiveRowReader:
     """Reads rows of an archive's files."""
 
-    def __init__(self, context: "SparkContext", location: Location) -> None:
+    def __init__(self, context: "SparkContext", folder: HadoopFolder) -> None:
         self.context = context
         self._spark = one_task_session(context)
-        self._location = location
+        self._folder = folder
 
     def first(self, file: ArchivedFile, offset: int, count: int) -> list[Any]:
         """Returns the first *count* rows of *file* from *offset* on."""
@@ -77,7 +77,7 @@ class ArchiveRowReader:
 
     def _frame(self, files: Sequence[ArchivedFile], start: int, end: int) -> Any:
         frame = self._spark.read.schema(FILE_SCHEMA).parquet(
-            *(self._location.uri_of(one.path) for one in files)
+            *(self._folder.uri_of(one.path) for one in files)
         )
         return frame.where(f"offset >= {start} AND offset < {end}")
 
@@ -89,7 +89,7 @@ class SpotReadArchive(ArchiveCluster):
         super().__init__(alias, manifest)
         self._rows = rows
 
-    def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
+    def read_batches(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
         """Returns one batch with the next records at or after *offset*, all from one file."""
         count = SMALL_FETCH_RECORDS if max_bytes <= SMALL_FETCH_BYTES else SEARCH_RECORDS
         for file in self.partitions[partition].files:
@@ -129,43 +129,43 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_archive(job)
-    return verify_driver.run(files, job, display=display, spark=spark, work=verification)
+    return verify_driver.run(files, job, display=display, spark=spark, work=verify_archive)
 
 
-def verification(
+def verify_archive(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkContext",
     publish: Callable[[VerifyReport], None] = lambda _: None,
-) -> Verification:
+) -> VerificationResult:
     """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = without_source(files.load())
-    location = Location(spark, require_archive(job))
-    manifest = read_manifest(location)
-    require_isolation(manifest, settings, location.text)
-    rows = ArchiveRowReader(spark, location)
-    verify_plan = asyncio.run(_planned(settings, job, manifest, rows))
+    folder = HadoopFolder(spark, require_archive(job))
+    manifest = read_manifest(folder)
+    require_isolation(manifest, settings, folder.address)
+    rows = ArchiveRowReader(spark, folder)
+    verify_plan = asyncio.run(_plan(settings, job, manifest, rows))
     compare_settings = verify_driver.compare_settings_of(settings, job)
     first = verify_driver.first_report(job, verify_plan)
     publish(first)
-    results = _compare(
+    results = _compare_ranges(
         rows,
         manifest,
         verify_plan.ranges,
         files,
         compare_settings,
-        lambda done: publish(report_of(first, done)),
+        lambda done: publish(progress_report(first, done)),
     )
     return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
-def report_of(first: VerifyReport, done: Sequence[VerifyRangeResult]) -> VerifyReport:
+def progress_report(first: VerifyReport, done: Sequence[VerifyRangeResult]) -> VerifyReport:
     """Returns *first* with the results *done* added."""
     windows = [window for one in done for window in one.windows]
     return with_progress(
         first,
-        counted(one.outcome for one in windows),
+        count_outcomes(one.outcome for one in windows),
         source_records=sum(one.source_count for one in windows),
         target_records=sum(one.target_count for one in windows),
         differences=sum(one.differing for one in windows),
@@ -175,19 +175,19 @@ def report_of(first: VerifyReport, done: Sequence[VerifyRangeResult]) -> VerifyR
     )
 
 
-async def _planned(
+async def _plan(
     settings: SourceSettings, job: JobSettings, manifest: Manifest, rows: ArchiveRowReader
 ) -> VerifyPlan:
     archive = SpotReadArchive(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
         plan_settings = replace(verify_driver.plan_settings_of(job), target_may_be_ahead=True)
-        return await plan(archive, target, settings, plan_settings)
+        return await make_plan(archive, target, settings, plan_settings)
     finally:
         await target.close()
 
 
-def _compare(
+def _compare_ranges(
     rows: ArchiveRowReader,
     manifest: Manifest,
     ranges: Sequence[VerifyRange],
@@ -250,10 +250,10 @@ def compare_files(rows: Iterator[Any], task: ArchiveRangeTask) -> Iterator[Verif
         for row in rows:
             log.add(record_of(row))
         log.finish()
-        yield asyncio.run(_compared(task, log))
+        yield asyncio.run(_compare_range(task, log))
 
 
-async def _compared(task: ArchiveRangeTask, log: ArchiveLog) -> VerifyRangeResult:
+async def _compare_range(task: ArchiveRangeTask, log: ArchiveLog) -> VerifyRangeResult:
     verify_range, settings = task.verify_range, without_source(task.files.load())
     archive = ArchiveCluster(
         settings.source_alias,

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_plan import ExportRange, ExportSurvey, plan_ranges, survey
+from mirrorflow_seed.archive.export_plan import ExportRange, SourceSnapshot, plan_ranges, read_source
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -35,11 +35,11 @@ from mirrorflow_seed.archive.manifest import (
 )
 from mirrorflow_seed.archive.parquet_rows import FOLDER_COLUMNS, ROW_SCHEMA
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
-from mirrorflow_seed.hadoop_folder import DATA_PREFIX, Location
+from mirrorflow_seed.hadoop_folder import DATA_PREFIX, HadoopFolder
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
-from mirrorflow_seed.spark_session import cause_of, session_of
+from mirrorflow_seed.spark_session import cause_of, given_or_new_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -237,7 +237,7 @@ class ExportRangeReader:
 
 
 # Spark names a file after its task, whose number is the index of the range in the plan.
-_PART = re.compile(r"part-(\d+)-")
+_FILE_INDEX = re.compile(r"part-(\d+)-")
 
 
 def written_files(
@@ -255,7 +255,7 @@ def written_files(
     by_index = {one.index: one for one in ranges}
     missing = [one.index for one in ranges if one.index not in results]
     for path, size_bytes in present.items():
-        match = _PART.search(path.rpartition("/")[2])
+        match = _FILE_INDEX.search(path.rpartition("/")[2])
         index = int(match.group(1)) if match else -1
         one = by_index.get(index)
         expected = one is not None and path.startswith(
@@ -278,14 +278,14 @@ def written_files(
     return found
 
 
-def topics_of(
-    found: ExportSurvey,
+def archived_topics(
+    snapshot: SourceSnapshot,
     ranges: tuple[ExportRange, ...],
     results: Mapping[int, ExportRangeResult],
     written: Mapping[int, tuple[str, int]],
 ) -> tuple[ArchivedTopic, ...]:
     """Returns the manifest's topics, sorted by name."""
-    pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in found.extents}
+    pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in snapshot.extents}
     for one in ranges:
         pieces[TopicPartition(one.topic, one.partition)].append(one)
 
@@ -304,7 +304,7 @@ def topics_of(
             if results[one.index].tally.records
         )
         gaps = tuple(gap for one in mine for gap in results[one.index].gaps)
-        extent = found.extents[key]
+        extent = snapshot.extents[key]
         return ArchivedPartition(
             number=key.partition, start=extent.start, end=extent.end, files=archived, gaps=gaps
         )
@@ -312,17 +312,17 @@ def topics_of(
     return tuple(
         ArchivedTopic(
             name=name,
-            topic_id=found.topic_ids[name],
+            topic_id=snapshot.topic_ids[name],
             configs=tuple(
                 ArchivedConfig(
                     name=one.name, value=one.value, source=int(one.source), read_only=one.read_only
                 )
-                for one in found.configs.get(name, ())
+                for one in snapshot.configs.get(name, ())
                 if not one.sensitive
             ),
-            partitions=tuple(partition(key) for key in sorted(found.extents) if key.topic == name),
+            partitions=tuple(partition(key) for key in sorted(snapshot.extents) if key.topic == name),
         )
-        for name in sorted(found.topic_ids)
+        for name in sorted(snapshot.topic_ids)
     )
 
 
@@ -342,42 +342,42 @@ def run(
 ) -> int:
     """Writes the flow's topics to `archive`; returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
-    folder, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
+    address, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     archive_id, started = secrets.token_hex(8), _now()
     with (
         JobReporter("export", job.run_id, display) as reporter,
-        session_of(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
+        given_or_new_context(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
     ):
-        location = Location(context, folder)
+        folder = HadoopFolder(context, address)
         claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
-        _claim(location, job.run_id, settings.flow, claim)
-        found = asyncio.run(survey(settings))
-        ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=file_bytes)
-        reporter.running(total=len(found.extents))
+        _claim(folder, job.run_id, settings.flow, claim)
+        snapshot = asyncio.run(read_source(settings))
+        ranges = plan_ranges(snapshot.extents, snapshot.bytes_per_offset, file_bytes=file_bytes)
+        reporter.running(total=len(snapshot.extents))
         bytes_per_s = None
         if job.bytes_per_second is not None:
             bytes_per_s = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
         read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=bytes_per_s)
-        results = _write(context, location, ranges, read, reporter)
-        files_written = written_files(location.data(), ranges, results, location=location.text)
+        results = _write(context, folder, ranges, read, reporter)
+        files_written = written_files(folder.data(), ranges, results, location=folder.address)
         manifest = Manifest(
             archive_id=archive_id,
             flow=settings.flow,
             source_alias=settings.source_alias,
-            source_cluster_id=found.cluster_id,
+            source_cluster_id=snapshot.cluster_id,
             isolation="read_committed" if settings.read_committed else "read_uncommitted",
             started=started,
             finished=_now(),
-            topics=topics_of(found, ranges, results, files_written),
+            topics=archived_topics(snapshot, ranges, results, files_written),
         )
-        if location.read(CLAIM_NAME) != claim:
+        if folder.read(CLAIM_NAME) != claim:
             raise ArchiveError(
-                location=location.text,
+                location=folder.address,
                 problem="another export has taken over the folder",
                 action="wait for that export, or name another folder",
             )
-        location.write(MANIFEST_NAME, encode(manifest))
-        location.delete(CLAIM_NAME)
+        folder.write(MANIFEST_NAME, encode(manifest))
+        folder.delete(CLAIM_NAME)
         gap = manifest.gap_records
         reporter.ended(
             records=manifest.records,
@@ -394,33 +394,33 @@ def run(
     return EXIT_DONE
 
 
-def _claim(location: Location, run_id: str, flow: str, claim: bytes) -> None:
+def _claim(folder: HadoopFolder, run_id: str, flow: str, claim: bytes) -> None:
     """Claims the folder if it is empty or claimed by the same run. Raises ArchiveOccupiedError."""
-    present = location.entries()
+    present = folder.entries()
     if MANIFEST_NAME in present:
         raise ArchiveOccupiedError(
-            location=location.text, problem="it already holds an archive", action="name another folder"
+            location=folder.address, problem="it already holds an archive", action="name another folder"
         )
     if present:
-        before = json.loads(location.read(CLAIM_NAME) or b"{}")
+        before = json.loads(folder.read(CLAIM_NAME) or b"{}")
         if (before.get("run"), before.get("flow")) != (run_id, flow):
             raise ArchiveOccupiedError(
-                location=location.text,
+                location=folder.address,
                 problem="it is not empty"
                 + (
                     f", run {before['run']} of flow {before['flow']} has not finished there" if before else ""
                 ),
                 action="name another folder, or finish that run with its run.id",
             )
-    location.write(CLAIM_NAME, claim)
+    folder.write(CLAIM_NAME, claim)
     for name in present:
         if name.startswith(DATA_PREFIX) or name in LEFT_BEHIND:
-            location.delete(name)
+            folder.delete(name)
 
 
 def _write(
     context: "SparkContext",
-    location: Location,
+    folder: HadoopFolder,
     ranges: tuple[ExportRange, ...],
     read: Callable[..., Iterator[tuple[object, ...]]],
     reporter: JobReporter,
@@ -452,7 +452,7 @@ def _write(
             .option("parquet.page.size.row.check.min", str(ROW_GROUP_CHECK_ROWS))
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .partitionBy(*FOLDER_COLUMNS)
-            .parquet(location.uri)
+            .parquet(folder.uri)
         )
     except Exception as error:
         raise JobFailedError(f"The export has failed: {cause_of(error)}") from error

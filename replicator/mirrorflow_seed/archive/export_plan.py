@@ -77,7 +77,7 @@ SAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSurvey:
+class SourceSnapshot:
     """Topics, settings, offsets and densities of the source when an export begins."""
 
     cluster_id: str
@@ -87,7 +87,7 @@ class ExportSurvey:
     bytes_per_offset: Mapping[TopicPartition, float]
 
 
-async def survey(settings: SourceSettings) -> ExportSurvey:
+async def read_source(settings: SourceSettings) -> SourceSnapshot:
     """Reads the source. Raises MirrorFlowError."""
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
@@ -106,12 +106,12 @@ async def survey(settings: SourceSettings) -> ExportSurvey:
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
         extents = {one: OffsetRange(min(starts[one], ends[one]), ends[one]) for one in partitions}
-        return ExportSurvey(
+        return SourceSnapshot(
             cluster_id=cluster.cluster_id,
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
             configs=await _configs(cluster, topics),
             extents=extents,
-            bytes_per_offset=await _densities(cluster, extents),
+            bytes_per_offset=await _read_densities(cluster, extents),
         )
     finally:
         await cluster.close()
@@ -124,7 +124,7 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
         return {}  # an archive without settings: a restore then uses the target's defaults, as a copy would
 
 
-async def _densities(
+async def _read_densities(
     cluster: Cluster, extents: Mapping[TopicPartition, OffsetRange]
 ) -> Mapping[TopicPartition, float]:
     turn = asyncio.Semaphore(SAMPLES_AT_ONCE)

@@ -9,7 +9,7 @@ on the target. If the target has lost its tail, the files that hold it are resto
 partition that cannot continue, fails the restore. After a kill, the next start continues from the target's state,
 and the target has each record once.
 
-At the end `compare` checks by the manifest's digests that the target holds the archive's records. The flow has copied
+At the end `compare_with_target` checks by the manifest's digests that the target holds the archive's records. The flow has copied
 nothing behind the archive, so each copy ends with these records, in the same order. They are cut by the record counts
 of the files, and each part is compared with the digests of its file; one task reads one partition. If the copy has
 another number of records, it is read twice: the archive's records may be the first or the last ones of it.
@@ -52,10 +52,10 @@ from mirrorflow_seed.errors import (
     FlowLostError,
     JobFailedError,
 )
-from mirrorflow_seed.hadoop_folder import Location
+from mirrorflow_seed.hadoop_folder import HadoopFolder
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
-from mirrorflow_seed.seed.claimed_flow import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_plan import SeedRange
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult, WaveSettings
@@ -67,7 +67,7 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import cause_of, driver_url, session_of
+from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -118,7 +118,7 @@ class RestoreComparison:
         return "; ".join(parts) + "."
 
 
-def compare(
+def compare_with_target(
     context: "SparkContext",
     manifest: Manifest,
     names: Mapping[str, str],
@@ -140,7 +140,7 @@ def compare(
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
     found: list[tuple[str, bool]] = []
     if copies:
-        task = partial(_compared, files=files, archive_id=manifest.archive_id)
+        task = partial(_compare_partitions, files=files, archive_id=manifest.archive_id)
         found = context.parallelize(copies, len(copies)).mapPartitions(task).collect()
     return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
@@ -149,29 +149,29 @@ def compare(
     )
 
 
-def _compared(
+def _compare_partitions(
     copies: Iterator[ArchivedCopy], files: FlowFiles, archive_id: str
 ) -> Iterator[tuple[str, bool]]:
     """Yields the path of each file and whether the target holds its records; for `mapPartitions`."""
     for copy in copies:
-        yield from asyncio.run(_compare(copy, files, archive_id))
+        yield from asyncio.run(_compare_partition(copy, files, archive_id))
 
 
-async def _compare(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
+async def _compare_partition(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
     settings = files.load()
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
-        checker = await _checked(cluster, copy, archive_id)
+        checker = await _check_digests(cluster, copy, archive_id)
         found = [checker.verdicts]
         if surplus := checker.records - copy.archived.records:
-            found.append((await _checked(cluster, copy, archive_id, skip=surplus)).verdicts)
+            found.append((await _check_digests(cluster, copy, archive_id, skip=surplus)).verdicts)
         return max(found, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
     finally:
         await cluster.close()
 
 
-async def _checked(
+async def _check_digests(
     cluster: Cluster, copy: ArchivedCopy, archive_id: str, *, skip: int = 0
 ) -> "FileDigestChecker":
     """Returns the checker after it has taken all committed records of *copy*."""
@@ -257,7 +257,7 @@ def run(
     coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     with (
         JobReporter("restore", job.run_id, display, handler=coordinator) as reporter,
-        session_of(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
+        given_or_new_context(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
     ):
         return asyncio.run(RestoreJob(files, job, context, reporter, coordinator).run())
 
@@ -274,8 +274,8 @@ class RestoreJob:
         coordinator: Coordinator,
     ) -> None:
         self.context, self.reporter, self.coordinator = context, reporter, coordinator
-        self.location = Location(context, require_archive(job))
-        self.manifest = read_manifest(self.location)
+        self.folder = HadoopFolder(context, require_archive(job))
+        self.manifest = read_manifest(self.folder)
         self._files, self._job = files, job
         self._settings = without_source(files.load())
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
@@ -289,43 +289,43 @@ class RestoreJob:
         resolve = Resolver(settings.providers).resolve_client
         target = await Cluster.connect(settings.target_admin, resolve=resolve)
         archive = ArchiveCluster(settings.source_alias, self.manifest)
-        survey = SeedSurvey.over(settings, archive, target, f"restore-{self._job.run_id}")
+        flow = ClaimedFlow.over(settings, archive, target, f"restore-{self._job.run_id}")
         try:
-            return await self._restore(survey)
+            return await self._restore(flow)
         finally:
-            await survey.close()
+            await flow.close()
 
-    async def _restore(self, survey: SeedSurvey) -> int:
-        require_isolation(self.manifest, self._settings, self.location.text)
-        arrangement = await survey.arrange()
+    async def _restore(self, flow: ClaimedFlow) -> int:
+        require_isolation(self.manifest, self._settings, self.folder.address)
+        arrangement = await flow.arrange()
         names = arrangement.names
         if arrangement.uncopied:
             raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:UNCOPIED_NAMED_MAX]))
         if not names:
             raise ArchiveUnfitError(
-                location=self.location.text,
+                location=self.folder.address,
                 problem="the flow copies none of its topics",
                 action="check spec.topics of the flow",
             )
-        initial = await survey.take_flow()
+        initial = await flow.claim()
         if not self._job.accept_foreign:
-            await survey.require_no_foreign_records(arrangement)
-        self._require_no_gap(survey, names)
+            await flow.require_no_foreign_records(arrangement)
+        self._require_no_gap(flow, names)
         wave = WaveSettings(
             files=self._files,
-            group=survey.group,
+            group=flow.group,
             initial=initial,
             seconds=NO_END_S,
             url=driver_url(self.context, self.reporter.port, self.coordinator.path),
             bytes_per_second=self.coordinator.task_bytes_per_second,
         )
-        restorer = FileRestorer(self, wave, names, survey.next_offsets)
-        ranges = self._ranges(survey, names)
-        retention = RetentionHolder(survey, follows=False)
+        restorer = FileRestorer(self, wave, names, flow.next_offsets)
+        ranges = self._ranges(flow, names)
+        retention = RetentionHolder(flow, follows=False)
         await retention.begin(names, ranges)
-        with _signals(restorer.stop):
+        with _stop_on_signals(restorer.stop):
             try:
-                await survey.store_starts(ranges)
+                await flow.store_starts(ranges)
                 await asyncio.to_thread(restorer.run)
             finally:
                 await retention.end()
@@ -334,9 +334,9 @@ class RestoreJob:
             return EXIT_STOPPED
         message = f"{restorer.files_done} files are restored."
         if self._compares:
-            await survey.read_positions()
+            await flow.read_positions()
             compared = await asyncio.to_thread(
-                compare, self.context, self.manifest, names, survey.next_offsets, self._files
+                compare_with_target, self.context, self.manifest, names, flow.next_offsets, self._files
             )
             message += f" {compared.summary}"
             if compared.different:
@@ -345,7 +345,7 @@ class RestoreJob:
         self.reporter.ended(message=message)
         return EXIT_DONE
 
-    def _ranges(self, survey: SeedSurvey, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
+    def _ranges(self, flow: ClaimedFlow, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
         """Returns the partitions as ranges of a seed, for their starts and the retention hold."""
         archived = self.manifest.partitions
         return tuple(
@@ -353,7 +353,7 @@ class RestoreJob:
                 index=index,
                 topic=key.topic,
                 partition=key.partition,
-                start=max(archived[key].start, survey.next_offsets.get(key, 0)),
+                start=max(archived[key].start, flow.next_offsets.get(key, 0)),
                 end=archived[key].end,
                 bytes=sum(one.tally.bytes for one in archived[key].files),
             )
@@ -361,13 +361,13 @@ class RestoreJob:
             if key.topic in names and archived[key].files
         )
 
-    def _require_no_gap(self, survey: SeedSurvey, names: Mapping[str, str]) -> None:
+    def _require_no_gap(self, flow: ClaimedFlow, names: Mapping[str, str]) -> None:
         """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
-            at = survey.next_offsets.get(key)
+            at = flow.next_offsets.get(key)
             if key.topic in names and at is not None and at < archived.start and archived.records:
                 raise ArchiveUnfitError(
-                    location=self.location.text,
+                    location=self.folder.address,
                     problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
                     action="restore an archive that begins at or before that offset",
                 )
@@ -385,7 +385,7 @@ def require_isolation(manifest: Manifest, settings: SourceSettings, location: st
 
 
 @contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Calls *stop* on SIGTERM and Ctrl-C, so that tasks end gracefully; restores the handlers at the end."""
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
@@ -399,22 +399,22 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def read_manifest(location: Location) -> Manifest:
+def read_manifest(folder: HadoopFolder) -> Manifest:
     """Returns the manifest of a complete archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
-    text = location.read(MANIFEST_NAME)
+    text = folder.read(MANIFEST_NAME)
     if text is None:
-        is_begun = location.read(CLAIM_NAME) is not None
+        is_begun = folder.read(CLAIM_NAME) is not None
         raise ArchiveIncompleteError(
-            location=location.text,
+            location=folder.address,
             problem="the export was not finished" if is_begun else "there is no archive: it has no manifest",
             action="run the export again to its end" if is_begun else "name the folder that was exported to",
         )
-    manifest = decode(text, location=location.text)
-    wrong = list(differences(manifest, location.data()))
+    manifest = decode(text, location=folder.address)
+    wrong = list(differences(manifest, folder.data()))
     if wrong:
         more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
         raise ArchiveDamagedError(
-            location=location.text,
+            location=folder.address,
             problem="its files differ from its manifest: " + "; ".join(wrong[:NAMED_MAX]) + more,
             action="restore an intact copy of it",
         )
@@ -433,7 +433,7 @@ class FileRestorer:
     ) -> None:
         self._context = restore.context
         self._spark = one_task_session(restore.context)
-        self._location = restore.location
+        self._folder = restore.folder
         self._manifest = restore.manifest
         self._coordinator = restore.coordinator
         self._reporter = restore.reporter
@@ -454,7 +454,7 @@ class FileRestorer:
         self._reporter.running(total=len(largest_first))
         with ThreadPoolExecutor(max_workers=max(1, int(self._context.defaultParallelism))) as pool:
             futures = [
-                pool.submit(self._partition, index, key, wanted[key])
+                pool.submit(self._restore_partition, index, key, wanted[key])
                 for index, key in enumerate(largest_first)
             ]
             waiting = set(futures)
@@ -471,12 +471,12 @@ class FileRestorer:
         self._coordinator.stop_tasks()
         log.info("stopping: tasks finish their in-flight requests")
 
-    def _partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
+    def _restore_partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
         """Restores the files of one partition, from the first that the target may lack."""
-        at, tries = self._first(key, archived), 0
+        at, tries = self._first_file(key, archived), 0
         while at < len(archived.files) and not self._coordinator.stop:
-            restored = self._file(index, key, archived, at)
-            result = self._partition_result(restored, archived.files[at].path)
+            restored = self._restore_file(index, key, archived, at)
+            result = self._take_result(restored, archived.files[at].path)
             if restored.wanted_earlier is not None:
                 at = max(0, at - 1)  # the target has lost its tail: restore the previous file again
             elif result.outcome is PartitionOutcome.DONE:
@@ -496,7 +496,7 @@ class FileRestorer:
         with self._lock:
             self._partitions_done += not self._coordinator.stop
 
-    def _first(self, key: TopicPartition, archived: ArchivedPartition) -> int:
+    def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
         """Index of the file with the next offset; at most the last, as the target may have lost its tail."""
         at = self._known.get(key)
         if at is None:
@@ -506,13 +506,15 @@ class FileRestorer:
         behind = sum(one.end <= at for one in archived.files)
         return min(behind, max(0, len(archived.files) - 1))
 
-    def _file(self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int) -> FileResult:
+    def _restore_file(
+        self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int
+    ) -> FileResult:
         file = archived.files[at]
         topic = next(one for one in self._manifest.topics if one.name == key.topic)
         part = replace(self._manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
         start = archived.files[at - 1].end if at else archived.start
         task = FileTask(wave=self._wave, index=index, of=key, file=file, start=start, part=part)
-        rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._location.uri_of(file.path)).rdd
+        rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._folder.uri_of(file.path)).rdd
         try:
             found: list[FileResult] = rows.mapPartitions(partial(restore_file, task=task)).collect()
         except Exception as error:
@@ -521,10 +523,10 @@ class FileRestorer:
             raise JobFailedError(f"{file.path} was read by {len(found)} tasks, which would lose its order.")
         return found[0]
 
-    def _partition_result(self, restored: FileResult, path: str) -> PartitionResult:
+    def _take_result(self, restored: FileResult, path: str) -> PartitionResult:
         if restored.task_result is None:
             raise ArchiveDamagedError(
-                location=self._location.text,
+                location=self._folder.address,
                 problem=f"the records of {path} differ from its manifest",
                 action="restore an intact copy of it; nothing of that file was restored",
             )

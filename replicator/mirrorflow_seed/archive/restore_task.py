@@ -19,7 +19,7 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.parquet_rows import record_of
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
-from mirrorflow_seed.seed.seed_task_attempt import SeedTaskRunner, TaskResult, WaveSettings, prepare
+from mirrorflow_seed.seed.seed_task_attempt import SeedTaskAttempt, TaskResult, WaveSettings, prepare_process
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 
@@ -46,7 +46,7 @@ class FileResult:
 
 def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
     """Restores one file, for `mapPartitions`; *rows* are all its rows."""
-    prepare()
+    prepare_process()
     file = task.file
     tally_builder = TallyBuilder(task.part.archive_id, task.of.partition)
     with Spool(start=task.start, end=file.end, codec=file.codec) as spool:
@@ -64,11 +64,13 @@ def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
             return
         settings = without_source(task.wave.files.load())
         archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
-        result = asyncio.run(_runner(task, settings, archive, end=spool.reach).run())
+        result = asyncio.run(_task_attempt(task, settings, archive, end=spool.next_offset).run())
         yield FileResult(tally=tally_builder.tally, task_result=result, wanted_earlier=archive.wanted_earlier)
 
 
-def _runner(task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *, end: int) -> SeedTaskRunner:
+def _task_attempt(
+    task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *, end: int
+) -> SeedTaskAttempt:
     """Returns the seed task that copies one partition, with the archive as source."""
 
     async def connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
@@ -83,7 +85,7 @@ def _runner(task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *
         end=end,
         bytes=task.file.tally.bytes,
     )
-    return SeedTaskRunner(
+    return SeedTaskAttempt(
         SeedTask(ranges=(seed_range,)),
         task.wave,
         settings,

@@ -32,7 +32,7 @@ log = logging.getLogger("mirrorflow.seed")
 
 
 @dataclass(slots=True, kw_only=True)
-class SeedSurvey:
+class ClaimedFlow:
     """The driver's own connections to both clusters, and its ownership of the flow."""
 
     settings: SourceSettings
@@ -45,7 +45,7 @@ class SeedSurvey:
     copied: set[TopicPartition] = field(default_factory=set)  # whose copies this flow may have written
 
     @classmethod
-    async def open(cls, settings: SourceSettings, job: str) -> "SeedSurvey":
+    async def open(cls, settings: SourceSettings, job: str) -> "ClaimedFlow":
         """Connects to both clusters with the flow's admin clients; *job* is its kind and run id."""
         source, target = await connect_both(
             settings.source_admin, settings.target_admin, resolve=Resolver(settings.providers).resolve_client
@@ -53,7 +53,7 @@ class SeedSurvey:
         return cls.over(settings, source, target, job)
 
     @classmethod
-    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster, job: str) -> "SeedSurvey":
+    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster, job: str) -> "ClaimedFlow":
         """Uses existing connections and takes ownership of them."""
         # Unique, so that tasks of an earlier driver with the same run id do not continue under this one's claim.
         group = f"{job}-{secrets.token_hex(4)}"
@@ -95,7 +95,7 @@ class SeedSurvey:
         selection = make_selection(self.settings)
         return TopicSync(self.source, self.target, settings=self.settings, selection=selection)
 
-    async def take_flow(self) -> bool:
+    async def claim(self) -> bool:
         """Takes the flow, also from a running process; returns whether it begins with this job."""
         await self.owner.own((self.source, self.target), ((),), preempts=True)
         await self.decisions.ensure()
@@ -115,7 +115,7 @@ class SeedSurvey:
         """
         await self.owner.store_starts({one.source: one.start for one in ranges if one.start < one.end})
 
-    async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
+    async def source_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
         """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""
         wanted = tuple(partitions)
         starts = await admin.offsets_at(self.source, wanted, EARLIEST)
@@ -134,7 +134,7 @@ class SeedSurvey:
         except ClusterError:
             return {}  # not permitted, or not supported by the broker: the plan estimates
 
-    async def begins(
+    async def start_offsets(
         self, logs: Mapping[TopicPartition, SeedLog], *, initial: bool
     ) -> dict[TopicPartition, int]:
         """Starts offsets for partitions never copied, by the flow's settings; empty for the log start."""

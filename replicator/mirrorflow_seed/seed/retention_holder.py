@@ -16,7 +16,7 @@ from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
-from mirrorflow_seed.seed.claimed_flow import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.seed_plan import SeedRange
 
 RENEW_EVERY_S: Final = 60.0  # a lease lasts 15 minutes; a renewal also sets again what was changed meanwhile
@@ -31,12 +31,12 @@ class RetentionHolder:
     With *follows*, the source is a cluster whose topic settings are synced to the target if the flow does so.
     """
 
-    def __init__(self, survey: SeedSurvey, *, follows: bool = True) -> None:
-        self._survey = survey
+    def __init__(self, flow: ClaimedFlow, *, follows: bool = True) -> None:
+        self._flow = flow
         self._follows = follows
         self._names: dict[str, str] = {}  # held topics, source -> target
         self._holder = secrets.token_hex(8)
-        self._retention = RetentionWriter(survey.target, survey.decisions, now_ms=now_ms)
+        self._retention = RetentionWriter(flow.target, flow.decisions, now_ms=now_ms)
         self._held: dict[str, tuple[str, ...]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
@@ -68,7 +68,7 @@ class RetentionHolder:
                 if self._held:
                     await self._retention.give_up(self._holder)
                 if self._names and self._follows:
-                    await self._survey.sync_configs(self._names, held=await self._retention.held())
+                    await self._flow.sync_configs(self._names, held=await self._retention.held())
                 refused = await self._retention.settle()
         except (MirrorFlowError, TimeoutError) as error:
             # The connector restores it when the lease expires.
@@ -93,7 +93,7 @@ class RetentionHolder:
             if seed_range.start < seed_range.end:
                 left.setdefault(seed_range.topic, []).append(seed_range)
         entries = await admin.describe_topic_configs(
-            self._survey.target, sorted(names[topic] for topic in left)
+            self._flow.target, sorted(names[topic] for topic in left)
         )
         limits = {}
         for topic in left:
@@ -123,7 +123,7 @@ class RetentionHolder:
                 for seed_range in of_topic
             }
             since_ms = max(0, now_ms() - int(limit) + MARGIN_MS)
-            answers = await admin.list_offsets(self._survey.source, tuple(asked), since_ms)
+            answers = await admin.list_offsets(self._flow.source, tuple(asked), since_ms)
             found |= {
                 source.topic
                 for source, answer in answers.items()

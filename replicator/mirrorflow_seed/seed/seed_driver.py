@@ -1,6 +1,6 @@
 """The driver of a seed: plans waves, runs their tasks on Spark and reports progress.
 
-    survey ──> plan ──> tasks ──> Spark ──> remaining ranges ──> plan ... until the lag is small or the waves are used up
+    flow ──> plan ──> tasks ──> Spark ──> remaining ranges ──> plan ... until the lag is small or the waves are used up
 
 The driver owns the flow, so a running connector waits meanwhile. The end offsets of a wave are frozen; the next wave
 takes what has been written since. A run keeps no state of its own: after a kill, the next run reads from the target
@@ -31,13 +31,13 @@ from mirrorflow_seed.errors import (
 )
 from mirrorflow_seed.job_report import JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
-from mirrorflow_seed.seed.claimed_flow import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, ranges_of, tasks_of
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, TaskResult, WaveSettings, run_tasks
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
-from mirrorflow_seed.spark_session import cause_of, driver_url, session_of
+from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -58,7 +58,7 @@ class StallTimer:
         self._since_s = now_s
         self._left = -1
 
-    def still_s(self, left: int, *, active: int, now_s: float) -> float:
+    def stalled_for_s(self, left: int, *, active: int, now_s: float) -> float:
         """Seconds without progress; *left* is the number of offsets to copy, *active* that of running tasks."""
         if left != self._left or not active:
             self._left, self._since_s = left, now_s
@@ -78,25 +78,25 @@ class SeedProgress:
         self._run_id = run_id
         self._samples: deque[tuple[float, int, int]] = deque()
 
-    def plan(self, ranges: Sequence[SeedRange]) -> None:
+    def begin_wave(self, ranges: Sequence[SeedRange]) -> None:
         """Sets the ranges of a wave that is about to begin."""
         self.ranges = tuple(ranges)
         for seed_range in ranges:
             self._first_ends.setdefault(seed_range.index, seed_range.end)
-            self.reached(seed_range.index, seed_range.start)
+            self.note_offset(seed_range.index, seed_range.start)
 
-    def reached(self, index: int, offset: int) -> None:
+    def note_offset(self, index: int, offset: int) -> None:
         """Notes that the copy of range *index* has reached at least *offset*."""
         at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
         if at >= self._first_ends.get(index, 0):
             self._reached.add(index)
 
-    def take(self, partition_results: Sequence[PartitionResult]) -> None:
+    def add_results(self, partition_results: Sequence[PartitionResult]) -> None:
         """Adds the receipts of a task that has ended."""
         for result in partition_results:
             self.partition_results[result.index] = result
             self.gap_records += result.gap_records
-            self.reached(result.index, result.next_offset)
+            self.note_offset(result.index, result.next_offset)
 
     @property
     def lag(self) -> int:
@@ -248,42 +248,42 @@ class SeedJob:
         log.info("stopping: tasks finish their in-flight requests")
 
     async def _seed(self) -> int:
-        survey = await self._retry_transient(
-            lambda: SeedSurvey.open(self._settings, f"seed-{self._job.run_id}")
+        flow = await self._retry_transient(
+            lambda: ClaimedFlow.open(self._settings, f"seed-{self._job.run_id}")
         )
         try:
-            arrangement = await self._arrange(survey)
-            initial = await self._retry_transient(survey.take_flow)
-            await self._require_no_foreign_records(survey, arrangement)
-            ranges = await self._plan(survey, arrangement, initial=initial)
-            retention = RetentionHolder(survey)
+            arrangement = await self._arrange(flow)
+            initial = await self._retry_transient(flow.claim)
+            await self._require_no_foreign_records(flow, arrangement)
+            ranges = await self._plan(flow, arrangement, initial=initial)
+            retention = RetentionHolder(flow)
             await self._retry_transient(lambda: retention.begin(arrangement.names, ranges))
             self._phase = JobPhase.RUNNING
             try:
-                await self._waves(survey, arrangement, ranges, initial=initial)
+                await self._run_waves(flow, arrangement, ranges, initial=initial)
             finally:
                 await retention.end()
         finally:
-            await survey.close()
+            await flow.close()
         return self._final_status(arrangement)
 
-    async def _arrange(self, survey: SeedSurvey) -> Arrangement:
+    async def _arrange(self, flow: ClaimedFlow) -> Arrangement:
         """Creates the target topics; retries a few times while some are still incomplete.
 
         Raises JobFailedError if no topic is selected.
         """
-        arrangement = await self._retry_transient(survey.arrange)
+        arrangement = await self._retry_transient(flow.arrange)
         if arrangement.nothing_selected:
             raise JobFailedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
             if not arrangement.incomplete or self._coordinator.stop:
                 break
             await asyncio.sleep(ARRANGE_AGAIN_S)
-            arrangement = await self._retry_transient(survey.arrange)
+            arrangement = await self._retry_transient(flow.arrange)
         return arrangement
 
-    async def _waves(
-        self, survey: SeedSurvey, arrangement: Arrangement, ranges: tuple[SeedRange, ...], *, initial: bool
+    async def _run_waves(
+        self, flow: ClaimedFlow, arrangement: Arrangement, ranges: tuple[SeedRange, ...], *, initial: bool
     ) -> None:
         catching_up = stalled = 0
         while not self._coordinator.stop:
@@ -294,36 +294,37 @@ class SeedJob:
             )
             if tasks:
                 before = self._progress.lag
-                await self._retry_transient(partial(survey.store_starts, ranges))
-                await self._wave(survey, tasks, initial=initial)
+                await self._retry_transient(partial(flow.store_starts, ranges))
+                await self._run_wave(flow, tasks, initial=initial)
                 if self._coordinator.stop:
                     return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
                     raise StalledError(how=f"in {stalled} waves", reasons=self._reasons())
             waits = any(
-                one.outcome is PartitionOutcome.MORE for one in self._progress.partition_results.values()
+                one.outcome is PartitionOutcome.UNFINISHED
+                for one in self._progress.partition_results.values()
             )
-            ranges = await self._plan(survey, arrangement, initial=initial, frozen=waits)
+            ranges = await self._plan(flow, arrangement, initial=initial, frozen=waits)
             if not waits:
                 catching_up += 1
                 if self._progress.lag <= self._job.lag_records_max or catching_up > self._job.waves_max:
                     return
 
     async def _plan(
-        self, survey: SeedSurvey, arrangement: Arrangement, *, initial: bool, frozen: bool = False
+        self, flow: ClaimedFlow, arrangement: Arrangement, *, initial: bool, frozen: bool = False
     ) -> tuple[SeedRange, ...]:
         """Returns the ranges of the next wave; with *frozen*, the rest of the last one, with the same ends."""
         progress = self._progress
         if frozen:
             return tuple(self._advanced(seed_range) for seed_range in progress.ranges)
-        await self._retry_transient(survey.read_positions)
-        logs = await self._retry_transient(lambda: survey.logs(arrangement.partitions))
-        begins = await self._retry_transient(lambda: survey.begins(logs, initial=initial))
-        ranges = ranges_of(logs, survey.next_offsets, begins)
+        await self._retry_transient(flow.read_positions)
+        logs = await self._retry_transient(lambda: flow.source_logs(arrangement.partitions))
+        starts = await self._retry_transient(lambda: flow.start_offsets(logs, initial=initial))
+        ranges = ranges_of(logs, flow.next_offsets, starts)
         if progress.ranges:
             ranges = tuple(self._advanced(seed_range) for seed_range in ranges)
-        progress.plan(ranges)
+        progress.begin_wave(ranges)
         return ranges
 
     def _advanced(self, seed_range: SeedRange) -> SeedRange:
@@ -331,11 +332,11 @@ class SeedJob:
         at = max(seed_range.start, self._progress.next_offsets.get(seed_range.index, -1))
         return replace(seed_range, start=at)
 
-    async def _wave(self, survey: SeedSurvey, tasks: Sequence[SeedTask], *, initial: bool) -> None:
+    async def _run_wave(self, flow: ClaimedFlow, tasks: Sequence[SeedTask], *, initial: bool) -> None:
         """Runs *tasks* on Spark and follows their progress until they end."""
         wave = WaveSettings(
             files=self._files,
-            group=survey.group,
+            group=flow.group,
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
@@ -346,18 +347,18 @@ class SeedJob:
         stopped_s: float | None = None
         stall_timer = StallTimer(read_s)
         # In its own task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
-        reading = asyncio.create_task(self._read_positions(survey))
+        reading = asyncio.create_task(self._read_positions(flow))
         while not running.done():
             await asyncio.wait({running}, timeout=REPORT_EVERY_S)
             for index, offset in list(self._coordinator.next_offsets.items()):
-                self._progress.reached(index, offset)
+                self._progress.note_offset(index, offset)
             if reading.done() and time.monotonic() - read_s > POSITIONS_EVERY_S:
-                reading = asyncio.create_task(self._read_positions(survey))
+                reading = asyncio.create_task(self._read_positions(flow))
                 read_s = time.monotonic()
-            still_s = stall_timer.still_s(
+            stalled_for_s = stall_timer.stalled_for_s(
                 self._progress.lag, active=self._coordinator.active, now_s=time.monotonic()
             )
-            self._check_progress(still_s)
+            self._check_progress(stalled_for_s)
             if self._coordinator.stop:
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() - stopped_s > STOP_S:
@@ -386,7 +387,7 @@ class SeedJob:
         for one in ended:
             self._coordinator.receive(one.report)
             self._memory_bytes = max(self._memory_bytes, one.memory_bytes)
-            self._progress.take(one.partition_results)
+            self._progress.add_results(one.partition_results)
         log.info(
             "a wave of %d tasks has ended, %d offsets are left; the median task began to copy after %.2f s, the largest used %d MiB",
             len(ended),
@@ -405,27 +406,27 @@ class SeedJob:
                     result.gap_records,
                 )
 
-    def _check_progress(self, still_s: float) -> None:
+    def _check_progress(self, stalled_for_s: float) -> None:
         """Logs new errors that hold tasks up, and stops the job after too long without progress."""
         errors_by_reason = self._coordinator.errors_by_reason
         for reason in errors_by_reason.keys() - self._logged_reasons:
             log.warning("tasks are held up: %s", errors_by_reason[reason][1])
         self._logged_reasons = frozenset(errors_by_reason)
-        if still_s > self._job.stalled_s and not self._coordinator.stop:
-            self._stalled_s = still_s
+        if stalled_for_s > self._job.stalled_s and not self._coordinator.stop:
+            self._stalled_s = stalled_for_s
             self._coordinator.stop_tasks()
 
-    async def _read_positions(self, survey: SeedSurvey) -> None:
+    async def _read_positions(self, flow: ClaimedFlow) -> None:
         """Reads how far each partition is copied, as its task has stored it."""
         with contextlib.suppress(MirrorFlowError):
-            await survey.read_positions()
+            await flow.read_positions()
         for seed_range in self._progress.ranges:
-            if seed_range.source in survey.next_offsets:
-                self._progress.reached(seed_range.index, survey.next_offsets[seed_range.source])
+            if seed_range.source in flow.next_offsets:
+                self._progress.note_offset(seed_range.index, flow.next_offsets[seed_range.source])
 
-    async def _require_no_foreign_records(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
+    async def _require_no_foreign_records(self, flow: ClaimedFlow, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:
-            await self._retry_transient(lambda: survey.require_no_foreign_records(arrangement))
+            await self._retry_transient(lambda: flow.require_no_foreign_records(arrangement))
 
     async def _retry_transient(self, request: Callable[[], Awaitable[T]]) -> T:
         """Returns the result of *request*, retried while a cluster cannot be used.
@@ -514,7 +515,7 @@ def run(
     coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     status_server = JobStatusServer(SeedReport(run_id=job.run_id), display=display, handler=coordinator)
     try:
-        with session_of(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
+        with given_or_new_context(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
             return asyncio.run(SeedJob(files, job, context, status_server, coordinator).run())
     except BaseException as error:
         newest = status_server.newest

@@ -62,16 +62,16 @@ class SeedLog:
 def ranges_of(
     logs: Mapping[TopicPartition, SeedLog],
     positions: Mapping[TopicPartition, int],
-    begins: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
 ) -> tuple[SeedRange, ...]:
     """Returns a range for each partition of *logs*, sorted.
 
-    It starts at the next offset in *positions*, else in *begins*, else at the start of the log.
+    It starts at the next offset in *positions*, else in *starts*, else at the start of the log.
     """
     ranges = []
     for index, (source, log) in enumerate(sorted(logs.items())):
         known = positions.get(source)
-        start = begins.get(source, log.start) if known is None else known
+        start = starts.get(source, log.start) if known is None else known
         left, held = max(0, log.end - max(start, log.start)), log.end - log.start
         size = left * RECORD_BYTES if log.bytes is None or held <= 0 else log.bytes * left // held
         ranges.append(

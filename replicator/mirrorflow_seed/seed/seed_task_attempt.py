@@ -60,7 +60,7 @@ class PartitionOutcome(Enum):
     """How a partition ended in its task."""
 
     DONE = "done"
-    MORE = "more"  # the time was over, or the driver stopped the task
+    UNFINISHED = "unfinished"  # the time was over, or the driver stopped the task
     FAILED = "failed"
 
 
@@ -100,12 +100,12 @@ class TaskResult:
 
 def run_tasks(tasks: Iterator[SeedTask], wave: WaveSettings) -> Iterator[TaskResult]:
     """Runs each of *tasks* and yields its result; for Spark's `mapPartitions`."""
-    prepare()
+    prepare_process()
     for seed_task in tasks:
-        yield asyncio.run(SeedTaskRunner(seed_task, wave, wave.files.load()).run())
+        yield asyncio.run(SeedTaskAttempt(seed_task, wave, wave.files.load()).run())
 
 
-def prepare() -> None:
+def prepare_process() -> None:
     """Tunes memory use and sets up logging in a Spark worker process."""
     process.settle_in()
     logging.basicConfig(
@@ -117,7 +117,7 @@ async def _connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster,
     return await connect_both(settings.source_consumer, settings.target_producer, resolve=resolve)
 
 
-class SeedTaskRunner:
+class SeedTaskAttempt:
     """Copies the partitions of one seed task; `run` returns the result.
 
     *connect* opens source and target. It ends early once *wants_end* returns True.
@@ -139,11 +139,13 @@ class SeedTaskRunner:
         self._wants_end = wants_end
         self._chain = min(seed_range.index for seed_range in seed_task.ranges)
         # What this process has learned in earlier starts.
-        self._earlier: dict[TopicPartition, PartitionCopier] = {}
+        self._previous_copiers: dict[TopicPartition, PartitionCopier] = {}
         self._stamped: set[str] = set()
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
-        self._ended_why = ""
-        self._open: dict[int, SeedRange] = {seed_range.index: seed_range for seed_range in seed_task.ranges}
+        self._restart_reason = ""
+        self._unfinished: dict[int, SeedRange] = {
+            seed_range.index: seed_range for seed_range in seed_task.ranges
+        }
         self._copiers: dict[
             int, PartitionCopier
         ] = {}  # the newest one of each seed_range; it inherits all counts
@@ -171,8 +173,8 @@ class SeedTaskRunner:
             await self._run_until_done()
         finally:
             reporting.cancel()
-        for seed_range in list(self._open.values()):
-            self._end(seed_range, PartitionOutcome.MORE, self._error_of(seed_range))
+        for seed_range in list(self._unfinished.values()):
+            self._finish(seed_range, PartitionOutcome.UNFINISHED, self._error_of(seed_range))
         self._progress = replace(self._progress, ended=True)
         await self._report()
         return TaskResult(
@@ -185,12 +187,12 @@ class SeedTaskRunner:
     async def _run_until_done(self) -> None:
         """Connects and copies, again after each error, until all ranges are done or the time is over."""
         failures = 0
-        while self._open and not self._must_end():
+        while self._unfinished and not self._must_end():
             try:
                 await self._run_once()
             except (SettingError, IdentityError) as error:
-                for seed_range in list(self._open.values()):
-                    self._end(seed_range, PartitionOutcome.FAILED, error)
+                for seed_range in list(self._unfinished.values()):
+                    self._finish(seed_range, PartitionOutcome.FAILED, error)
             except MirrorFlowError as error:
                 self._connection_error = error
                 log.warning("%s", error)
@@ -201,11 +203,11 @@ class SeedTaskRunner:
 
     async def _run_once(self) -> None:
         """Takes the open partitions over and copies them, until the end or until this start of the task ends."""
-        self._ended_why = ""
+        self._restart_reason = ""
         clusters = await self._connect(self._settings, self._resolve)
         task = None
         try:
-            fenced = await self._start(clusters)
+            fenced = await self._fence_earlier_attempts(clusters)
             task = await begin(
                 self._settings,
                 clusters,
@@ -217,24 +219,24 @@ class SeedTaskRunner:
             await self._copy(task)
         finally:
             if task is not None:
-                self._earlier |= task.copiers
+                self._previous_copiers |= task.copiers
                 await task.stop()
                 self._acknowledged = task.acknowledged()
             else:
                 await asyncio.gather(*(cluster.close() for cluster in clusters))
-            self._count()
+            self._update_progress()
         if self._bug is not None:
             raise self._bug
-        for seed_range in list(self._open.values()):
-            self._settle(seed_range)  # acknowledgements may have arrived during the stop
+        for seed_range in list(self._unfinished.values()):
+            self._finish_if_done(seed_range)  # acknowledgements may have arrived during the stop
 
-    async def _start(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
+    async def _fence_earlier_attempts(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
         """Takes the open partitions over from earlier attempts, and returns where each of them starts."""
         settings = self._settings
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
         owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
         wanted = TaskAssignment(
-            partitions=tuple(seed_range.source for seed_range in self._open.values()),
+            partitions=tuple(seed_range.source for seed_range in self._unfinished.values()),
             initial=self._wave.initial,
             acknowledged=self._acknowledged,
         )
@@ -245,56 +247,59 @@ class SeedTaskRunner:
         return FencedStart(
             start=given.start,
             transactions=transactions,
-            earlier=self._earlier,
+            earlier=self._previous_copiers,
             stamped=self._stamped,
-            end=self._end_start,
+            end=self._request_restart,
         )
 
-    def _end_start(self, why: str) -> None:
+    def _request_restart(self, why: str) -> None:
         log.warning("Restarting the task after its last commit: %s", why)
-        self._ended_why = why
+        self._restart_reason = why
 
     async def _copy(self, task: CopyTask) -> None:
         """Copies until nothing is left to do in this start of the task."""
         assigned: frozenset[int] = frozenset()
-        while self._open and not self._must_end() and self._bug is None and not self._ended_why:
-            wanted = frozenset(self._open)
+        while self._unfinished and not self._must_end() and self._bug is None and not self._restart_reason:
+            wanted = frozenset(self._unfinished)
             limit = self._instructions.bytes_per_second
             if wanted != assigned:
                 await task.assign(
-                    [seed_range.source for seed_range in self._open.values()], bytes_per_s=limit
+                    [seed_range.source for seed_range in self._unfinished.values()], bytes_per_s=limit
                 )
                 assigned = wanted
                 self._copiers |= {
-                    index: task.copiers[seed_range.source] for index, seed_range in self._open.items()
+                    index: task.copiers[seed_range.source] for index, seed_range in self._unfinished.items()
                 }
             task.pace.limit(limit)
             await asyncio.sleep(POLL_S)
-            self._count()
+            self._update_progress()
             if not self._has_copied and any(copier.records for copier in self._copiers.values()):
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
                 self._until_s = min(self._until_s, time.monotonic() + self._wave.seconds)
-            for seed_range in list(self._open.values()):
-                self._settle(seed_range)
+            for seed_range in list(self._unfinished.values()):
+                self._finish_if_done(seed_range)
             if all(
-                _delivered(self._copiers[index]) >= seed_range.end for index, seed_range in self._open.items()
+                _delivered(self._copiers[index]) >= seed_range.end
+                for index, seed_range in self._unfinished.items()
             ):
                 return  # the stop commits what is left; the caller then checks the ranges once more
 
-    def _settle(self, seed_range: SeedRange) -> None:
+    def _finish_if_done(self, seed_range: SeedRange) -> None:
         """Records the outcome of *seed_range* if it has ended."""
         copier = self._copiers.get(seed_range.index)
         if copier is None:
             return
         error = copier.error
         if copier.settled_next_offset >= seed_range.end:
-            self._end(seed_range, PartitionOutcome.DONE, None)
+            self._finish(seed_range, PartitionOutcome.DONE, None)
         elif copier.is_halted and error is not None and not error.retriable:
-            self._end(seed_range, PartitionOutcome.FAILED, error)
+            self._finish(seed_range, PartitionOutcome.FAILED, error)
 
-    def _end(self, seed_range: SeedRange, outcome: PartitionOutcome, error: MirrorFlowError | None) -> None:
-        self._open.pop(seed_range.index)
+    def _finish(
+        self, seed_range: SeedRange, outcome: PartitionOutcome, error: MirrorFlowError | None
+    ) -> None:
+        self._unfinished.pop(seed_range.index)
         copier = self._copiers.get(seed_range.index)
         self._partition_results[seed_range.index] = PartitionResult(
             index=seed_range.index,
@@ -315,7 +320,7 @@ class SeedTaskRunner:
     def _must_end(self) -> bool:
         return self._instructions.stop or time.monotonic() > self._until_s or self._wants_end()
 
-    def _count(self) -> None:
+    def _update_progress(self) -> None:
         copiers = self._copiers
         self._progress = SeedTaskReport(
             attempt=self._attempt,
@@ -329,7 +334,7 @@ class SeedTaskRunner:
         while True:
             await asyncio.sleep(TASK_REPORT_EVERY_S)
             # One error is enough: an unusable cluster holds up all ranges alike.
-            errors = (self._error_of(seed_range) for seed_range in list(self._open.values()))
+            errors = (self._error_of(seed_range) for seed_range in list(self._unfinished.values()))
             error = next((one for one in errors if one is not None), None)
             self._progress = replace(
                 self._progress,

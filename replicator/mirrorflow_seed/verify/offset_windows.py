@@ -1,7 +1,7 @@
 """What a verification task compares, an offset range of the source and the matching one of the target, by window.
 
 A window is the source offsets [n x size, (n + 1) x size) of a partition, cut to what was compared. Counts are
-of records that consumers see. Batches with the same bytes on both sides are counted without decoding. So sums
+of records that consumers see. Batches with the same bytes on both sides are count_outcomes without decoding. So sums
 and chains cover only the `digested` records; the others are equal, in order, and in neither sum.
 
 The windows of a sample are selected by a hash of run, topic, partition and window: a repeated run compares the
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, Digested
+from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRecord
 
 # One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
 WINDOW_OFFSETS: Final = 100_000
@@ -25,11 +25,13 @@ RANGE_WINDOWS: Final = 10
 KEYS_MAX: Final = 200_000
 
 
-class Method(Enum):
+class ComparisonMethod(Enum):
     """How a partition is compared."""
 
-    STREAM = "stream"  # record by record, in order
-    LATEST = "latest"  # the newest record of each key, as compaction runs at different times on each side
+    IN_ORDER = "in-order"  # record by record, in order
+    NEWEST_PER_KEY = (
+        "newest-per-key"  # the newest record of each key, as compaction runs at different times on each side
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +46,19 @@ class VerifyRange:
     target_from: int
     target_to: int
     # The target has all source records before this offset; None if no offset is stored.
-    settled_before: int | None = None
+    copied_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
-    method: Method = Method.STREAM
-    key_class: int = 0  # with LATEST: which of `key_classes`
+    method: ComparisonMethod = ComparisonMethod.IN_ORDER
+    key_class: int = 0  # with NEWEST_PER_KEY: which of `key_classes`
     key_classes: int = 1
-    can_expire: bool = False  # with LATEST: retention may have deleted a key's last record on one side
+    can_expire: bool = (
+        False  # with NEWEST_PER_KEY: retention may have deleted a key's last record on one side
+    )
     window_offsets: int = WINDOW_OFFSETS
 
     def is_behind(self, offset: int) -> bool:
         """Whether the target may not have source offset *offset* yet."""
-        return self.settled_before is not None and offset >= self.settled_before
+        return self.copied_before is not None and offset >= self.copied_before
 
     @property
     def offsets(self) -> int:
@@ -64,13 +68,13 @@ class VerifyRange:
     @property
     def windows(self) -> int:
         """Approximate number of windows."""
-        if self.method is Method.LATEST:
+        if self.method is ComparisonMethod.NEWEST_PER_KEY:
             return 1
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
+class VerifyPlanSettings:
     """How a run cuts partitions into ranges."""
 
     run_id: str
@@ -157,7 +161,7 @@ class WindowResult:
     digested: int = 0  # source records that the sums cover
     ordered_equal: bool | None = None  # None: undecided
     outcome: WindowOutcome
-    differing: int = 0  # records that differ, counted on each side
+    differing: int = 0  # records that differ, count_outcomes on each side
     key_class: int = -1  # for a compacted topic, whose keys are compared class by class; else -1
     reason: str = ""  # why it is undecided
     differences: tuple[Difference, ...] = ()  # the first differences
@@ -182,19 +186,19 @@ class WindowTally:
         self._sums = [0, 0]
         self._chains = [blake2b(digest_size=DIGEST_BYTES), blake2b(digest_size=DIGEST_BYTES)]
 
-    def same(self, count: int, target_from: int) -> None:
+    def add_equal(self, count: int, target_from: int) -> None:
         """Adds *count* records of equal bytes, contiguous on the target from *target_from*."""
         self.source_count += count
         self.target_count += count
-        self._place(target_from, target_from + count)
+        self._extend_target(target_from, target_from + count)
 
-    def same_digested(self, records: Sequence[Digested], target_from: int, target_to: int) -> None:
+    def add_equal_digested(self, records: Sequence[DigestedRecord], target_from: int, target_to: int) -> None:
         """Adds source *records* that equal the target's within these target offsets, in order."""
         count = len(records)
         self.source_count += count
         self.target_count += count
         self.digested += count
-        self._place(target_from, target_to)
+        self._extend_target(target_from, target_to)
         digests = [record.digest for record in records]
         total = sum([int.from_bytes(digest, "big") for digest in digests])
         chained = b"".join(digests)
@@ -202,17 +206,19 @@ class WindowTally:
             self._sums[side] = (self._sums[side] + total) % SUM_MODULUS
             self._chains[side].update(chained)
 
-    def source(self, record: Digested) -> None:
+    def add_source(self, record: DigestedRecord) -> None:
         self.source_count += 1
         self.digested += 1
-        self._add(0, record)
+        self._add_digest(0, record)
 
-    def target(self, record: Digested) -> None:
+    def add_target(self, record: DigestedRecord) -> None:
         self.target_count += 1
-        self._place(record.offset, record.offset + 1)
-        self._add(1, record)
+        self._extend_target(record.offset, record.offset + 1)
+        self._add_digest(1, record)
 
-    def differs(self, kind: DifferenceKind, source: Digested | None, target: Digested | None) -> None:
+    def add_difference(
+        self, kind: DifferenceKind, source: DigestedRecord | None, target: DigestedRecord | None
+    ) -> None:
         """Notes a difference; `source` and `target` count its records."""
         self.is_ordered = False
         self.has_changed |= kind is not DifferenceKind.MOVED
@@ -269,11 +275,11 @@ class WindowTally:
             differences=tuple(self.differences),
         )
 
-    def _add(self, side: int, record: Digested) -> None:
+    def _add_digest(self, side: int, record: DigestedRecord) -> None:
         self._sums[side] = (self._sums[side] + int.from_bytes(record.digest, "big")) % SUM_MODULUS
         self._chains[side].update(record.digest)
 
-    def _place(self, begin: int, end: int) -> None:
+    def _extend_target(self, begin: int, end: int) -> None:
         if self.target_from < 0:
             self.target_from = begin
         self.target_to = max(self.target_to, end)

@@ -27,15 +27,15 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_seed.verify.offset_windows import (
-    Method,
-    PlanSettings,
+    ComparisonMethod,
+    VerifyPlanSettings,
     VerifyRange,
     WindowOutcome,
     WindowResult,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
-from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
-from mirrorflow_seed.verify.stored_offsets import Guess, KnownPartition
+from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
+from mirrorflow_seed.verify.stored_offsets import OffsetGuess, StoredOffsets
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
 RUN_RECORDS: Final = 8
@@ -47,10 +47,10 @@ LOOK_ANSWER_BYTES: Final = 32 << 10
 SEARCH_ANSWER_BYTES: Final = 1 << 20
 
 
-class RecordAt(NamedTuple):
+class BoundaryRecord(NamedTuple):
     """The digest of a record, with its offset and timestamp."""
 
-    digested: Digested
+    digested: DigestedRecord
     timestamp: int
 
     @property
@@ -71,7 +71,7 @@ class BoundaryLog:
         cluster: Cluster,
         partition: TopicPartition,
         offsets: OffsetRange,
-        digest: RecordDigest,
+        digest: RecordDigester,
         *,
         read_committed: bool,
     ) -> None:
@@ -81,7 +81,7 @@ class BoundaryLog:
         self._digest = digest
         self._read_committed = read_committed
 
-    async def records(self, offset: int, count: int) -> list[RecordAt]:
+    async def records(self, offset: int, count: int) -> list[BoundaryRecord]:
         """Returns up to *count* records from *offset* on.
 
         Raises ClusterError, CorruptRecordsError, DeletedMeanwhileError.
@@ -94,7 +94,7 @@ class BoundaryLog:
             answer_bytes=LOOK_ANSWER_BYTES if count <= RUN_RECORDS else SEARCH_ANSWER_BYTES,
             reads_ahead=False,
         )
-        found: list[RecordAt] = []
+        found: list[BoundaryRecord] = []
         try:
             while len(found) < count and (batches := await reader.more()) is not None:
                 for batch in batches:
@@ -108,18 +108,22 @@ class BoundaryLog:
         answer = (await admin.list_offsets(self._cluster, [self.partition], timestamp))[self.partition]
         return None if answer.error or answer.offset < 0 else answer.offset
 
-    def _within(self, batch: Batch, offset: int) -> Iterable[RecordAt]:
+    def _within(self, batch: Batch, offset: int) -> Iterable[BoundaryRecord]:
         for record in decode(batch):
             if offset <= record.offset < self.end:
-                yield RecordAt(Digested(record.offset, self._digest.of(record)), record.timestamp)
+                yield BoundaryRecord(
+                    DigestedRecord(record.offset, self._digest.digest(record)), record.timestamp
+                )
 
 
-async def locate(log: BoundaryLog, wanted: Sequence[RecordAt], guesses: Iterable[Guess]) -> int | None:
+async def locate(
+    log: BoundaryLog, wanted: Sequence[BoundaryRecord], guesses: Iterable[OffsetGuess]
+) -> int | None:
     """Returns the offset on *log* where the records *wanted*, of the other side, begin; None if undecided."""
     if not wanted:
         return None
     run = [one.digest for one in wanted]
-    tried: list[Guess] = []
+    tried: list[OffsetGuess] = []
     for guess in guesses:
         if guess.is_exact:
             there = await log.records(guess.offset, len(run))
@@ -128,7 +132,7 @@ async def locate(log: BoundaryLog, wanted: Sequence[RecordAt], guesses: Iterable
         tried.append(guess)
     by_time = await log.offset_at(wanted[0].timestamp) if wanted[0].timestamp >= 0 else None
     if by_time is not None:
-        tried.append(Guess(by_time, is_exact=False))
+        tried.append(OffsetGuess(by_time, is_exact=False))
     for guess in tried:
         region = await log.records(max(log.begin, guess.offset - SEARCH_BACK_OFFSETS), SEARCH_RECORDS)
         places = [
@@ -139,7 +143,7 @@ async def locate(log: BoundaryLog, wanted: Sequence[RecordAt], guesses: Iterable
     return None
 
 
-def _begins_with(there: Sequence[RecordAt], run: Sequence[bytes]) -> bool:
+def _begins_with(there: Sequence[BoundaryRecord], run: Sequence[bytes]) -> bool:
     """Whether *there* begins with *run*, or is a prefix of it of at least two records."""
     count = min(len(there), len(run))
     return count >= min(2, len(run)) and all(there[at].digest == run[at] for at in range(count))
@@ -169,8 +173,8 @@ class PartitionLayout:
     target: TopicPartition
     source: OffsetRange
     on_target: OffsetRange | None  # None: the target has no such partition
-    known: KnownPartition
-    settled_before: int | None
+    known: StoredOffsets
+    copied_before: int | None
     is_compacted: bool
     can_expire: bool
     timestamps: bool
@@ -185,7 +189,7 @@ class PartitionPlanner:
         source: Cluster,
         target: Cluster,
         settings: SourceSettings,
-        plan_settings: PlanSettings,
+        plan_settings: VerifyPlanSettings,
         one: PartitionLayout,
         found: VerifyPlan,
     ) -> None:
@@ -195,10 +199,10 @@ class PartitionPlanner:
         self._starts_early = settings.start is StartPosition.EARLIEST
         edits = make_naming(settings).header_edits(one.at.topic)
         there = one.on_target or OffsetRange(0, 0)
-        of_source = RecordDigest(
+        of_source = RecordDigester(
             plan_settings.run_id, one.at.partition, edits=edits, timestamps=one.timestamps
         )
-        of_target = RecordDigest(plan_settings.run_id, one.at.partition, timestamps=one.timestamps)
+        of_target = RecordDigester(plan_settings.run_id, one.at.partition, timestamps=one.timestamps)
         self._source = BoundaryLog(
             source, one.at, one.source, of_source, read_committed=settings.read_committed
         )
@@ -228,7 +232,7 @@ class PartitionPlanner:
     async def _plan_missing_target(self) -> None:
         if not await self._source.records(self._source.begin, 1):
             return
-        if self._one.settled_before is None:
+        if self._one.copied_before is None:
             self._add_undecided(self._source.begin, self._source.end, NO_TARGET)
         else:
             self._add_range(self._source.begin, self._source.end, 0, 0)
@@ -243,7 +247,7 @@ class PartitionPlanner:
                 self._found.ranges.append(
                     dataclasses.replace(
                         self._whole_range(),
-                        method=Method.LATEST,
+                        method=ComparisonMethod.NEWEST_PER_KEY,
                         key_class=number,
                         key_classes=classes,
                         can_expire=self._one.can_expire,
@@ -340,7 +344,7 @@ class PartitionPlanner:
                 open_at = stop, then
 
     async def _locate_boundary(self, border: int) -> int | None:
-        settled = self._one.settled_before
+        settled = self._one.copied_before
         if settled is not None and border >= settled:
             return None
         wanted = await self._source.records(border, RUN_RECORDS)
@@ -356,7 +360,7 @@ class PartitionPlanner:
             source_to=self._source.end,
             target_from=self._target.begin,
             target_to=self._target.end,
-            settled_before=one.settled_before,
+            copied_before=one.copied_before,
             timestamps=one.timestamps,
             window_offsets=self._plan_settings.window_offsets,
         )
@@ -371,7 +375,7 @@ class PartitionPlanner:
                 source_to=source_to,
                 target_from=target_from,
                 target_to=target_to,
-                settled_before=self._one.settled_before if is_last else source_to,
+                copied_before=self._one.copied_before if is_last else source_to,
             )
         )
 
@@ -392,7 +396,7 @@ class PartitionPlanner:
         self._found.notes.append(f"{self._one.at}: {what}; they are not compared.")
 
 
-def _same_start(ours: Iterable[RecordAt], theirs: Iterable[RecordAt]) -> bool:
+def _same_start(ours: Iterable[BoundaryRecord], theirs: Iterable[BoundaryRecord]) -> bool:
     """Whether the first two records of both sides are equal; one is enough if a side has only one."""
     pairs = list(zip(ours, theirs, strict=False))
     return all(one.digest == other.digest for one, other in pairs[:2])

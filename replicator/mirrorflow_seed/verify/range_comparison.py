@@ -3,13 +3,13 @@
 An error of one range (a damaged batch, records deleted meanwhile, no permission) makes its windows
 undecided; other ranges continue. An unusable cluster fails the task, which Spark retries.
 
-`Comparison` receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at a
+`InOrderComparison` receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at a
 batch boundary and the two batches have the same bytes, their records are equal and are not decoded. Otherwise it
 compares digests record by record until both sides are at a boundary again. Where digests differ, `find_resync` finds
 where both sides continue alike, so one lost record does not make all later ones different.
 
 A range begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
-it is counted in exactly one window. So no record between two ranges is missed.
+it is count_outcomes in exactly one window. So no record between two ranges is missed.
 
 A compacted partition (`NewestPerKeyComparison`) is compared by the newest record of each key on both sides, for the keys of one class.
 
@@ -41,14 +41,14 @@ from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.verify.offset_windows import (
+    ComparisonMethod,
     DifferenceKind,
-    Method,
     VerifyRange,
     WindowResult,
     WindowTally,
 )
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
-from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
+from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
 # Consecutive records that must agree, or all up to the end: a single one may be a twin.
@@ -58,14 +58,14 @@ RESYNC_LEVELS: Final = (16, 512, 16_384)
 _DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
 
 
-class Needs(NamedTuple):
+class NeededSides(NamedTuple):
     """Which side must be fed or ended before the comparison can continue; if neither, it is complete."""
 
     source: bool = False
     target: bool = False
 
 
-def same_records(one: Batch, other: Batch) -> bool:
+def hold_equal_records(one: Batch, other: Batch) -> bool:
     """Whether two batches are known to hold equal records, each at the same distance from its batch's first.
 
     A record's bytes hold its key, value and headers, and its timestamp and offset as deltas to those of the
@@ -87,20 +87,20 @@ def same_records(one: Batch, other: Batch) -> bool:
     )
 
 
-class Comparison:
+class InOrderComparison:
     """Compares one range: `feed` and `end` supply batches, `advance` returns which side it needs next."""
 
     def __init__(
         self,
         verify_range: VerifyRange,
         *,
-        source: RecordDigest,
-        target: RecordDigest,
+        source: RecordDigester,
+        target: RecordDigester,
         decode_all: bool = False,
     ) -> None:
         self.behind = 0  # records at the end of the source that the target may not have yet
         self._range = verify_range
-        self._is_plain = source.is_plain and not decode_all
+        self._compares_bytes = source.allows_byte_comparison and not decode_all
         self._source = _Side("source", source, verify_range.source_from, verify_range.source_to)
         self._target = _Side("target", target, verify_range.target_from, verify_range.target_to)
         self._tallies: dict[int, WindowTally] = {}
@@ -116,26 +116,31 @@ class Comparison:
         for side, is_ended in ((self._source, source), (self._target, target)):
             side.is_ended |= is_ended
 
-    def advance(self) -> Needs:
+    def advance(self) -> NeededSides:
         """Compares as far as both sides have batches. Raises CorruptRecordsError."""
         source, target = self._source, self._target
         while True:
-            if source.wants or target.wants:
-                return Needs(source=source.wants, target=target.wants)
-            if self._is_plain and not source.head and not target.head and self._same_batches():
+            if source.needs_batches or target.needs_batches:
+                return NeededSides(source=source.needs_batches, target=target.needs_batches)
+            if (
+                self._compares_bytes
+                and not source.digested
+                and not target.digested
+                and self._skip_equal_batches()
+            ):
                 continue
             source.fill(1)
             target.fill(1)
-            if source.wants or target.wants:
+            if source.needs_batches or target.needs_batches:
                 continue
-            if not (source.head or target.head):
-                return Needs()
-            if not (source.head and target.head):
-                self._skip(len(source.head), len(target.head), at_end=True)
+            if not (source.digested or target.digested):
+                return NeededSides()
+            if not (source.digested and target.digested):
+                self._remove_differing(len(source.digested), len(target.digested), at_end=True)
                 continue
-            self._same_heads()
-            if source.head and target.head:
-                needs = self._rejoin()
+            self._skip_equal_records()
+            if source.digested and target.digested:
+                needs = self._resync()
                 if needs is not None:
                     return needs
 
@@ -161,33 +166,33 @@ class Comparison:
             found = self._tallies[index] = WindowTally(index)
         return found
 
-    def _same_batches(self) -> bool:
-        one, other = self._source.whole, self._target.whole
+    def _skip_equal_batches(self) -> bool:
+        one, other = self._source.whole_batch, self._target.whole_batch
         if one is None or other is None:
             return False
         size = self._range.window_offsets
         is_in_one = one.base_offset // size == one.last_offset // size
-        if not (is_in_one or one.is_dense) or not same_records(one, other):
+        if not (is_in_one or one.is_dense) or not hold_equal_records(one, other):
             return False
         if not checksum_holds(other):
-            self._target.corrupt(other)
+            self._target.raise_corrupt(other)
         self._source.batches.popleft()
         self._target.batches.popleft()
         offset, left = one.base_offset, one.count
         while left:
             count = left if is_in_one else min(left, size - offset % size)
-            self._tally(offset).same(count, other.base_offset + offset - one.base_offset)
+            self._tally(offset).add_equal(count, other.base_offset + offset - one.base_offset)
             offset, left = offset + count, left - count
         self._cursor = one.last_offset
         return True
 
-    def _same_heads(self) -> None:
-        sources, targets = self._source.head, self._target.head
+    def _skip_equal_records(self) -> None:
+        sources, targets = self._source.digested, self._target.digested
         size = self._range.window_offsets
         while sources and targets:
             first, begin = sources[0], targets[0].offset
             border = (first.offset // size + 1) * size
-            run: list[Digested] = []
+            run: list[DigestedRecord] = []
             while (
                 sources and targets and sources[0].digest == targets[0].digest and sources[0].offset < border
             ):
@@ -195,42 +200,44 @@ class Comparison:
                 end = targets.popleft().offset + 1
             if not run:
                 return
-            self._tally(first.offset).same_digested(run, begin, end)
+            self._tally(first.offset).add_equal_digested(run, begin, end)
             self._cursor = run[-1].offset
 
-    def _rejoin(self) -> Needs | None:
+    def _resync(self) -> NeededSides | None:
         """Skips to where both sides continue alike; returns which side is needed for that, None once done."""
         source, target = self._source, self._target
         while self._level < len(RESYNC_LEVELS):
             count = RESYNC_LEVELS[self._level]
             source.fill(count)
             target.fill(count)
-            needs = Needs(source=source.lacks(count), target=target.lacks(count))
+            needs = NeededSides(source=source.lacks(count), target=target.lacks(count))
             if any(needs):
                 return needs
-            left = [one.digest for one in islice(source.head, count)]
-            right = [one.digest for one in islice(target.head, count)]
+            left = [one.digest for one in islice(source.digested, count)]
+            right = [one.digest for one in islice(target.digested, count)]
             is_all = source.is_all_within(count), target.is_all_within(count)
             found = find_resync(left, right, is_all=is_all)
             if found is not None:
-                self._skip(*found)
+                self._remove_differing(*found)
                 break
             if all(is_all):
-                self._skip(len(left), len(right), at_end=True)
+                self._remove_differing(len(left), len(right), at_end=True)
                 break
             self._level += 1
         else:
-            self._skip(min(RESYNC_LEVELS[-1], len(source.head)), min(RESYNC_LEVELS[-1], len(target.head)))
+            self._remove_differing(
+                min(RESYNC_LEVELS[-1], len(source.digested)), min(RESYNC_LEVELS[-1], len(target.digested))
+            )
         self._level = 0
         return None
 
-    def _skip(self, sources: int, targets: int, *, at_end: bool = False) -> None:
+    def _remove_differing(self, sources: int, targets: int, *, at_end: bool = False) -> None:
         """Removes so many records from the front of each side and counts them as differences."""
-        left = [self._source.head.popleft() for _ in range(sources)]
-        right = [self._target.head.popleft() for _ in range(targets)]
+        left = [self._source.digested.popleft() for _ in range(sources)]
+        right = [self._target.digested.popleft() for _ in range(targets)]
         both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
-        waiting: dict[bytes, deque[Digested]] = {}
-        unpaired: deque[Digested] = deque()
+        waiting: dict[bytes, deque[DigestedRecord]] = {}
+        unpaired: deque[DigestedRecord] = deque()
         places = both.copy()
         for record in right:
             if places[record.digest]:
@@ -238,63 +245,63 @@ class Comparison:
                 waiting.setdefault(record.digest, deque()).append(record)
             else:
                 unpaired.append(record)
-        placed: list[tuple[Digested, WindowTally]] = []
+        placed: list[tuple[DigestedRecord, WindowTally]] = []
         for record in left:
             if waiting.get(record.digest):
-                self._differ(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
+                self._add_difference(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
             elif unpaired:
-                self._differ(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
+                self._add_difference(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
             elif at_end and self._range.is_behind(record.offset):
                 self.behind += 1
-            elif at_end and self._range.settled_before is None:
+            elif at_end and self._range.copied_before is None:
                 self._cursor = record.offset
-                self._tally(record.offset).source(record)
+                self._tally(record.offset).add_source(record)
                 self._tally(record.offset).leave_undecided(TARGET_ENDS)
             else:
-                self._differ(DifferenceKind.MISSING, record, None, placed)
+                self._add_difference(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
-            self._differ(DifferenceKind.EXTRA, None, record, placed)
+            self._add_difference(DifferenceKind.EXTRA, None, record, placed)
         # The chain of the target needs the order of the target.
         for record, tally in sorted(placed, key=lambda one: one[0].offset):
-            tally.target(record)
+            tally.add_target(record)
 
-    def _differ(
+    def _add_difference(
         self,
         kind: DifferenceKind,
-        source: Digested | None,
-        target: Digested | None,
-        placed: list[tuple[Digested, WindowTally]],
+        source: DigestedRecord | None,
+        target: DigestedRecord | None,
+        placed: list[tuple[DigestedRecord, WindowTally]],
     ) -> None:
         if source is not None:
             self._cursor = source.offset
         tally = self._tally(self._cursor)
         if source is not None:
-            tally.source(source)
+            tally.add_source(source)
         if target is not None:
             placed.append((target, tally))
-        tally.differs(kind, source, target)
+        tally.add_difference(kind, source, target)
 
 
 class _Side:
     """One side: waiting batches, and the digests of the records before them."""
 
-    __slots__ = ("_begin", "_digest", "_end", "batches", "head", "is_ended", "name")
+    __slots__ = ("_begin", "_digest", "_end", "batches", "digested", "is_ended", "name")
 
-    def __init__(self, name: str, digest: RecordDigest, begin: int, end: int) -> None:
+    def __init__(self, name: str, digest: RecordDigester, begin: int, end: int) -> None:
         self.name = name
         self.batches: deque[Batch] = deque()
-        self.head: deque[Digested] = deque()
+        self.digested: deque[DigestedRecord] = deque()
         self.is_ended = False
         self._digest = digest
         self._begin, self._end = begin, end
 
     @property
-    def wants(self) -> bool:
+    def needs_batches(self) -> bool:
         """Whether it is empty and not complete."""
-        return not (self.is_ended or self.head or self.batches)
+        return not (self.is_ended or self.digested or self.batches)
 
     @property
-    def whole(self) -> Batch | None:
+    def whole_batch(self) -> Batch | None:
         """The first batch, if it lies entirely within the range."""
         if not self.batches:
             return None
@@ -303,24 +310,24 @@ class _Side:
 
     def lacks(self, count: int) -> bool:
         """Whether it has fewer than *count* digests and is not complete."""
-        return len(self.head) < count and not self.is_ended
+        return len(self.digested) < count and not self.is_ended
 
     def is_all_within(self, count: int) -> bool:
         """Whether no records follow the first *count* digests."""
-        return self.is_ended and not self.batches and len(self.head) <= count
+        return self.is_ended and not self.batches and len(self.digested) <= count
 
     def fill(self, count: int) -> None:
         """Decodes batches until it has *count* digests or no batch is left."""
-        while len(self.head) < count and self.batches:
+        while len(self.digested) < count and self.batches:
             batch = self.batches.popleft()
             if not checksum_holds(batch):
-                self.corrupt(batch)
+                self.raise_corrupt(batch)
             within = self._begin, self._end
-            self.head.extend(
-                one for one in self._digest.of_batch(batch) if within[0] <= one.offset < within[1]
+            self.digested.extend(
+                one for one in self._digest.digest_batch(batch) if within[0] <= one.offset < within[1]
             )
 
-    def corrupt(self, batch: Batch) -> None:
+    def raise_corrupt(self, batch: Batch) -> None:
         """Raises CorruptRecordsError for *batch*."""
         raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {self.name} is damaged")
 
@@ -360,13 +367,13 @@ UNSETTLED = "Keys differ, and no stored offset shows whether their newest record
 EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
 
 # The newest record of a key, and whether it is a tombstone.
-_Newest = tuple[Digested, bool]
+_Newest = tuple[DigestedRecord, bool]
 
 
 class NewestPerKeyComparison:
-    """Compares the keys of one class; used like `Comparison`."""
+    """Compares the keys of one class; used like `InOrderComparison`."""
 
-    def __init__(self, verify_range: VerifyRange, *, source: RecordDigest, target: RecordDigest) -> None:
+    def __init__(self, verify_range: VerifyRange, *, source: RecordDigester, target: RecordDigester) -> None:
         self.behind = 0
         self._range = verify_range
         self._digests = {"source": source, "target": target}
@@ -377,23 +384,23 @@ class NewestPerKeyComparison:
         """Adds batches of either side, in order. Raises CorruptRecordsError."""
         for side, batches in (("source", source), ("target", target)):
             for batch in batches:
-                self._take(side, batch)
+                self._add_batch(side, batch)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
         self._ended["source"] |= source
         self._ended["target"] |= target
 
-    def advance(self) -> Needs:
+    def advance(self) -> NeededSides:
         """Returns which side it needs next: first all of the source, then the target."""
         if not self._ended["source"]:
-            return Needs(source=True)
-        return Needs(target=not self._ended["target"])
+            return NeededSides(source=True)
+        return NeededSides(target=not self._ended["target"])
 
     def results(self, *, reason: str = "") -> list[WindowResult]:
         """Returns one result for the class."""
         verify_range, tally = self._range, WindowTally(0)
-        pairs = list(self._keys())
-        settled = verify_range.settled_before
+        pairs = list(self._newest_records())
+        settled = verify_range.copied_before
         if settled is None:
             both = (
                 here[0].offset
@@ -402,7 +409,7 @@ class NewestPerKeyComparison:
             )
             settled = max(both, default=-1) + 1
         for here, there in pairs:
-            self._judge(tally, here, there, settled)
+            self._tally_key(tally, here, there, settled)
         if reason:
             tally.leave_undecided(reason)
         return [
@@ -414,20 +421,20 @@ class NewestPerKeyComparison:
             )
         ]
 
-    def _take(self, side: str, batch: Batch) -> None:
+    def _add_batch(self, side: str, batch: Batch) -> None:
         if not checksum_holds(batch):
             raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {side} is damaged")
         verify_range, digest, newest = self._range, self._digests[side], self._newest[side]
         end = verify_range.source_to if side == "source" else verify_range.target_to
         for record in decode(batch):
-            key = digest.of_key(record.key)
+            key = digest.digest_key(record.key)
             if (
                 record.offset < end
                 and int.from_bytes(key[:8], "big") % verify_range.key_classes == verify_range.key_class
             ):
-                newest[key] = Digested(record.offset, digest.of(record)), record.value is None
+                newest[key] = DigestedRecord(record.offset, digest.digest(record)), record.value is None
 
-    def _keys(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
+    def _newest_records(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
         """Yields the newest records of each key: in source order, then keys that only the target has."""
         here, there = self._newest["source"], self._newest["target"]
         for key in sorted(here, key=lambda one: here[one][0].offset):
@@ -435,19 +442,21 @@ class NewestPerKeyComparison:
         for key in sorted(there.keys() - here.keys(), key=lambda one: there[one][0].offset):
             yield None, there[key]
 
-    def _judge(self, tally: WindowTally, here: _Newest | None, there: _Newest | None, settled: int) -> None:
+    def _tally_key(
+        self, tally: WindowTally, here: _Newest | None, there: _Newest | None, settled: int
+    ) -> None:
         source = None if here is None or (here[1] and there is None) else here[0]
         target = None if there is None or (there[1] and here is None) else there[0]
         if source is not None and target is not None and source.digest == target.digest:
-            tally.source(source)
-            tally.target(target)
-        elif source is not None and source.offset >= settled and self._range.settled_before is not None:
+            tally.add_source(source)
+            tally.add_target(target)
+        elif source is not None and source.offset >= settled and self._range.copied_before is not None:
             self.behind += 1
         elif source is not None or target is not None:
             if source is not None:
-                tally.source(source)
+                tally.add_source(source)
             if target is not None:
-                tally.target(target)
+                tally.add_target(target)
             if source is not None and source.offset >= settled:
                 tally.leave_undecided(UNSETTLED)
                 return
@@ -461,7 +470,7 @@ class NewestPerKeyComparison:
                 if source is None
                 else DifferenceKind.CHANGED
             )
-            tally.differs(kind, source, target)
+            tally.add_difference(kind, source, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,14 +497,14 @@ async def compare_ranges(
     settings: SourceSettings, ranges: Iterable[VerifyRange], compare_settings: CompareSettings
 ) -> list[VerifyRangeResult]:
     """Compares *ranges* one after the other over the same connections. Raises ClusterError, SettingError."""
-    async with clusters(settings) as sides:
+    async with connect_clusters(settings) as sides:
         return [
             await compare_range(sides, settings, verify_range, compare_settings) for verify_range in ranges
         ]
 
 
 @contextlib.asynccontextmanager
-async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
+async def connect_clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
     """Yields connections to "source" and "target", closed at the end. Raises ClusterError, SettingError."""
     both = await connect_both(
         settings.source_consumer, settings.target_admin, resolve=Resolver(settings.providers).resolve_client
@@ -543,23 +552,23 @@ async def compare_range(
     """Compares one range between connected clusters. Raises ClusterError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(verify_range.topic)
-    of_source = RecordDigest(
+    of_source = RecordDigester(
         compare_settings.run_id, verify_range.partition, edits=edits, timestamps=verify_range.timestamps
     )
-    of_target = RecordDigest(
+    of_target = RecordDigester(
         compare_settings.run_id, verify_range.partition, timestamps=verify_range.timestamps
     )
-    comparison: Comparison | NewestPerKeyComparison
-    if verify_range.method is Method.LATEST:
+    comparison: InOrderComparison | NewestPerKeyComparison
+    if verify_range.method is ComparisonMethod.NEWEST_PER_KEY:
         comparison = NewestPerKeyComparison(verify_range, source=of_source, target=of_target)
     else:
-        comparison = Comparison(
+        comparison = InOrderComparison(
             verify_range, source=of_source, target=of_target, decode_all=compare_settings.decode_all
         )
     reason = ""
     async with range_readers(sides, settings, verify_range) as readers:
         try:
-            await _walk(comparison, readers, compare_settings.bytes_per_second)
+            await _run_comparison(comparison, readers, compare_settings.bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
             reason = str(error)
         except BrokerError as error:
@@ -576,8 +585,8 @@ async def compare_range(
     )
 
 
-async def _walk(
-    comparison: Comparison | NewestPerKeyComparison,
+async def _run_comparison(
+    comparison: InOrderComparison | NewestPerKeyComparison,
     readers: Mapping[str, OffsetRangeReader],
     bytes_per_second: float | None,
 ) -> None:

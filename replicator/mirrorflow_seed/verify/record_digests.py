@@ -31,14 +31,14 @@ _NULL: Final = -1
 _new = tuple.__new__  # faster than the constructor; it runs once per record
 
 
-class Digested(NamedTuple):
+class DigestedRecord(NamedTuple):
     """A record's offset on its own side, and its digest."""
 
     offset: int
     digest: bytes
 
 
-class RecordDigest:
+class RecordDigester:
     """Computes digests of records of one partition in one run; *edits* are the flow's changes to headers."""
 
     __slots__ = ("_edits", "_keyed", "_partition", "_timestamps")
@@ -52,30 +52,30 @@ class RecordDigest:
         self._timestamps = timestamps
 
     @property
-    def is_plain(self) -> bool:
+    def allows_byte_comparison(self) -> bool:
         """Whether batches of equal bytes have equal digests: no edits, and timestamps count."""
         return self._timestamps and not self._edits
 
-    def of(self, record: Record) -> bytes:
+    def digest(self, record: Record) -> bytes:
         keyed = self._keyed.copy()
-        keyed.update(self.canonical(record))
+        keyed.update(self.canonical_form(record))
         return keyed.digest()
 
-    def of_key(self, key: bytes | None) -> bytes:
+    def digest_key(self, key: bytes | None) -> bytes:
         keyed = self._keyed.copy()
         keyed.update(b"-" if key is None else b"+" + key)
         return keyed.digest()
 
-    def of_batch(self, batch: Batch) -> Iterator[Digested]:
+    def digest_batch(self, batch: Batch) -> Iterator[DigestedRecord]:
         """Yields the digests of the batch's records, in order. Raises CorruptRecordsError."""
         keyed, parts = self._keyed.copy, self._parts
         for record in decode(batch):
             digest = keyed()
             for part in parts(record):
                 digest.update(part)
-            yield _new(Digested, (record[0], digest.digest()))
+            yield _new(DigestedRecord, (record[0], digest.digest()))
 
-    def canonical(self, record: Record) -> bytes:
+    def canonical_form(self, record: Record) -> bytes:
         """Returns the canonical form of *record* (see the module)."""
         return b"".join(self._parts(record))
 
@@ -123,12 +123,12 @@ class TallyBuilder:
     __slots__ = ("_bytes", "_chain", "_digest", "_records", "_sum")
 
     def __init__(self, archive_id: str, partition: int) -> None:
-        self._digest = RecordDigest(archive_id, partition)
+        self._digest = RecordDigester(archive_id, partition)
         self._records = self._bytes = self._sum = 0
         self._chain = _START
 
     def add(self, record: Record) -> None:
-        digest = self._digest.of(record)
+        digest = self._digest.digest(record)
         self._records += 1
         self._bytes += size_bytes(record)
         self._sum = (self._sum + int.from_bytes(digest)) % SUM_MODULUS

@@ -20,11 +20,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.reports import known_number
-from mirrorflow_seed.hadoop_folder import Location
+from mirrorflow_seed.hadoop_folder import HadoopFolder
 from mirrorflow_seed.settings import JobSettings
 from mirrorflow_seed.spark_session import KUBERNETES_PREFIX, spark_context
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
-from mirrorflow_seed.verify.verification_result import Verification
+from mirrorflow_seed.verify.verification_result import VerificationResult
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -83,19 +83,19 @@ class ResultFolder:
         self._is_written = not job.output
 
     def prepare(self, context: "SparkContext") -> None:
-        """Checks that the folder can be written. Raises LocationError."""
+        """Checks that the folder can be written. Raises FileSystemError."""
         if not self._is_written:
-            self._location(context).prepare()
+            self._folder(context).prepare()
 
-    def write(self, context: "SparkContext", found: Verification) -> None:
-        """Writes the result with *context*, unless its executors lack the folder. Raises LocationError."""
+    def write(self, context: "SparkContext", found: VerificationResult) -> None:
+        """Writes the result with *context*, unless its executors lack the folder. Raises FileSystemError."""
         if not self._is_written and not self._has_executors:
             self._write(context, found)
 
-    def write_without_executors(self, found: Verification) -> None:
+    def write_without_executors(self, found: VerificationResult) -> None:
         """Writes the result if `write` has not, once Spark's first context has stopped.
 
-        Raises LocationError, JobFailedError.
+        Raises FileSystemError, JobFailedError.
         """
         if not self._is_written:
             with spark_context(
@@ -103,18 +103,18 @@ class ResultFolder:
             ) as context:
                 self._write(context, found)
 
-    def _write(self, context: "SparkContext", found: Verification) -> None:
-        location = self._location(context)
-        write_windows(context, location.uri_of(TABLE), found)
-        location.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
-        location.write(PAGE, page(found).encode())
+    def _write(self, context: "SparkContext", found: VerificationResult) -> None:
+        folder = self._folder(context)
+        write_windows(context, folder.uri_of(TABLE), found)
+        folder.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
+        folder.write(PAGE, page(found).encode())
         self._is_written = True
 
-    def _location(self, context: "SparkContext") -> Location:
-        return Location(context, output_folder(self._job.output, self._job.run_id))
+    def _folder(self, context: "SparkContext") -> HadoopFolder:
+        return HadoopFolder(context, output_folder(self._job.output, self._job.run_id))
 
 
-def write_windows(context: "SparkContext", path: str, verification: Verification) -> None:
+def write_windows(context: "SparkContext", path: str, verification: VerificationResult) -> None:
     """Replaces the table at *path*."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
@@ -183,7 +183,7 @@ vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:
 """
 
 
-def page(verification: Verification) -> str:
+def page(verification: VerificationResult) -> str:
     title = f"{escape(verification.flow)}, run {escape(verification.run_id)}"
     return "".join(
         (
@@ -200,7 +200,7 @@ def page(verification: Verification) -> str:
     )
 
 
-def _head(verification: Verification) -> Iterator[str]:
+def _head(verification: VerificationResult) -> Iterator[str]:
     counts = verification.counts
     worst = next(
         (one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), WindowOutcome.UNDECIDED

@@ -26,7 +26,7 @@ from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_replicator.config.connector import offset_syncs_topic
 
 
-class Guess(NamedTuple):
+class OffsetGuess(NamedTuple):
     """An offset at which a record of the other side may lie."""
 
     offset: int
@@ -34,7 +34,7 @@ class Guess(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownPartition:
+class StoredOffsets:
     """What is known about one partition."""
 
     position: Position | None = None
@@ -42,7 +42,7 @@ class KnownPartition:
     syncs: tuple[Sync, ...] = ()  # newest first
 
     @property
-    def settled_before(self) -> int | None:
+    def copied_before(self) -> int | None:
         """The target has all copied records before this source offset; None if no offset is stored."""
         return None if self.position is None else self.position.source_offset + 1
 
@@ -51,37 +51,39 @@ class KnownPartition:
         """The source offset at which the offset map begins; None without a map."""
         return None if self.map is None else self.map.runs[0].upstream
 
-    def on_target(self, upstream: int) -> list[Guess]:
+    def on_target(self, upstream: int) -> list[OffsetGuess]:
         """Target offsets of the first record at or after source offset *upstream*, best guess first."""
-        found: list[Guess] = []
+        found: list[OffsetGuess] = []
         place = None if self.map is None else self.map.place(upstream)
         if place is not None:
-            found.append(Guess(place.at_least, place.is_exact))
+            found.append(OffsetGuess(place.at_least, place.is_exact))
         before = next((sync for sync in self.syncs if sync.upstream_offset <= upstream), None)
         if before is not None:
-            found.append(Guess(before.downstream_offset + upstream - before.upstream_offset, is_exact=False))
+            found.append(
+                OffsetGuess(before.downstream_offset + upstream - before.upstream_offset, is_exact=False)
+            )
         return found
 
-    def on_source(self, downstream: int) -> list[Guess]:
+    def on_source(self, downstream: int) -> list[OffsetGuess]:
         """Source offsets of the record at target offset *downstream*, best guess first."""
         found = [
-            Guess(run.upstream + downstream - run.downstream, run.is_parallel)
+            OffsetGuess(run.upstream + downstream - run.downstream, run.is_parallel)
             for run in (() if self.map is None else self.map.runs)
             if run.downstream <= downstream < run.downstream_end
         ]
         before = next((sync for sync in self.syncs if sync.downstream_offset <= downstream), None)
         if before is not None:
             found.append(
-                Guess(before.upstream_offset + downstream - before.downstream_offset, is_exact=False)
+                OffsetGuess(before.upstream_offset + downstream - before.downstream_offset, is_exact=False)
             )
         return found
 
 
-NOTHING = KnownPartition()
+NOTHING = StoredOffsets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownFlow:
+class StoredFlowOffsets:
     """What was read; `problems` are sentences about what could not be read."""
 
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class KnownFlow:
     syncs: Mapping[TopicPartition, tuple[Sync, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def of(self, partition: TopicPartition, *, source_topic_id: str, target_topic_id: str) -> KnownPartition:
+    def of(self, partition: TopicPartition, *, source_topic_id: str, target_topic_id: str) -> StoredOffsets:
         """Returns what is known about a source partition, without data of topics that were deleted since."""
         position, known = self.positions.get(partition), self.maps.get(partition)
         ids = source_topic_id, target_topic_id
@@ -97,10 +99,12 @@ class KnownFlow:
             position = None
         if known is not None and not _same(ids, known.stream[1:]):
             known = None
-        return KnownPartition(position=position, map=known, syncs=self.syncs.get(partition, ()))
+        return StoredOffsets(position=position, map=known, syncs=self.syncs.get(partition, ()))
 
 
-async def read_known(source: Cluster, target: Cluster, settings: SourceSettings) -> KnownFlow:
+async def read_stored_offsets(
+    source: Cluster, target: Cluster, settings: SourceSettings
+) -> StoredFlowOffsets:
     """Reads the stores; skips missing topics, and notes forbidden ones in `problems`. Raises ClusterError."""
     problems: list[str] = []
     store = position_store(settings, target)
@@ -129,7 +133,7 @@ async def read_known(source: Cluster, target: Cluster, settings: SourceSettings)
                 continue
             pair = Sync(sync.upstream_offset, sync.downstream_offset)
             store_of_syncs.add(TopicPartition(sync.topic, sync.partition), pair)
-    return KnownFlow(
+    return StoredFlowOffsets(
         positions=positions, maps=maps, syncs=store_of_syncs.partitions, problems=tuple(problems)
     )
 

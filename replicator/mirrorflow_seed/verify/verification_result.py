@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mirrorflow_seed.job_report import Cost, JobPhase, VerifyReport, Windows
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 
 VERSION: Final = 1
@@ -15,7 +15,7 @@ NOTES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class VerificationResult:
     """The result of a run. `windows` are sorted by topic, partition and offset."""
 
     run_id: str
@@ -32,8 +32,8 @@ class Verification:
     task_memory_bytes: int = 0  # peak memory of a task's process
 
     @property
-    def counts(self) -> Windows:
-        return counted(one.outcome for one in self.windows)
+    def counts(self) -> OutcomeCounts:
+        return count_outcomes(one.outcome for one in self.windows)
 
     @property
     def source_records(self) -> int:
@@ -112,9 +112,9 @@ class Verification:
         }
 
 
-def counted(outcomes: Iterable[WindowOutcome]) -> Windows:
+def count_outcomes(outcomes: Iterable[WindowOutcome]) -> OutcomeCounts:
     found = Counter(outcomes)
-    return Windows(
+    return OutcomeCounts(
         total=found.total(),
         equal=found[WindowOutcome.EQUAL],
         reordered=found[WindowOutcome.REORDERED],
@@ -123,7 +123,7 @@ def counted(outcomes: Iterable[WindowOutcome]) -> Windows:
     )
 
 
-def with_progress(first: VerifyReport, done: Windows, **figures: Any) -> VerifyReport:
+def with_progress(first: VerifyReport, done: OutcomeCounts, **figures: Any) -> VerifyReport:
     """Returns *first*, which has the windows of the plan, with the compared windows *done* and *figures*."""
     undecided = first.windows.undecided + done.undecided
     windows = replace(done, total=first.windows.total, undecided=undecided)

@@ -26,19 +26,19 @@ from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
+    FileSystemError,
     JobFailedError,
-    LocationError,
     SeedError,
 )
-from mirrorflow_seed.job_report import Cost, JobPhase, VerifyReport, Windows
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.spark_session import cause_of, require_spark, session_of
+from mirrorflow_seed.spark_session import cause_of, given_or_new_context, require_spark
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
     WINDOW_OFFSETS,
-    PlanSettings,
+    VerifyPlanSettings,
     VerifyRange,
     WindowOutcome,
 )
@@ -46,18 +46,18 @@ from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.range_comparison import (
     CompareSettings,
     VerifyRangeResult,
-    clusters,
     compare_ranges,
+    connect_clusters,
 )
 from mirrorflow_seed.verify.result_folder import ResultFolder
-from mirrorflow_seed.verify.verification_result import Verification, counted, with_progress
-from mirrorflow_seed.verify.verify_plan import plan
+from mirrorflow_seed.verify.verification_result import VerificationResult, count_outcomes, with_progress
+from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-Work = Callable[[FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], Verification]
+Work = Callable[[FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], VerificationResult]
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -76,25 +76,25 @@ def run(
     """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
     With *spark*, the job uses that context and leaves it open. *work* does the comparison, by default
-    `verification`; records of any other pass through Spark's JVM.
+    `verify_flow`; records of any other pass through Spark's JVM.
 
     Raises SeedError, SettingError, ClusterError.
     """
     require_spark()
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display)
     try:
-        with _stoppable():
+        with _raise_on_sigterm():
             found = _verify(files, job, status_server, spark, work)
     except _StoppedError:
-        _end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
+        _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
         # The report is public, so it has only messages that name no topic: errors of clusters and folders.
         is_plain = isinstance(
-            error, (UnreachableError, AuthenticationFailedError, SettingError, LocationError)
+            error, (UnreachableError, AuthenticationFailedError, SettingError, FileSystemError)
         )
         message = str(error) if is_plain else f"{type(error).__name__}; the log has the details."
-        _end(status_server, JobPhase.FAILED, message)
+        _publish_end(status_server, JobPhase.FAILED, message)
         raise
     else:
         status_server.publish(found.report)
@@ -109,11 +109,11 @@ def _verify(
     status_server: JobStatusServer,
     spark: "SparkContext | None",
     work: "Work | None",
-) -> Verification:
+) -> VerificationResult:
     result = ResultFolder(job)
-    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=work is None) as context:
+    with given_or_new_context(job, f"mirrorflow-verify-{job.run_id}", spark, light=work is None) as context:
         result.prepare(context)
-        found = (work or verification)(files, job, context, status_server.publish)
+        found = (work or verify_flow)(files, job, context, status_server.publish)
         # In a cluster without an output folder, only this line stays of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
         result.write(context, found)
@@ -121,19 +121,19 @@ def _verify(
     return found
 
 
-def verification(
+def verify_flow(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkContext",
     publish: Callable[[VerifyReport], None] = lambda _: None,
-) -> Verification:
+) -> VerificationResult:
     """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
-    verify_plan = planned(settings, job)
+    verify_plan = plan_verification(settings, job)
     first = first_report(job, verify_plan)
     publish(first)
-    results = run_job(
+    results = compare_on_spark(
         spark, verify_plan.ranges, files, compare_settings_of(settings, job), first=first, publish=publish
     )
     return combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
@@ -154,18 +154,18 @@ def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,
-        windows=Windows(total=expected, undecided=len(verify_plan.undecided)),
+        windows=OutcomeCounts(total=expected, undecided=len(verify_plan.undecided)),
     )
 
 
-def planned(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
+def plan_verification(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
     """Reads both clusters and returns the plan. Raises JobSettingError, SettingError, ClusterError."""
     return asyncio.run(_planned(settings, plan_settings_of(job)))
 
 
-def plan_settings_of(job: JobSettings) -> PlanSettings:
+def plan_settings_of(job: JobSettings) -> VerifyPlanSettings:
     """Returns how partitions are cut. Raises JobSettingError."""
-    return PlanSettings(
+    return VerifyPlanSettings(
         run_id=job.run_id,
         sample=job.sample,
         window_offsets=whole_of(job.extra, "window.offsets", WINDOW_OFFSETS),
@@ -175,9 +175,9 @@ def plan_settings_of(job: JobSettings) -> PlanSettings:
     )
 
 
-async def _planned(settings: SourceSettings, plan_settings: PlanSettings) -> VerifyPlan:
-    async with clusters(settings) as sides:
-        return await plan(sides["source"], sides["target"], settings, plan_settings)
+async def _planned(settings: SourceSettings, plan_settings: VerifyPlanSettings) -> VerifyPlan:
+    async with connect_clusters(settings) as sides:
+        return await make_plan(sides["source"], sides["target"], settings, plan_settings)
 
 
 def combine_results(
@@ -186,11 +186,11 @@ def combine_results(
     verify_plan: VerifyPlan,
     results: Sequence[VerifyRangeResult],
     seconds: float,
-) -> Verification:
+) -> VerificationResult:
     """Combines the plan and all results into the result of the run."""
     windows = [*verify_plan.undecided, *(window for one in results for window in one.windows)]
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
-    return Verification(
+    return VerificationResult(
         run_id=job.run_id,
         flow=flow_name(settings.flow),
         source_alias=settings.source_alias,
@@ -209,14 +209,14 @@ def combine_results(
     )
 
 
-def _end(status_server: JobStatusServer, phase: JobPhase, message: str) -> None:
+def _publish_end(status_server: JobStatusServer, phase: JobPhase, message: str) -> None:
     newest = status_server.newest
     assert isinstance(newest, VerifyReport)
     status_server.publish(replace(newest, phase=phase, message=message))
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def _raise_on_sigterm() -> Iterator[None]:
     """Lets SIGTERM raise _StoppedError, in the main thread; Ctrl-C stays KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -255,7 +255,7 @@ class CompareTask:
             yield from asyncio.run(compare_ranges(flow, group, self._compare_settings))
 
 
-def grouped(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]]:
+def group_ranges(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]]:
     """Groups *ranges*, kept in order, into tasks that are worth a start and numerous enough for *slots*."""
     room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in ranges) // (slots * TASKS_PER_SLOT_MIN))
     groups: list[list[VerifyRange]] = []
@@ -269,7 +269,7 @@ def grouped(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]
     return groups
 
 
-def run_job(
+def compare_on_spark(
     context: "SparkContext",
     ranges: list[VerifyRange],
     files: FlowFiles,
@@ -284,11 +284,11 @@ def run_job(
     """
     if not ranges:
         return []
-    progress = _Progress(context, first)
+    progress = _AccumulatorProgress(context, first)
     outcome: list[list[VerifyRangeResult]] = []
     failure: list[BaseException] = []
     slots = context.defaultParallelism
-    groups = grouped(ranges, slots)
+    groups = group_ranges(ranges, slots)
     if compare_settings.bytes_per_second is not None:
         compare_settings = replace(
             compare_settings, bytes_per_second=compare_settings.bytes_per_second / min(len(groups), slots)
@@ -312,7 +312,7 @@ def run_job(
     return outcome[0]
 
 
-class _Progress:
+class _AccumulatorProgress:
     """Sums over tasks that have ended, in Spark accumulators; only for reports while the job runs."""
 
     def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
@@ -325,7 +325,7 @@ class _Progress:
         counts = self._counts
 
         def count(one: VerifyRangeResult) -> VerifyRangeResult:
-            windows = counted(window.outcome for window in one.windows)
+            windows = count_outcomes(window.outcome for window in one.windows)
             for name in OUTCOMES:
                 counts[name].add(getattr(windows, name))
             counts["source"].add(sum(window.source_count for window in one.windows))
@@ -341,7 +341,7 @@ class _Progress:
         now = {name: int(count.value) for name, count in self._counts.items()}
         return with_progress(
             self._first,
-            Windows(**{name: now[name] for name in OUTCOMES}),
+            OutcomeCounts(**{name: now[name] for name in OUTCOMES}),
             source_records=now["source"],
             target_records=now["target"],
             differences=now["differing"],

@@ -18,14 +18,14 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
-from mirrorflow_seed.verify.offset_windows import PlanSettings
+from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
 from mirrorflow_seed.verify.partition_planner import (
     PartitionLayout,
     PartitionPlanner,
     VerifyPlan,
 )
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.stored_offsets import read_known
+from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.
@@ -33,12 +33,12 @@ STABLE_WAIT_S: Final = 5.0
 STABLE_LOOK_S: Final = 0.2
 
 
-async def plan(
-    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings
+async def make_plan(
+    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: VerifyPlanSettings
 ) -> VerifyPlan:
     """Returns the plan. Raises ClusterError, SettingError."""
     notes: list[str] = []
-    partitions = await _partitions(source, target, settings, plan_settings, notes)
+    partitions = await _partition_layouts(source, target, settings, plan_settings, notes)
     found = VerifyPlan(notes=notes, partitions=len(partitions))
     gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
@@ -73,8 +73,12 @@ def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list
     return copied
 
 
-async def _partitions(
-    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings, notes: list[str]
+async def _partition_layouts(
+    source: Cluster,
+    target: Cluster,
+    settings: SourceSettings,
+    plan_settings: VerifyPlanSettings,
+    notes: list[str],
 ) -> list[PartitionLayout]:
     topics = await admin.list_topics(source)
     await target.refresh(None)
@@ -89,40 +93,44 @@ async def _partitions(
         if copied[at.topic] in there and at.partition in there[copied[at.topic]].partitions
     ]
     target_begins = await admin.offsets_at(target, theirs, EARLIEST)
-    known = await read_known(source, target, settings)
+    known = await read_stored_offsets(source, target, settings)
     notes += known.problems
     target_ends, unstable = await _stable_ends(target, theirs)
     source_ends = await admin.offsets_at(source, ours, LATEST, read_committed=settings.read_committed)
     source_begins = await admin.offsets_at(source, ours, EARLIEST)
-    compacted, expiring, stamping = await _policies(source, target, copied, notes)
+    compacted, expiring, stamping = await _topic_policies(source, target, copied, notes)
     result = []
     for at in ours:
-        place = TopicPartition(copied[at.topic], at.partition)
+        copy_partition = TopicPartition(copied[at.topic], at.partition)
         here = known.of(
             at,
             source_topic_id=source.metadata.topic_id(at.topic),
-            target_topic_id=target.metadata.topic_id(place.topic),
+            target_topic_id=target.metadata.topic_id(copy_partition.topic),
         )
-        there_too = OffsetRange(target_begins[place], target_ends[place]) if place in target_ends else None
+        there_too = (
+            OffsetRange(target_begins[copy_partition], target_ends[copy_partition])
+            if copy_partition in target_ends
+            else None
+        )
         one = PartitionLayout(
             at=at,
-            target=place,
+            target=copy_partition,
             source=OffsetRange(source_begins[at], source_ends[at]),
             on_target=there_too,
             known=here,
-            settled_before=None if place in unstable else here.settled_before,
+            copied_before=None if copy_partition in unstable else here.copied_before,
             is_compacted=at.topic in compacted,
             can_expire=at.topic in expiring,
             timestamps=plan_settings.timestamps and at.topic not in stamping,
         )
-        result.append(ended_with_source(one) if plan_settings.target_may_be_ahead else one)
+        result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
     return result
 
 
-def ended_with_source(one: PartitionLayout) -> PartitionLayout:
+def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
     """Returns *one* without what the flow copied from behind the source's end, which is an archive's."""
     there, end = one.on_target, one.source.end
-    if there is None or (one.known.settled_before or 0) <= end:
+    if there is None or (one.known.copied_before or 0) <= end:
         return one
     exact = [guess.offset for guess in one.known.on_target(end) if guess.is_exact]
     if not exact:
@@ -149,7 +157,7 @@ async def _stable_ends(
         await asyncio.sleep(STABLE_LOOK_S)
 
 
-async def _policies(
+async def _topic_policies(
     source: Cluster, target: Cluster, copied: dict[str, str], notes: list[str]
 ) -> tuple[set[str], set[str], set[str]]:
     """Source topics compacted on either side; deleted by retention on either; stamped by the target."""

@@ -22,7 +22,7 @@ from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
 from mirrorflow_seed.job_report import JobPhase, SeedReport
 from mirrorflow_seed.seed import retention_holder
-from mirrorflow_seed.seed.claimed_flow import SeedSurvey
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
@@ -169,14 +169,14 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     """The start of the partition is stored before its task begins, which then stops until the loss policy is another one."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
-    store_starts = SeedSurvey.store_starts
+    store_starts = ClaimedFlow.store_starts
 
-    async def overtaken(self: SeedSurvey, *args: Any) -> None:
+    async def overtaken(self: ClaimedFlow, *args: Any) -> None:
         await store_starts(self, *args)
         flow.source.delete_records(topic, {0: 300})
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeedSurvey, "store_starts", overtaken)
+        patch.setattr(ClaimedFlow, "store_starts", overtaken)
         failed = seed(files_of(flow, topic), spark)
     again = seed(files_of(flow, topic), spark)
     copied = flow.target.end_offsets(flow.remote(topic))

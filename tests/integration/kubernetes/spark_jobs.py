@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from mirrorflow_operator.plan.job_objects import DRIVER, PROGRESS_PORT
-from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -37,7 +37,7 @@ FILLED = SeedReport(
 DIFFERENT = VerifyReport(
     run_id="scheduled",
     phase=JobPhase.SUCCEEDED,
-    windows=Windows(total=9, equal=8, different=1),
+    windows=OutcomeCounts(total=9, equal=8, different=1),
     source_records=900,
     target_records=899,
     differences=1,

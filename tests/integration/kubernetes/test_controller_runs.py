@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirrorflow_operator.settings import SEED_ACCOUNT
-from mirrorflow_seed.job_report import JobPhase, SeedReport, VerifyReport, Windows
+from mirrorflow_seed.job_report import JobPhase, OutcomeCounts, SeedReport, VerifyReport
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition
@@ -241,7 +241,7 @@ def test_a_verification_by_run_id_runs_once(flows: Kubectl):
     equal = VerifyReport(
         run_id="before-the-move",
         phase=JobPhase.SUCCEEDED,
-        windows=Windows(total=9, equal=9),
+        windows=OutcomeCounts(total=9, equal=9),
         source_records=900,
     )
     end(flows, driver(flows, job), equal)

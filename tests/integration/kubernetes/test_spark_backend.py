@@ -126,7 +126,7 @@ def _start_executors(
         told |= {"SPARK_LOCAL_DIRS": str(folder / "scratch")}
         both = {**environment, **told}
         started[name] = start(
-            name, kubernetes_backend.command_of(both), log=folder / f"{name}.log", environment=both
+            name, kubernetes_backend.executor_command(both), log=folder / f"{name}.log", environment=both
         )
 
 

@@ -13,7 +13,7 @@ from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDisplay
-from mirrorflow_seed.job_report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
+from mirrorflow_seed.job_report import ArchiveReport, JobPhase, OutcomeCounts, SeedReport, VerifyReport
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
 FLAGS = ["--from", "a:1", "--to", "b:1"]
@@ -118,7 +118,7 @@ def test_lines_come_with_each_phase_and_now_and_then() -> None:
             VerifyReport(
                 run_id="1",
                 phase=JobPhase.RUNNING,
-                windows=Windows(total=5, equal=2, different=1),
+                windows=OutcomeCounts(total=5, equal=2, different=1),
                 source_records=9,
             ),
             "running, 3 of 5 windows, 1 different, 9 + 0 records",

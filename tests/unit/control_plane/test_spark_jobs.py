@@ -14,7 +14,7 @@ from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
 from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
-from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
 from tests.unit.control_plane.observations import NOW_S, job, mirror_flow, seed_reading
 
 SEEDED = Status(seed=SeedStatus(run_id="1", phase="Succeeded"))
@@ -170,7 +170,7 @@ def test_a_drivers_report_is_parsed() -> None:
     )
     verify = VerifyReport(
         run_id="1",
-        windows=Windows(total=9, equal=5, reordered=1, different=2, undecided=1),
+        windows=OutcomeCounts(total=9, equal=5, reordered=1, different=2, undecided=1),
         source_records=3,
         target_records=4,
         differences=2,

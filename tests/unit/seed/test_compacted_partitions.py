@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.offset_windows import DifferenceKind, Method, VerifyRange, WindowResult
+from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
 from mirrorflow_seed.verify.range_comparison import NewestPerKeyComparison
-from mirrorflow_seed.verify.record_digests import RecordDigest
+from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
@@ -22,7 +22,7 @@ def compare(
     source: Sequence[Record],
     target: Sequence[Record],
     *,
-    settled_before: int | None = END,
+    copied_before: int | None = END,
     can_expire: bool = False,
     classes: int = 1,
 ) -> list[WindowResult]:
@@ -36,14 +36,14 @@ def compare(
             source_to=END,
             target_from=0,
             target_to=END,
-            settled_before=settled_before,
-            method=Method.LATEST,
+            copied_before=copied_before,
+            method=ComparisonMethod.NEWEST_PER_KEY,
             key_class=number,
             key_classes=classes,
             can_expire=can_expire,
         )
         comparison = NewestPerKeyComparison(
-            verify_range, source=RecordDigest("r", 0), target=RecordDigest("r", 0)
+            verify_range, source=RecordDigester("r", 0), target=RecordDigester("r", 0)
         )
         comparison.feed(source=[batch_of(list(source))] if source else [])
         comparison.feed(target=[batch_of(list(target))] if target else [])
@@ -53,8 +53,8 @@ def compare(
     return found
 
 
-def outcome(*arguments: Sequence[Record], settled_before: int | None = END, can_expire: bool = False) -> str:
-    (found,) = compare(*arguments, settled_before=settled_before, can_expire=can_expire)
+def outcome(*arguments: Sequence[Record], copied_before: int | None = END, can_expire: bool = False) -> str:
+    (found,) = compare(*arguments, copied_before=copied_before, can_expire=can_expire)
     return found.outcome.value
 
 
@@ -78,8 +78,8 @@ def test_uncopied_tombstone_is_different() -> None:
 
 
 def test_key_behind_the_stored_offset_is_ignored() -> None:
-    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=1) == "equal"
-    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=None) == "undecided"
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), copied_before=1) == "equal"
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), copied_before=None) == "undecided"
 
 
 def test_key_that_retention_may_have_deleted_is_undecided() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.range_comparison import Comparison
-from mirrorflow_seed.verify.record_digests import RecordDigest
+from mirrorflow_seed.verify.range_comparison import InOrderComparison
+from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7
@@ -39,7 +39,7 @@ def compare(
     target: Sequence[Batch],
     *,
     step: int = 2,
-    settled_before: int | None = 1 << 40,
+    copied_before: int | None = 1 << 40,
     source_to: int | None = None,
     window: int = WINDOW,
 ) -> list[WindowResult]:
@@ -52,11 +52,11 @@ def compare(
         source_to=(source[-1].next_offset if source else 0) if source_to is None else source_to,
         target_from=0,
         target_to=target[-1].next_offset if target else 0,
-        settled_before=settled_before,
+        copied_before=copied_before,
         window_offsets=window,
     )
-    digest = RecordDigest("run", 3)
-    comparison = Comparison(verify_range, source=digest, target=digest)
+    digest = RecordDigester("run", 3)
+    comparison = InOrderComparison(verify_range, source=digest, target=digest)
     left, right = list(source), list(target)
     while any(needs := comparison.advance()):
         if needs.source:
@@ -146,23 +146,23 @@ def test_swapped_records_are_reordered_not_different() -> None:
 
 
 def test_equal_records_of_another_partition_differ() -> None:
-    assert RecordDigest("run", 0).of(RECORDS_30[0]) != RecordDigest("run", 1).of(RECORDS_30[0])
-    assert RecordDigest("run", 0).of(RECORDS_30[0]) != RecordDigest("other", 0).of(RECORDS_30[0])
+    assert RecordDigester("run", 0).digest(RECORDS_30[0]) != RecordDigester("run", 1).digest(RECORDS_30[0])
+    assert RecordDigester("run", 0).digest(RECORDS_30[0]) != RecordDigester("other", 0).digest(RECORDS_30[0])
 
 
 def test_uncopied_tail_is_not_a_difference() -> None:
-    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=20)
+    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), copied_before=20)
     assert ["equal"] * 3 == outcomes(results)
     assert 20 == sum(one.source_count for one in results)
 
 
 def test_tail_before_the_stored_offset_is_missing() -> None:
-    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=22)
+    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), copied_before=22)
     assert [(DifferenceKind.MISSING, 20, -1), (DifferenceKind.MISSING, 21, -1)] == differences(results)
 
 
 def test_tail_without_a_stored_offset_is_undecided() -> None:
-    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=None)
+    results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), copied_before=None)
     assert ["equal", "equal", "undecided", "undecided", "undecided"] == outcomes(results)
     assert [None] * 3 == [one.ordered_equal for one in results[2:]]
 
@@ -199,7 +199,7 @@ def test_unequal_records_are_never_reported_equal(
     codec = data.draw(st.sampled_from((0, 3)))
     results = compare(batches(source, sizes), batches(target, others, codec=codec), step=step)
 
-    digest = RecordDigest("run", 3).of
+    digest = RecordDigester("run", 3).digest
     assert len(source) == sum(one.source_count for one in results)
     assert len(target) == sum(one.target_count for one in results)
     assert (source_of(source) == source_of(target)) == all(

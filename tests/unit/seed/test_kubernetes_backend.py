@@ -108,7 +108,7 @@ def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
 def test_executor_command_uses_sparks_variables():
     options = {"SPARK_JAVA_OPT_10": "-Dten=1", "SPARK_JAVA_OPT_2": "-Dtwo=a b", "SPARK_JAVA_OPTS_NOT": "x"}
 
-    command = kubernetes_backend.command_of(EXECUTOR | options)
+    command = kubernetes_backend.executor_command(EXECUTOR | options)
 
     assert command[:5] == ["/opt/java/bin/java", "-Dtwo=a b", "-Dten=1", "-Xms512m", "-Xmx512m"]
     assert command[5:8] == ["-cp", "/opt/spark/jars/*", kubernetes_backend.BACKEND]
@@ -129,11 +129,11 @@ def test_executor_without_sparks_variables_is_refused(name: str):
     environment = {key: value for key, value in EXECUTOR.items() if key != name}
 
     with pytest.raises(SparkMissingError, match=name):
-        kubernetes_backend.command_of(environment)
+        kubernetes_backend.executor_command(environment)
 
 
 def test_named_user_keeps_its_name():
-    assert kubernetes_backend.named_user() == {}
+    assert kubernetes_backend.user_name_variables() == {}
 
 
 @pytest.mark.parametrize("has_library", [True, False])
@@ -147,7 +147,7 @@ def test_a_user_id_without_a_name_gets_one_where_the_library_is(tmp_path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("os.getuid", lambda: NAMELESS)
 
-    found = kubernetes_backend.named_user()
+    found = kubernetes_backend.user_name_variables()
 
     if not has_library:
         assert found == {}

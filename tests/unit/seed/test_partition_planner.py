@@ -16,22 +16,22 @@ from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
-from mirrorflow_seed.verify.offset_windows import PlanSettings, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.partition_planner import (
+    BoundaryRecord,
     PartitionLayout,
     PartitionPlanner,
-    RecordAt,
     VerifyPlan,
 )
-from mirrorflow_seed.verify.range_comparison import Comparison
+from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.record_digests import Digested, RecordDigest
-from mirrorflow_seed.verify.stored_offsets import NOTHING, KnownPartition
-from mirrorflow_seed.verify.verify_plan import ended_with_source
+from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
+from mirrorflow_seed.verify.stored_offsets import NOTHING, StoredOffsets
+from mirrorflow_seed.verify.verify_plan import cut_at_source_end
 from tests.unit.seed.test_comparison import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
-DIGEST = RecordDigest("run", 0)
+DIGEST = RecordDigester("run", 0)
 
 
 class Logs:
@@ -50,14 +50,16 @@ class Logs:
 
 class MemoryLog:
     def __init__(
-        self, cluster: Logs, partition: TopicPartition, offsets: OffsetRange, _: RecordDigest, **__: object
+        self, cluster: Logs, partition: TopicPartition, offsets: OffsetRange, _: RecordDigester, **__: object
     ) -> None:
         (self.begin, self.end), self.partition = offsets, partition
         self._records = cluster.records(partition)
 
-    async def records(self, offset: int, count: int) -> list[RecordAt]:
+    async def records(self, offset: int, count: int) -> list[BoundaryRecord]:
         found = [
-            RecordAt(Digested(at, DIGEST.of(one)), one.timestamp) for at, one in self._records if at >= offset
+            BoundaryRecord(DigestedRecord(at, DIGEST.digest(one)), one.timestamp)
+            for at, one in self._records
+            if at >= offset
         ]
         return found[:count]
 
@@ -71,8 +73,8 @@ def verified(
     *,
     begins: tuple[int, int] = (0, 0),
     sample: float = 1.0,
-    known: KnownPartition = NOTHING,
-    settled_before: int | None = 1 << 40,
+    known: StoredOffsets = NOTHING,
+    copied_before: int | None = 1 << 40,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
     logs = Logs(source, target, begins)
     one = PartitionLayout(
@@ -81,19 +83,19 @@ def verified(
         source=logs.ends(AT),
         on_target=logs.ends(COPY),
         known=known,
-        settled_before=settled_before,
+        copied_before=copied_before,
         is_compacted=False,
         can_expire=False,
         timestamps=True,
     )
     plan = VerifyPlan()
-    cut = PlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
+    cut = VerifyPlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
     told: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
     side: Any = logs
     asyncio.run(PartitionPlanner(side, side, told, cut, one, plan).plan_partition())
     results = list(plan.undecided)
     for verify_range in plan.ranges:
-        comparison = Comparison(verify_range, source=DIGEST, target=DIGEST)
+        comparison = InOrderComparison(verify_range, source=DIGEST, target=DIGEST)
         for name, at, begin, end in (
             ("source", AT, verify_range.source_from, verify_range.source_to),
             ("target", COPY, verify_range.target_from, verify_range.target_to),
@@ -180,7 +182,7 @@ def test_sampled_window_is_located_or_undecided() -> None:
 def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """From now on both sides answer every read with *code*."""
 
-    async def refused(*_: object) -> list[RecordAt]:
+    async def refused(*_: object) -> list[BoundaryRecord]:
         raise error_for(code, cluster="east", request="Fetch", subject="t-0")
 
     monkeypatch.setattr(MemoryLog, "records", refused)
@@ -249,7 +251,7 @@ def test_records_copied_behind_the_archive_are_left_out(
 ) -> None:
     """By the map of offsets; where that does not say it exactly, the partition is undecided, never different."""
     stream = MapStream(1, "", "")
-    known = KnownPartition(
+    known = StoredOffsets(
         position=Position(topic=AT.topic, partition=AT.partition, source_offset=copied - 1),
         map=OffsetMap(stream=stream, ordinal=200, upstream_end=200, runs=runs) if runs else None,
     )
@@ -259,13 +261,13 @@ def test_records_copied_behind_the_archive_are_left_out(
         source=OffsetRange(0, 100),
         on_target=OffsetRange(5, 205),
         known=known,
-        settled_before=known.settled_before,
+        copied_before=known.copied_before,
         is_compacted=False,
         can_expire=False,
         timestamps=True,
     )
 
-    found = ended_with_source(one)
+    found = cut_at_source_end(one)
 
     assert found.is_end_unknown is (expected is None)
     assert found.on_target is not None

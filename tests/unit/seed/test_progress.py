@@ -9,10 +9,10 @@ from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionRe
 def test_remaining_time_uses_the_newest_rate():
     """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
     progress = SeedProgress("1")
-    progress.plan([_range(0, 150), _range(1, 150)])
+    progress.begin_wave([_range(0, 150), _range(1, 150)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
-    progress.reached(0, 50)
-    progress.reached(1, 50)
+    progress.note_offset(0, 50)
+    progress.note_offset(1, 50)
 
     said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=1, now_s=10.0)
 
@@ -22,9 +22,9 @@ def test_remaining_time_uses_the_newest_rate():
 def test_the_largest_partition_sets_the_least_time():
     """One task copies it, whatever the others do."""
     progress = SeedProgress("1")
-    progress.plan([_range(0, 1_000), _range(1, 10)])
+    progress.begin_wave([_range(0, 1_000), _range(1, 10)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
-    progress.reached(1, 10)
+    progress.note_offset(1, 10)
 
     said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=2, now_s=10.0)
 
@@ -34,9 +34,9 @@ def test_the_largest_partition_sets_the_least_time():
 def test_a_partition_is_done_when_it_reached_the_first_end():
     """What is written later moves only what is left."""
     progress = SeedProgress("1")
-    progress.plan([_range(0, 100)])
-    progress.reached(0, 100)
-    progress.plan([_range(0, 500)])
+    progress.begin_wave([_range(0, 100)])
+    progress.note_offset(0, 100)
+    progress.begin_wave([_range(0, 500)])
 
     said = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
 
@@ -46,8 +46,8 @@ def test_a_partition_is_done_when_it_reached_the_first_end():
 def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
     """No topic is named."""
     progress = SeedProgress("1")
-    progress.plan([_range(0, 100), _range(1, 100)])
-    progress.take(
+    progress.begin_wave([_range(0, 100), _range(1, 100)])
+    progress.add_results(
         [
             PartitionResult(
                 index=0,
@@ -58,7 +58,7 @@ def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
             )
         ]
     )
-    progress.take([PartitionResult(index=1, outcome=PartitionOutcome.DONE, next_offset=100)])
+    progress.add_results([PartitionResult(index=1, outcome=PartitionOutcome.DONE, next_offset=100)])
 
     said = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
 
@@ -69,8 +69,8 @@ def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
 def test_errors_that_hold_tasks_up_are_reported_while_they_last():
     """Beside partitions that have stopped for good."""
     progress = SeedProgress("1")
-    progress.plan([_range(0, 100), _range(1, 100)])
-    progress.take(
+    progress.begin_wave([_range(0, 100), _range(1, 100)])
+    progress.add_results(
         [PartitionResult(index=0, outcome=PartitionOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
     )
 
@@ -87,11 +87,11 @@ def test_job_stalls_if_tasks_run_without_progress():
     """Not while it waits for executors, and from anew after each step."""
     movement = StallTimer(0.0)
 
-    assert movement.still_s(100, active=1, now_s=5.0) == 0.0
-    assert movement.still_s(100, active=1, now_s=60.0) == 55.0
-    assert movement.still_s(99, active=1, now_s=61.0) == 0.0
-    assert movement.still_s(99, active=0, now_s=200.0) == 0.0
-    assert movement.still_s(99, active=1, now_s=230.0) == 30.0
+    assert movement.stalled_for_s(100, active=1, now_s=5.0) == 0.0
+    assert movement.stalled_for_s(100, active=1, now_s=60.0) == 55.0
+    assert movement.stalled_for_s(99, active=1, now_s=61.0) == 0.0
+    assert movement.stalled_for_s(99, active=0, now_s=200.0) == 0.0
+    assert movement.stalled_for_s(99, active=1, now_s=230.0) == 30.0
 
 
 def _range(index: int, end: int) -> SeedRange:

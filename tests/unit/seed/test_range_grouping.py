@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_seed.verify.offset_windows import VerifyRange
-from mirrorflow_seed.verify.verify_driver import GROUP_OFFSETS_MAX, grouped
+from mirrorflow_seed.verify.verify_driver import GROUP_OFFSETS_MAX, group_ranges
 
 
 def range_of(offsets: int) -> VerifyRange:
@@ -23,12 +23,12 @@ def range_of(offsets: int) -> VerifyRange:
 def test_small_ranges_share_a_task_and_large_ones_do_not(sizes: list[int], slots: int) -> None:
     """Each is in one group, in order; no group is longer than the bound unless one range alone is."""
     ranges = [range_of(size) for size in sorted(sizes, reverse=True)]
-    groups = grouped(ranges, slots)
+    groups = group_ranges(ranges, slots)
     assert ranges == [one for group in groups for one in group]
     for group in groups:
         assert len(group) == 1 or sum(one.offsets for one in group) <= GROUP_OFFSETS_MAX
 
 
 def test_ten_thousand_idle_partitions_are_not_ten_thousand_tasks() -> None:
-    assert 100 == len(grouped([range_of(0) for _ in range(10_000)], 2))
-    assert 16 <= len(grouped([range_of(1_000) for _ in range(200)], 4)) <= 20
+    assert 100 == len(group_ranges([range_of(0) for _ in range(10_000)], 2))
+    assert 16 <= len(group_ranges([range_of(1_000) for _ in range(200)], 4)) <= 20

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.verify.offset_windows import PlanSettings
+from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
 
 AT = TopicPartition("t", 0)
 
@@ -17,7 +17,7 @@ def test_ranges_are_in_order_within_their_bounds_and_cut_at_windows(
 ) -> None:
     """All of it without a sample, each window wholly or not at all with one."""
     end = begin + length
-    settings = PlanSettings(run_id="r", sample=sample, window_offsets=window, range_windows=windows)
+    settings = VerifyPlanSettings(run_id="r", sample=sample, window_offsets=window, range_windows=windows)
     found = settings.sampled_ranges(AT, begin, end)
 
     offsets = [at for start, stop in found for at in (start, stop)]
@@ -41,5 +41,5 @@ def test_sample_depends_on_the_run_id_only() -> None:
 
 
 def _sampled(run_id: str) -> list[bool]:
-    settings = PlanSettings(run_id=run_id, sample=0.1)
+    settings = VerifyPlanSettings(run_id=run_id, sample=0.1)
     return [settings.is_sampled(AT, window) for window in range(2_000)]

@@ -6,7 +6,7 @@ import re
 from mirrorflow_seed.job_report import encode
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.result_folder import CELLS_MAX, SCHEMA, output_folder, page, row
-from mirrorflow_seed.verify.verification_result import Verification
+from mirrorflow_seed.verify.verification_result import VerificationResult
 
 EVIL = "<script>alert('&\"')</script>"
 
@@ -27,8 +27,8 @@ def window(
     )
 
 
-def verification(*windows: WindowResult, **more: object) -> Verification:
-    return Verification(
+def verification(*windows: WindowResult, **more: object) -> VerificationResult:
+    return VerificationResult(
         run_id="1",
         flow="east-to-west",
         source_alias="east",
