@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, sentence = EXIT_FAILED, str(error)
     except OSError as error:
         status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
-    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
+    print(sentence, file=sys.stderr)  # noqa: T201 the command's output
     return status
 
 

@@ -7,7 +7,7 @@
     ├── JobFailedError       the job started and failed (status 1)
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
-    ├── FileSystemError        a folder, or its file system, cannot be used (status 1)
+    ├── FileSystemError      a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
         ├── ArchiveOccupiedError    the folder of a new archive is not empty
         ├── ArchiveIncompleteError  it has no manifest
@@ -26,7 +26,7 @@ EXIT_STOPPED = 3  # gracefully, by a signal; the next start continues
 
 
 class SeedError(Exception):
-    """The root of all errors of the jobs; the message is one sentence that says what to do."""
+    """The base class of all errors of the jobs; the message is a sentence that says what to do."""
 
     status: ClassVar[int] = EXIT_FAILED
 
@@ -64,7 +64,7 @@ class JobFailedError(SeedError):
 
 
 class FlowLostError(JobFailedError):
-    """Another job of the same flow has begun, and has taken the flow."""
+    """Another job has taken over the flow."""
 
     reason: ClassVar[str] = "FlowTaken"
 
@@ -73,11 +73,11 @@ class FlowLostError(JobFailedError):
 
 
 class StalledError(JobFailedError):
-    """The job made no progress *how* long; `reason` lists error reasons of its tasks and names no topic."""
+    """The job made no progress for *duration*; `reason` lists the error reasons of its tasks and names no topic."""
 
-    def __init__(self, *, how: str, reasons: tuple[str, ...]) -> None:
+    def __init__(self, *, duration: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
-        self.reason = f"No progress {how}: {', '.join(reasons) or 'no task reported an error'}"
+        self.reason = f"No progress {duration}: {', '.join(reasons) or 'no task reported an error'}"
         super().__init__(f"{self.reason}. The reasons are above; the next start resumes.")
 
 
@@ -103,7 +103,7 @@ class ArchiveOccupiedError(ArchiveError):
 
 
 class ArchiveIncompleteError(ArchiveError):
-    """The folder has no manifest: the export did not finish, or there never was one."""
+    """The folder has no manifest: an export did not finish, or the folder is no archive."""
 
 
 class ArchiveDamagedError(ArchiveError):

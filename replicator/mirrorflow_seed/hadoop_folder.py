@@ -1,7 +1,7 @@
-"""Reads and writes a folder (archive or result) on any file system that Spark's Hadoop client reaches.
+"""Reads and writes the folder of an archive or a result, on any file system that Spark's Hadoop client reaches.
 
-Only this module uses that client. Paths are relative to the folder, with `/` as separator. A folder without a
-scheme is a local one, whatever Spark's default file system is.
+Only this module uses that client. Paths are relative to the folder, with `/` as separator. An address without a
+scheme is a local path, whatever Spark's default file system is.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ _HADOOP_SCHEMES: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": 
 class HadoopFolder:
     """A folder of a Hadoop file system. Methods raise FileSystemError if the file system cannot be used."""
 
-    def __init__(self, context: "SparkContext", location: str) -> None:
-        self.address = location
+    def __init__(self, context: "SparkContext", address: str) -> None:
+        self.address = address
         self._jvm = context._jvm  # noqa: SLF001 pyspark has no other way to Hadoop's file systems
         with self._errors():
-            path = self._path_of(address_of(location))
+            path = self._path_of(uri_of_address(address))
             self._file_system = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
             self._root = self._file_system.makeQualified(path)
             # The raw local file system writes no `.crc` files, which would surprise users.
@@ -51,14 +51,14 @@ class HadoopFolder:
         self.delete(".writable")
 
     def entries(self) -> frozenset[str]:
-        """The names of the direct entries of the folder; empty if it does not exist."""
+        """Returns the names of the folder's direct entries; empty if the folder does not exist."""
         with self._errors():
             if not self._file_system.exists(self._root):
                 return frozenset()
             return frozenset(str(one.getPath().getName()) for one in self._file_system.listStatus(self._root))
 
     def data(self) -> Mapping[str, int]:
-        """Maps the path of each file of records to its size in bytes."""
+        """Returns the path of each file of records, with its size in bytes."""
         found: dict[str, int] = {}
         prefix = len(self.uri.rstrip("/")) + 1
         for name in sorted(self.entries()):
@@ -92,8 +92,8 @@ class HadoopFolder:
             finally:
                 stream.close()
             self._file_system.delete(self._at(path), False)
-            is_there = self._raw.rename(temporary, self._at(path))
-        if not is_there:
+            is_renamed = self._raw.rename(temporary, self._at(path))
+        if not is_renamed:
             raise FileSystemError(
                 location=self.address, problem=f"{path} cannot be renamed to its final name"
             )
@@ -141,12 +141,12 @@ def file_system_error(location: str, message: str) -> FileSystemError:
 
 
 def scheme_of(location: str) -> str:
-    """The scheme of an address in lower case; `file` if it has none."""
+    """Returns the scheme of an address in lower case; `file` if it has none."""
     scheme, found, _ = location.partition(":/")
     return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
 
 
-def address_of(location: str) -> str:
+def uri_of_address(location: str) -> str:
     """Returns a local path as a `file:` URI; returns other addresses unchanged."""
     if scheme_of(location) != _LOCAL or location.lower().startswith(f"{_LOCAL}:/"):
         return location

@@ -1,10 +1,10 @@
-"""Selects the jars of PySpark that the image `seed` carries: 190 of 462 MB.
+"""Selects the jars of PySpark that the image `seed` contains: 190 of 462 MB.
 
-    python3 jars.py .../site-packages/pyspark /opt/spark      (in the Dockerfile: nothing else is imported here)
+    python3 jars.py .../site-packages/pyspark /opt/spark
 
-The list has the jars that the class loaders of real jobs requested: a driver and an executor on Kubernetes,
-an RDD of Python tasks, and a DataFrame that is written to Parquet, read, filtered, sorted and counted. Left
-out are Hive, Derby, DataNucleus (no metastore), RocksDB (streaming state), MLlib and its algebra, Spark
+The Dockerfile runs this file alone, so it imports only the standard library. The list has the jars that the class
+loaders of real jobs requested: a driver and an executor on Kubernetes, an RDD of Python tasks, and a DataFrame
+that is written to Parquet, read, filtered, sorted and counted. It leaves out Hive, Derby, DataNucleus (no metastore), RocksDB (streaming state), MLlib and its algebra, Spark
 Connect, the Scala compiler and its shell, YARN, ZooKeeper, Jersey (the UI is off) and native libraries of
 other systems. Tests check the list against a new release of Spark: each name resolves, and the end-to-end
 tests run with these jars only.
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-# The scheduler, RPC, its authentication, the Python tasks; Spark needs Hadoop for files and users.
+# The scheduler, RPC and its authentication, and Python tasks; Spark needs Hadoop for files and users.
 CORE: Final = """
     chill commons-codec commons-collections4 commons-crypto commons-io commons-lang3 commons-text
     hadoop-client-api hadoop-client-runtime ivy jackson-annotations jackson-core jackson-databind jackson-dataformat-yaml
@@ -74,7 +74,7 @@ def name_of(file: str) -> str:
 
 
 def kept(files: Iterable[str]) -> list[str]:
-    """Returns the *files* that the image carries, sorted. Raises LookupError if a required jar is missing."""
+    """Returns the *files* that the image contains, sorted. Raises LookupError if a required jar is missing."""
     found = {file: name_of(file) for file in files}
     missing = WANTED - set(found.values())
     if missing:

@@ -1,4 +1,4 @@
-"""The reports of the Spark jobs: the JSON of `GET /progress` and of the termination message.
+"""Defines the reports of the Spark jobs: the JSON of `GET /progress` and of the termination message.
 
 A report names no topic, group or record, because not everyone who may read a pod's status may see those.
 """
@@ -42,7 +42,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobReport:
-    """What the reports of all jobs have."""
+    """The fields that the reports of all jobs have."""
 
     run_id: str
     phase: JobPhase = JobPhase.PREPARING
@@ -96,7 +96,7 @@ class SeedReport(_JobReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeCounts:
-    """Number of windows of source offsets by outcome."""
+    """The number of windows of source offsets by outcome."""
 
     total: int = 0
     equal: int = 0
@@ -149,5 +149,5 @@ Report = SeedReport | VerifyReport | ArchiveReport
 
 
 def encode(report: Report) -> bytes:
-    """The JSON of *report*, as served over HTTP and written as termination message; at most 4 KiB."""
+    """Returns *report* as JSON, as served over HTTP and written as termination message; at most 4 KiB."""
     return json.dumps(report.as_json(), ensure_ascii=True, separators=(",", ":")).encode()[:4096]

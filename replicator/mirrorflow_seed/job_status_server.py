@@ -18,15 +18,14 @@ from mirrorflow_seed.job_report import ArchiveReport, JobPhase, Report, encode
 
 PORT_KEY = "HTTP_PORT"
 MESSAGE_KEY = "TERMINATION_MESSAGE"
-REQUEST_S = 10.0  # a silent client holds a thread for at most this time
-
+REQUEST_S = 10.0  # a silent client occupies a thread for at most this time
 BODY_BYTES_MAX = 1 << 20  # of a message of a task
 
 Display = Callable[[Report], None]
 
 
 class TaskRequestHandler(Protocol):
-    """Answers messages of tasks, which post them to the secret `path`."""
+    """Answers the messages of tasks, which post them to the secret `path`."""
 
     path: str
 
@@ -38,7 +37,7 @@ class TaskRequestHandler(Protocol):
 
 
 class JobStatusServer:
-    """Holds and serves the latest report, and calls `display` with each new one."""
+    """Serves the latest report over HTTP, and calls `display` with each new one."""
 
     def __init__(
         self, first: Report, *, display: Display | None = None, handler: TaskRequestHandler | None = None
@@ -110,7 +109,7 @@ class JobStatusServer:
 
 
 class JobReporter:
-    """Publishes the reports of *job*; a context manager that reports an exception as the final state."""
+    """Publishes the reports of an export or a restore; a context manager that reports an exception as the end."""
 
     def __init__(
         self, job: str, run_id: str, display: Display | None, *, handler: TaskRequestHandler | None = None
@@ -120,7 +119,7 @@ class JobReporter:
 
     @property
     def port(self) -> int | None:
-        """The port that tasks send their messages to."""
+        """The port to which tasks send their messages; None without an HTTP server."""
         return self._status_server.port
 
     def __enter__(self) -> Self:
@@ -135,12 +134,12 @@ class JobReporter:
         self._status_server.close()
 
     def running(self, *, total: int | None = None, **changes: Any) -> None:
-        """Updates the report fields that changed."""
+        """Reports that the job is running, with the fields that changed."""
         if total is not None:
             changes["partitions"] = total
         self._publish(phase=JobPhase.RUNNING, **changes)
 
-    def ended(self, *, message: str, **changes: Any) -> None:
+    def succeeded(self, *, message: str, **changes: Any) -> None:
         self._publish(phase=JobPhase.SUCCEEDED, done=self._report.partitions, message=message, **changes)
 
     def failed(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The settings of a job: two files of the source connector, and job.properties.
+"""Reads the settings of a job: two files of the source connector, and job.properties.
 
 The connector's files may refer to secrets. The driver reads them, and each executor reads them again at the
 same paths, so their content does not pass through Spark.
@@ -64,7 +64,7 @@ def load_job(path: str | None, overrides: Mapping[str, str]) -> JobSettings:
 
 
 def job_of(given: Mapping[str, str]) -> JobSettings:
-    """Returns the settings in the properties *given*. Raises JobSettingError."""
+    """Returns the settings of the properties *given*. Raises JobSettingError."""
     default = JobSettings(extra={})
     run_id = given.get("run.id", default.run_id)
     if not 0 < len(run_id) <= RUN_ID_MAX:
@@ -97,7 +97,7 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
 
 
 def number_of(given: Mapping[str, str], key: str, default: float, least: float, most: float) -> float:
-    """The number of *key* in *given*. Raises JobSettingError unless it lies between *least* and *most*."""
+    """Returns the number of *key* in *given*. Raises JobSettingError unless it lies between *least* and *most*."""
     text = given.get(key)
     if text is None:
         return default
@@ -115,7 +115,7 @@ def number_of(given: Mapping[str, str], key: str, default: float, least: float, 
 
 
 def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
-    """The whole number of *key*, above 0. Raises JobSettingError for other values."""
+    """Returns the whole number of *key*, above 0. Raises JobSettingError for other values."""
     text = given.get(key, str(default))
     if not text.isdecimal() or not 0 < int(text) < 1 << 53:
         raise JobSettingError(key=key, problem=f"{text!r} is not a whole number above 0", action="write one")
@@ -123,7 +123,7 @@ def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
 
 
 def flag_of(given: Mapping[str, str], key: str, *, default: bool = False) -> bool:
-    """The boolean of *key*. Raises JobSettingError unless it is true or false."""
+    """Returns the boolean of *key*. Raises JobSettingError unless it is true or false."""
     text = given.get(key, str(default)).lower()
     if text not in {"true", "false"}:
         raise JobSettingError(key=key, problem=f"{text!r} is not a boolean", action="write true or false")

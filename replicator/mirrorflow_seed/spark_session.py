@@ -23,7 +23,8 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 # This JVM only schedules and moves no records, so a quick start matters more than optimized code.
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 KUBERNETES_PREFIX = "k8s://"
-# Attempts of a task before the job fails: executors come and go for hours.
+# Attempts of a task before the job fails: executors are lost and replaced for hours. What a retried attempt of a seed
+# does is decided in `seed.seed_task_attempt`.
 TASK_FAILURES_MAX = 8
 CAUSE_CHARACTERS_MAX = 500
 BASE_CONF = {
@@ -31,7 +32,7 @@ BASE_CONF = {
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A reused worker has its modules imported, so a task starts in milliseconds.
+    # A reused Python worker has already imported its modules, so a task starts in milliseconds.
     "spark.python.worker.reuse": "true",
 }
 
@@ -45,7 +46,7 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
     require_spark()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 the extra `seed`
 
-    # By default, workers run `python3` of PATH, which is not the interpreter of a driver in a venv.
+    # By default, workers run the `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.update(kubernetes_backend.user_name_variables())
@@ -76,7 +77,7 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
 def given_or_new_context(
     job: JobSettings, name: str, spark: "SparkContext | None", *, light: bool = True
 ) -> "Iterator[SparkContext]":
-    """Yields *spark*, which stays open, or a new context for *job* (see `spark_context`)."""
+    """Yields *spark* if it is given, and leaves it open; otherwise a new context for *job*, as `spark_context`."""
     if spark is not None:
         yield spark
         return
@@ -90,7 +91,7 @@ def driver_url(context: "SparkContext", port: int | None, path: str) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Reduces a Spark error to one sentence: that of our own error in a task, else Java's innermost cause."""
+    """Returns one sentence for a Spark error: that of our own error in a task, else Java's innermost cause."""
     java = getattr(error, "java_exception", None)
     text = str(error if java is None else java.toString())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -117,7 +118,7 @@ def require_spark() -> None:
 
 
 def _master(master: str) -> str:
-    """Returns *master* with a failure limit for local[n], which else fails at a task's first failure."""
+    """Returns *master*; local[n] with a failure limit, as the job otherwise fails with the first failed attempt."""
     if master.startswith("local[") and "," not in master:
         return f"{master[:-1]},{TASK_FAILURES_MAX}]"
     return master

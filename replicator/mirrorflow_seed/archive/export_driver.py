@@ -379,7 +379,7 @@ def run(
         folder.write(MANIFEST_NAME, encode(manifest))
         folder.delete(CLAIM_NAME)
         gap = manifest.gap_records
-        reporter.ended(
+        reporter.succeeded(
             records=manifest.records,
             bytes=sum(one.tally.bytes for one in results.values()),
             gap_records=gap,

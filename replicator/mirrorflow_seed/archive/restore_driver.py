@@ -321,7 +321,7 @@ class RestoreJob:
         )
         restorer = FileRestorer(self, wave, names, flow.next_offsets)
         ranges = self._ranges(flow, names)
-        retention = RetentionHolder(flow, follows=False)
+        retention = RetentionHolder(flow, syncs_configs=False)
         await retention.begin(names, ranges)
         with _stop_on_signals(restorer.stop):
             try:
@@ -342,7 +342,7 @@ class RestoreJob:
             if compared.different:
                 self.reporter.failed(message)
                 return EXIT_FAILED
-        self.reporter.ended(message=message)
+        self.reporter.succeeded(message=message)
         return EXIT_DONE
 
     def _ranges(self, flow: ClaimedFlow, names: Mapping[str, str]) -> tuple[SeedRange, ...]:

@@ -1,7 +1,7 @@
-"""Takes the flow for a seed or a restore, and reads from both clusters what its driver needs. Raises MirrorFlowError.
+"""Claims the flow for a seed or a restore, creates its target topics and reads its offsets.
 
 The driver owns the flow in the name of its job (`connectors.flow_owner`): a running connector waits meanwhile, and
-continues behind the job. The job's tasks are the only writers of their partitions, as long as the driver has the flow.
+continues where the job ended. While the driver owns the flow, the job's tasks are the only writers of its partitions.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = logging.getLogger("mirrorflow.seed")
 
 @dataclass(slots=True, kw_only=True)
 class ClaimedFlow:
-    """The driver's own connections to both clusters, and its ownership of the flow."""
+    """The flow that a driver fills: its connections to both clusters, and its ownership. Methods raise MirrorFlowError."""
 
     settings: SourceSettings
     source: Cluster
@@ -41,8 +41,8 @@ class ClaimedFlow:
     decisions: DecisionLog  # for retention holds
     group: str  # the job's name in the claim of the flow
     owner: FlowOwner
-    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)  # as stored when last read
-    copied: set[TopicPartition] = field(default_factory=set)  # whose copies this flow may have written
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)  # as of the last `read_positions`
+    copied: set[TopicPartition] = field(default_factory=set)  # partitions that this flow may have written
 
     @classmethod
     async def open(cls, settings: SourceSettings, job: str) -> "ClaimedFlow":
@@ -54,7 +54,7 @@ class ClaimedFlow:
 
     @classmethod
     def over(cls, settings: SourceSettings, source: Cluster, target: Cluster, job: str) -> "ClaimedFlow":
-        """Uses existing connections and takes ownership of them."""
+        """Returns the flow over existing connections, which `close` closes."""
         # Unique, so that tasks of an earlier driver with the same run id do not continue under this one's claim.
         group = f"{job}-{secrets.token_hex(4)}"
         return cls(
@@ -69,7 +69,7 @@ class ClaimedFlow:
         )
 
     async def close(self) -> None:
-        """Gives the flow up, so that its connector continues, and closes all connections."""
+        """Releases the flow, so that its connector continues, and closes all connections."""
         await self.owner.leave(with_group=True)
         await asyncio.gather(self.source.close(), self.target.close())
 
@@ -96,27 +96,27 @@ class ClaimedFlow:
         return TopicSync(self.source, self.target, settings=self.settings, selection=selection)
 
     async def claim(self) -> bool:
-        """Takes the flow, also from a running process; returns whether it begins with this job."""
+        """Takes the flow, also from a running process; returns whether it had no owner before."""
         await self.owner.own((self.source, self.target), ((),), preempts=True)
         await self.decisions.ensure()
         await self.read_positions()
         return self.owner.is_first
 
     async def read_positions(self) -> None:
-        """Reads how far each partition is copied, whichever process has stored it."""
+        """Reads how far each partition is copied, whichever process has stored that."""
         positions = await self.owner.positions()
         self.next_offsets = {one: position.next_source_offset for one, position in positions.items()}
         self.copied = {one for one, position in positions.items() if not position.is_of_empty_copy}
 
     async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
-        """Stores where partitions start that were never copied.
+        """Stores the start offsets of partitions that were never copied.
 
-        Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
+        Without them, a task that begins hours later would not notice records that the source deleted meanwhile.
         """
         await self.owner.store_starts({one.source: one.start for one in ranges if one.start < one.end})
 
     async def source_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
-        """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""
+        """Returns the offsets and sizes of *partitions* on the source, up to its isolation level's end."""
         wanted = tuple(partitions)
         starts = await admin.offsets_at(self.source, wanted, EARLIEST)
         ends = await admin.offsets_at(
@@ -132,12 +132,12 @@ class ClaimedFlow:
         try:
             return await admin.log_sizes(self.source)
         except ClusterError:
-            return {}  # not permitted, or not supported by the broker: the plan estimates
+            return {}  # not permitted, or not supported by the broker: the plan then estimates sizes
 
     async def start_offsets(
         self, logs: Mapping[TopicPartition, SeedLog], *, initial: bool
     ) -> dict[TopicPartition, int]:
-        """Starts offsets for partitions never copied, by the flow's settings; empty for the log start."""
+        """Returns the start offsets of partitions that were never copied; empty if they start at the log start."""
         start = self.settings.start if initial else StartPosition.EARLIEST
         if start is StartPosition.EARLIEST:
             return {}

@@ -1,7 +1,7 @@
-"""Holds target retention that would delete seeded records while they arrive, and restores it afterwards.
+"""Suspends target retention that would delete seeded records while a job runs, and restores it afterwards.
 
 The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.topic_sync`), so
-that a killed job leaves no topic held for ever.
+that the connector restores them after a killed job.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
@@ -28,12 +27,12 @@ log = logging.getLogger("mirrorflow.seed")
 class RetentionHolder:
     """The retention hold of one run.
 
-    With *follows*, the source is a cluster whose topic settings are synced to the target if the flow does so.
+    *syncs_configs* is False if the source is an archive, whose topic settings are not synced at the end.
     """
 
-    def __init__(self, flow: ClaimedFlow, *, follows: bool = True) -> None:
+    def __init__(self, flow: ClaimedFlow, *, syncs_configs: bool = True) -> None:
         self._flow = flow
-        self._follows = follows
+        self._syncs_configs = syncs_configs
         self._names: dict[str, str] = {}  # held topics, source -> target
         self._holder = secrets.token_hex(8)
         self._retention = RetentionWriter(flow.target, flow.decisions, now_ms=now_ms)
@@ -57,9 +56,9 @@ class RetentionHolder:
             self._renewing = asyncio.create_task(self._renew())
 
     async def end(self) -> None:
-        """Restores the retention, including that which earlier jobs left held.
+        """Restores the retention, also what earlier jobs have left held.
 
-        Syncs the source's current settings first, so that retention raised there is never shorter here.
+        It first syncs the source's settings, so that a retention that was raised there applies here at once.
         """
         if self._renewing is not None:
             self._renewing.cancel()
@@ -67,7 +66,7 @@ class RetentionHolder:
             async with asyncio.timeout(RESTORE_S):
                 if self._held:
                     await self._retention.give_up(self._holder)
-                if self._names and self._follows:
+                if self._names and self._syncs_configs:
                     await self._flow.sync_configs(self._names, held=await self._retention.held())
                 refused = await self._retention.settle()
         except (MirrorFlowError, TimeoutError) as error:
@@ -99,7 +98,7 @@ class RetentionHolder:
         for topic in left:
             named = {entry.name: entry for entry in entries.get(names[topic], ())}
             limits[topic] = limit_of(named.get("retention.ms"))
-        old = await self._topics_with_old_records({topic: left[topic] for topic in left}, limits)
+        old = await self._topics_with_old_records(left, limits)
         before = {
             names[topic]: would_delete(
                 entries.get(names[topic], ()),
@@ -113,7 +112,7 @@ class RetentionHolder:
     async def _topics_with_old_records(
         self, left: Mapping[str, Sequence[SeedRange]], limits: Mapping[str, float]
     ) -> frozenset[str]:
-        """Returns topics with records older than their copies' retention; queries the source once per limit."""
+        """Returns the topics with records older than their copies' retention; queries the source once per limit."""
         found = set()
         for limit in {limit for limit in limits.values() if limit != float("inf")}:
             asked = {
@@ -127,7 +126,6 @@ class RetentionHolder:
             found |= {
                 source.topic
                 for source, answer in answers.items()
-                if not answer.error
-                and (answer.offset < 0 or answer.offset > asked[TopicPartition(*source)].start)
+                if not answer.error and (answer.offset < 0 or answer.offset > asked[source].start)
             }
         return frozenset(found)

@@ -1,10 +1,10 @@
 """The driver of a seed: plans waves, runs their tasks on Spark and reports progress.
 
-    flow ──> plan ──> tasks ──> Spark ──> remaining ranges ──> plan ... until the lag is small or the waves are used up
+    claim the flow ──> plan a wave ──> run its tasks on Spark ──> plan the next wave ... until the lag is small
 
 The driver owns the flow, so a running connector waits meanwhile. The end offsets of a wave are frozen; the next wave
-takes what has been written since. A run keeps no state of its own: after a kill, the next run reads from the target
-where to continue. SIGTERM or Ctrl-C ends the tasks gracefully.
+copies what the source has received since. A run stores no state of its own: after a kill, the next run continues from
+the positions on the target. SIGTERM or Ctrl-C ends the tasks gracefully.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -29,26 +30,39 @@ from mirrorflow_seed.errors import (
     JobFailedError,
     StalledError,
 )
-from mirrorflow_seed.job_report import JobPhase, SeedReport
+from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, ranges_of, tasks_of
-from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, TaskResult, WaveSettings, run_tasks
+from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, lag_of, ranges_of, tasks_of
+from mirrorflow_seed.seed.seed_task_attempt import (
+    PartitionOutcome,
+    PartitionResult,
+    TaskResult,
+    WaveSettings,
+    run_tasks,
+)
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-from collections import Counter, deque
-from collections.abc import Mapping
 
-from mirrorflow_seed.job_report import Cost
-from mirrorflow_seed.seed.seed_plan import lag_of
-from mirrorflow_seed.seed.seed_task_attempt import PartitionResult
+RATE_WINDOW_S: Final = 15.0  # covers several commits and position writes
+REPORT_EVERY_S: Final = 1.0
+POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
+# Time for tasks to end gracefully; then Spark kills them, which delays the next start by seconds.
+STOP_S: Final = 20.0
+STALLED_WAVES_MAX: Final = 3  # in a row without progress
+TRIES_MAX: Final = 10  # of a request to a cluster that cannot be used: one minute in total
+RETRY_S: Final = 6.0
+# A target that has just started lacks some brokers, and new topics have no leader at once.
+ARRANGE_TRIES_MAX: Final = 5
+ARRANGE_AGAIN_S: Final = 2.0
 
-WINDOW_S: Final = 15.0  # of the rate: covers several commits and offset writes
+T = TypeVar("T")
+log = logging.getLogger("mirrorflow.seed")
 
 
 class StallTimer:
@@ -59,14 +73,17 @@ class StallTimer:
         self._left = -1
 
     def stalled_for_s(self, left: int, *, active: int, now_s: float) -> float:
-        """Seconds without progress; *left* is the number of offsets to copy, *active* that of running tasks."""
+        """Returns the seconds without progress.
+
+        *left* is the number of offsets to copy, *active* that of running tasks.
+        """
         if left != self._left or not active:
             self._left, self._since_s = left, now_s
         return now_s - self._since_s
 
 
 class SeedProgress:
-    """The progress of one run."""
+    """The progress of one run over all its waves."""
 
     def __init__(self, run_id: str) -> None:
         self.ranges: tuple[SeedRange, ...] = ()  # of the latest wave
@@ -86,13 +103,13 @@ class SeedProgress:
             self.note_offset(seed_range.index, seed_range.start)
 
     def note_offset(self, index: int, offset: int) -> None:
-        """Notes that the copy of range *index* has reached at least *offset*."""
+        """Records that range *index* is copied at least up to *offset*."""
         at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
         if at >= self._first_ends.get(index, 0):
             self._reached.add(index)
 
     def add_results(self, partition_results: Sequence[PartitionResult]) -> None:
-        """Adds the receipts of a task that has ended."""
+        """Adds the results of a task that has ended."""
         for result in partition_results:
             self.partition_results[result.index] = result
             self.gap_records += result.gap_records
@@ -100,7 +117,7 @@ class SeedProgress:
 
     @property
     def lag(self) -> int:
-        """Offsets left to copy in the latest wave, without failed partitions."""
+        """The number of offsets left to copy in the latest wave, without failed partitions."""
         failed = {one.index for one in self.failed}
         return lag_of(
             [seed_range for seed_range in self.ranges if seed_range.index not in failed], self.next_offsets
@@ -108,7 +125,7 @@ class SeedProgress:
 
     @property
     def failed(self) -> tuple[PartitionResult, ...]:
-        """The results of ranges that cannot be copied any further."""
+        """The results of ranges whose copy has failed."""
         return tuple(one for one in self.partition_results.values() if one.outcome is PartitionOutcome.FAILED)
 
     def report(
@@ -118,12 +135,12 @@ class SeedProgress:
         *,
         active: int,
         now_s: float,
-        held_up: Mapping[str, int] | None = None,
+        blocked: Mapping[str, int] | None = None,
         message: str = "",
     ) -> SeedReport:
         """Returns the current report.
 
-        *totals* are records, bytes and seconds of all tasks so far; *held_up* counts tasks by error reason.
+        *totals* are records, bytes and seconds of all tasks so far; *blocked* counts tasks by error reason.
         """
         records, size, seconds = totals
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
@@ -141,13 +158,13 @@ class SeedProgress:
             estimated_seconds=self._estimate(records_per_s, active) if phase is JobPhase.RUNNING else None,
             gap_records=self.gap_records,
             cost=Cost(executor_seconds=seconds, bytes_read=size, bytes_written=size),
-            message=message or _message(self.failed, held_up or {}),
+            message=message or _message(self.failed, blocked or {}),
         )
 
     def _rates(self, records: int, size: int, now_s: float) -> tuple[float, float]:
         samples = self._samples
         samples.append((now_s, records, size))
-        while samples[0][0] < now_s - WINDOW_S:
+        while samples[0][0] < now_s - RATE_WINDOW_S:
             samples.popleft()
         since_s, records_then, size_then = samples[0]
         elapsed_s = now_s - since_s
@@ -156,7 +173,7 @@ class SeedProgress:
         return max(0.0, (records - records_then) / elapsed_s), max(0.0, (size - size_then) / elapsed_s)
 
     def _estimate(self, records_per_s: float, active: int) -> float | None:
-        """Seconds to the end at this rate, and at least those of the largest partition, which has one task."""
+        """Returns the seconds to the end at this rate, but at least those of the largest partition's one task."""
         if records_per_s <= 0:
             return None
         largest = max(
@@ -166,8 +183,8 @@ class SeedProgress:
         return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
 
 
-def _message(failed: Sequence[PartitionResult], held_up: Mapping[str, int]) -> str:
-    """Counts of stopped partitions and held-up tasks by reason; only the driver's log names them."""
+def _message(failed: Sequence[PartitionResult], blocked: Mapping[str, int]) -> str:
+    """Returns the counts of failed partitions and blocked tasks by reason; only the driver's log names them."""
     by_reason = Counter(one.reason for one in failed)
     stopped = (
         f"{count} partition{' has' if count == 1 else 's have'} stopped: {reason}"
@@ -175,25 +192,9 @@ def _message(failed: Sequence[PartitionResult], held_up: Mapping[str, int]) -> s
     )
     waiting = (
         f"{count} task{' is' if count == 1 else 's are'} held up: {reason}"
-        for reason, count in sorted(held_up.items())
+        for reason, count in sorted(blocked.items())
     )
     return "; ".join((*stopped, *waiting))
-
-
-REPORT_EVERY_S: Final = 1.0
-POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
-# For tasks to end gracefully; then Spark kills them, which delays the next start by seconds
-STOP_S: Final = 20.0
-STALLED_WAVES_MAX: Final = 3  # in a row without progress
-NAMED_MAX: Final = 10  # topics in an error
-TRIES_MAX: Final = 10  # of a request to a cluster that cannot be used: one minute in total
-RETRY_S: Final = 6.0
-# A target that has just started lacks some brokers, and new topics have no leader at once.
-ARRANGE_TRIES_MAX: Final = 5
-ARRANGE_AGAIN_S: Final = 2.0
-
-T = TypeVar("T")
-log = logging.getLogger("mirrorflow.seed")
 
 
 class SeedJob:
@@ -218,8 +219,8 @@ class SeedJob:
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._message = ""
-        self._stalled_s = 0.0  # seconds without progress when the job gave up; 0 if it did not
-        self._logged_reasons: frozenset[str] = frozenset()  # of errors that hold tasks up
+        self._stalled_s = 0.0  # seconds without progress when the job was stopped for it, else 0
+        self._logged_reasons: frozenset[str] = frozenset()  # of errors that block tasks
         self._memory_bytes = 0
 
     async def run(self) -> int:
@@ -268,7 +269,7 @@ class SeedJob:
         return self._final_status(arrangement)
 
     async def _arrange(self, flow: ClaimedFlow) -> Arrangement:
-        """Creates the target topics; retries a few times while some are still incomplete.
+        """Creates the target topics, and retries a few times while some are incomplete.
 
         Raises JobFailedError if no topic is selected.
         """
@@ -300,7 +301,7 @@ class SeedJob:
                     return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
-                    raise StalledError(how=f"in {stalled} waves", reasons=self._reasons())
+                    raise StalledError(duration=f"in {stalled} waves", reasons=self._reasons())
             waits = any(
                 one.outcome is PartitionOutcome.UNFINISHED
                 for one in self._progress.partition_results.values()
@@ -314,7 +315,7 @@ class SeedJob:
     async def _plan(
         self, flow: ClaimedFlow, arrangement: Arrangement, *, initial: bool, frozen: bool = False
     ) -> tuple[SeedRange, ...]:
-        """Returns the ranges of the next wave; with *frozen*, the rest of the last one, with the same ends."""
+        """Returns the ranges of the next wave; with *frozen*, the rest of the last one with the same end offsets."""
         progress = self._progress
         if frozen:
             return tuple(self._advanced(seed_range) for seed_range in progress.ranges)
@@ -333,7 +334,7 @@ class SeedJob:
         return replace(seed_range, start=at)
 
     async def _run_wave(self, flow: ClaimedFlow, tasks: Sequence[SeedTask], *, initial: bool) -> None:
-        """Runs *tasks* on Spark and follows their progress until they end."""
+        """Runs *tasks* on Spark, and reads their progress until they end."""
         wave = WaveSettings(
             files=self._files,
             group=flow.group,
@@ -346,7 +347,7 @@ class SeedJob:
         read_s = time.monotonic()
         stopped_s: float | None = None
         stall_timer = StallTimer(read_s)
-        # In its own task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
+        # In its own asyncio task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
         reading = asyncio.create_task(self._read_positions(flow))
         while not running.done():
             await asyncio.wait({running}, timeout=REPORT_EVERY_S)
@@ -407,7 +408,7 @@ class SeedJob:
                 )
 
     def _check_progress(self, stalled_for_s: float) -> None:
-        """Logs new errors that hold tasks up, and stops the job after too long without progress."""
+        """Logs new errors that block tasks, and stops the job after too long without progress."""
         errors_by_reason = self._coordinator.errors_by_reason
         for reason in errors_by_reason.keys() - self._logged_reasons:
             log.warning("tasks are held up: %s", errors_by_reason[reason][1])
@@ -417,7 +418,7 @@ class SeedJob:
             self._coordinator.stop_tasks()
 
     async def _read_positions(self, flow: ClaimedFlow) -> None:
-        """Reads how far each partition is copied, as its task has stored it."""
+        """Reads the positions that tasks have stored, and adds them to the progress."""
         with contextlib.suppress(MirrorFlowError):
             await flow.read_positions()
         for seed_range in self._progress.ranges:
@@ -429,9 +430,9 @@ class SeedJob:
             await self._retry_transient(lambda: flow.require_no_foreign_records(arrangement))
 
     async def _retry_transient(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Returns the result of *request*, retried while a cluster cannot be used.
+        """Returns the result of *request*, and retries it while a cluster cannot be used.
 
-        Raises errors that are not retriable at once, others after about one minute.
+        Raises an error that is not transient at once, others after about one minute.
         """
         for tries in range(1, TRIES_MAX + 1):
             try:
@@ -450,7 +451,7 @@ class SeedJob:
         for sentence in arrangement.uncopied.values():
             log.warning("%s", sentence)
         if self._stalled_s:
-            raise StalledError(how=f"for {self._stalled_s:.0f} s", reasons=self._reasons())
+            raise StalledError(duration=f"for {self._stalled_s:.0f} s", reasons=self._reasons())
         if self._coordinator.stop:
             self._phase, self._message = JobPhase.PAUSED, "Stopped cleanly; the next start resumes."
             return EXIT_STOPPED
@@ -467,18 +468,16 @@ class SeedJob:
             )
         self._message = " ".join(sentences)
         if gap and self._settings.on_source_loss is LossPolicy.FAIL:
-            # A connector has copied first, from where the source began by then.
+            # A connector has copied the partition before, from the log start that the source had by then.
             self._phase = JobPhase.FAILED
             return EXIT_FAILED
         self._phase = JobPhase.SUCCEEDED
         return EXIT_DONE
 
     def _reasons(self) -> tuple[str, ...]:
-        """Error reasons of tasks that ended and of tasks that never returned a result."""
+        """Returns the error reasons of tasks that have ended and of tasks that never returned a result."""
         ended = {one.reason for one in self._progress.partition_results.values() if one.reason}
         return tuple(sorted(ended | self._logged_reasons))
-
-    # -- reports
 
     async def _publish_periodically(self) -> None:
         while True:
@@ -493,14 +492,14 @@ class SeedJob:
                 coordinator.totals,
                 active=coordinator.active,
                 now_s=time.monotonic(),
-                held_up={reason: count for reason, (count, _) in coordinator.errors_by_reason.items()},
+                blocked={reason: count for reason, (count, _) in coordinator.errors_by_reason.items()},
                 message=self._message,
             )
         )
 
 
 def _without_names(error: Exception) -> str:
-    """The reason of *error* without its message, which may name topics and addresses: the report is public."""
+    """Returns the reason of *error*, not its message, which may name topics and addresses: the report is public."""
     return getattr(error, "reason", "") or type(error).__name__
 
 

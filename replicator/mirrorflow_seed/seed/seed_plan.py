@@ -1,10 +1,8 @@
-"""Decides up to which offset each partition is seeded and which task copies it. Pure.
+"""Plans a wave of a seed: the offset range of each partition, and the task that copies it. Pure.
 
-A seed range is one partition with the end offset that was frozen when it was planned; a seed task is the set of
-ranges that one Spark task copies. It copies several partitions at once, because one request to a broker carries
-one batch of each: with few partitions, a broker does half as much work again for the same bytes. Shares are
-assigned largest first, each to the smallest task. The largest tasks start first, so the last one to start is
-short.
+One task copies several ranges at once, because one request to a broker carries one batch of each partition: with few
+partitions, a broker does half as much work again for the same bytes. Ranges are assigned largest first, each to the
+smallest task. The largest tasks start first, so the last one to start is short.
 """
 
 import heapq
@@ -24,13 +22,16 @@ RECORD_BYTES: Final = 1_000  # assumed size of a record if the brokers do not re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedRange:
-    """One partition of a wave. Messages and reports identify it by `index`, its number in the plan."""
+    """The offset range of one partition that a wave copies.
+
+    Messages and reports identify it by `index`, its number in the plan.
+    """
 
     index: int
     topic: str
     partition: int
-    start: int  # next offset of the copy, or the first of the source, when it was planned
-    end: int  # frozen: later records are left to the next wave or the live connector
+    start: int  # the next offset of the copy, else the first offset of the source
+    end: int  # exclusive, frozen: later records are left to the next wave or to the connector
     bytes: int  # estimated, from start to end
 
     @property
@@ -40,13 +41,13 @@ class SeedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTask:
-    """The ranges that one Spark task copies."""
+    """The ranges that one Spark task copies at once."""
 
     ranges: tuple[SeedRange, ...]
 
     @property
     def bytes(self) -> int:
-        """Estimated bytes of all ranges."""
+        """The estimated bytes of all ranges."""
         return sum(seed_range.bytes for seed_range in self.ranges)
 
 
@@ -88,7 +89,10 @@ def ranges_of(
 
 
 def tasks_of(ranges: Iterable[SeedRange], *, slots: int) -> tuple[SeedTask, ...]:
-    """Returns all tasks, largest first, without ranges that are already at their end."""
+    """Returns the tasks for *ranges*, largest first; ranges that are already copied are left out.
+
+    *slots* is the number of tasks that Spark runs at once.
+    """
     left = sorted(
         (seed_range for seed_range in ranges if seed_range.start < seed_range.end),
         key=lambda seed_range: (-seed_range.bytes, seed_range.index),
@@ -109,7 +113,7 @@ def tasks_of(ranges: Iterable[SeedRange], *, slots: int) -> tuple[SeedTask, ...]
 
 
 def _count_of_tasks(total_bytes: int, partitions: int, slots: int) -> int:
-    """Number of tasks: at least one per slot, more if the size or the number of partitions requires it."""
+    """Returns at least one task per slot, more if the size or the number of partitions requires it."""
     slots = max(1, slots)  # executors may not have started yet
     turns = min(TASKS_PER_SLOT, max(1, total_bytes // (slots * TASK_BYTES_MIN)))
     return max(
@@ -138,7 +142,7 @@ def foreign_topics(
 
 
 def lag_of(ranges: Sequence[SeedRange], next_offsets: Mapping[int, int]) -> int:
-    """Total number of offsets between the copies and the ends of *ranges*."""
+    """Returns the number of offsets left to copy; *next_offsets* are by index of the range."""
     return sum(
         max(0, seed_range.end - max(seed_range.start, next_offsets.get(seed_range.index, 0)))
         for seed_range in ranges

@@ -1,9 +1,13 @@
-"""Copies the partitions of one seed task in a Spark task, with the replicator's own copy task.
+"""Runs one attempt of a seed task: fences the earlier attempts, resumes where they ended, and copies.
 
-Guarantees: each attempt of the task first fences the earlier ones, and only while the job owns the flow; so the
-target refuses what Spark runs twice or too late. An attempt continues where the last one ended. It ends when each
-partition has reached its frozen end, when its time is over, when the driver stops it, or when nothing more can be
-copied, and it then stores that it has left its partitions. Its result is used only for the report.
+Spark retries a task that has failed or has lost its executor (`TASK_FAILURES_MAX` in `spark_session`); the next
+attempt then runs this module. `_fence_earlier_attempts` initializes the task's transactional ids, which only a job that
+owns the flow may do; so the target refuses what Spark runs twice or too late. The start offsets are the positions that
+the earlier attempts have stored. `_run_until_done` retries the errors of a cluster within the attempt.
+
+The partitions are copied by the replicator's own copy task. An attempt ends when each range has reached its frozen
+end, when its time is over, when the driver stops it, or when nothing more can be copied. It then stores that it has
+left its partitions. Its result is used only for the report.
 """
 
 import asyncio
@@ -57,7 +61,7 @@ log = logging.getLogger("mirrorflow.seed")
 
 
 class PartitionOutcome(Enum):
-    """How a partition ended in its task."""
+    """How the copy of one partition ended in an attempt."""
 
     DONE = "done"
     UNFINISHED = "unfinished"  # the time was over, or the driver stopped the task
@@ -72,13 +76,13 @@ class WaveSettings:
     group: str  # the job's name in the claim of the flow
     initial: bool  # the flow began with this job
     seconds: float
-    url: str  # where the driver answers tasks
+    url: str  # of the driver's `Coordinator`
     bytes_per_second: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of one partition in a task."""
+    """The result of one partition in an attempt."""
 
     index: int
     outcome: PartitionOutcome
@@ -113,14 +117,14 @@ def prepare_process() -> None:
     )
 
 
-async def _connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
+async def _connect_both(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
     return await connect_both(settings.source_consumer, settings.target_producer, resolve=resolve)
 
 
 class SeedTaskAttempt:
-    """Copies the partitions of one seed task; `run` returns the result.
+    """One attempt of a seed task; `run` copies its ranges and returns the result.
 
-    *connect* opens source and target. It ends early once *wants_end* returns True.
+    *connect* opens source and target. The attempt ends early once *wants_end* returns True.
     """
 
     def __init__(
@@ -129,7 +133,7 @@ class SeedTaskAttempt:
         wave: WaveSettings,
         settings: SourceSettings,
         *,
-        connect: Callable[[SourceSettings, Resolve], Awaitable[tuple[Cluster, Cluster]]] = _connect,
+        connect: Callable[[SourceSettings, Resolve], Awaitable[tuple[Cluster, Cluster]]] = _connect_both,
         wants_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._wave = wave
@@ -137,18 +141,18 @@ class SeedTaskAttempt:
         self._resolve: Resolve = Resolver(settings.providers).resolve_client
         self._connect = connect
         self._wants_end = wants_end
+        # Names the task's transactional ids, which all its attempts share.
         self._chain = min(seed_range.index for seed_range in seed_task.ranges)
-        # What this process has learned in earlier starts.
+        # Passed from one start of the copy task to the next, so that the next resumes exactly where it ended.
         self._previous_copiers: dict[TopicPartition, PartitionCopier] = {}
-        self._stamped: set[str] = set()
+        self._log_append_time_topics: set[str] = set()
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._restart_reason = ""
         self._unfinished: dict[int, SeedRange] = {
             seed_range.index: seed_range for seed_range in seed_task.ranges
         }
-        self._copiers: dict[
-            int, PartitionCopier
-        ] = {}  # the newest one of each seed_range; it inherits all counts
+        # The newest one of each range; it inherits all counts.
+        self._copiers: dict[int, PartitionCopier] = {}
         self._partition_results: dict[int, PartitionResult] = {}
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
@@ -162,7 +166,7 @@ class SeedTaskAttempt:
         self._connection_error: MirrorFlowError | None = None
 
     async def run(self) -> TaskResult:
-        """Copies until there is a reason to end.
+        """Copies until the attempt ends, and reports to the driver meanwhile.
 
         Raises unexpected exceptions, which are bugs of ours: Spark then retries the task.
         """
@@ -185,7 +189,7 @@ class SeedTaskAttempt:
         )
 
     async def _run_until_done(self) -> None:
-        """Connects and copies, again after each error, until all ranges are done or the time is over."""
+        """Connects and copies, and retries after each error, until all ranges are done or the attempt must end."""
         failures = 0
         while self._unfinished and not self._must_end():
             try:
@@ -202,7 +206,7 @@ class SeedTaskAttempt:
                 self._connection_error, failures = None, 0
 
     async def _run_once(self) -> None:
-        """Takes the open partitions over and copies them, until the end or until this start of the task ends."""
+        """Fences the earlier attempts, then copies the unfinished ranges until this start of the copy task ends."""
         self._restart_reason = ""
         clusters = await self._connect(self._settings, self._resolve)
         task = None
@@ -228,10 +232,13 @@ class SeedTaskAttempt:
         if self._bug is not None:
             raise self._bug
         for seed_range in list(self._unfinished.values()):
-            self._finish_if_done(seed_range)  # acknowledgements may have arrived during the stop
+            self._finish_if_done(seed_range)  # acknowledgements may have arrived while the copy task stopped
 
     async def _fence_earlier_attempts(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
-        """Takes the open partitions over from earlier attempts, and returns where each of them starts."""
+        """Initializes the task's transactional ids, and returns where each unfinished partition resumes.
+
+        Raises FlowUnfencedError if the target cannot fence, FlowTakenError if the job has lost the flow.
+        """
         settings = self._settings
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
         owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
@@ -248,16 +255,16 @@ class SeedTaskAttempt:
             start=given.start,
             transactions=transactions,
             earlier=self._previous_copiers,
-            stamped=self._stamped,
+            stamped=self._log_append_time_topics,
             end=self._request_restart,
         )
 
     def _request_restart(self, why: str) -> None:
-        log.warning("Restarting the task after its last commit: %s", why)
+        log.warning("Restarting the copy after its last commit: %s", why)
         self._restart_reason = why
 
     async def _copy(self, task: CopyTask) -> None:
-        """Copies until nothing is left to do in this start of the task."""
+        """Copies until nothing is left to do in this start of the copy task."""
         assigned: frozenset[int] = frozenset()
         while self._unfinished and not self._must_end() and self._bug is None and not self._restart_reason:
             wanted = frozenset(self._unfinished)
@@ -283,10 +290,10 @@ class SeedTaskAttempt:
                 _delivered(self._copiers[index]) >= seed_range.end
                 for index, seed_range in self._unfinished.items()
             ):
-                return  # the stop commits what is left; the caller then checks the ranges once more
+                return  # stopping the copy task commits the rest; the caller then checks the ranges once more
 
     def _finish_if_done(self, seed_range: SeedRange) -> None:
-        """Records the outcome of *seed_range* if it has ended."""
+        """Records the outcome of *seed_range* if it has reached its end or cannot be copied."""
         copier = self._copiers.get(seed_range.index)
         if copier is None:
             return
@@ -311,11 +318,9 @@ class SeedTaskAttempt:
         )
 
     def _error_of(self, seed_range: SeedRange) -> MirrorFlowError | None:
-        """The error that holds up *seed_range* now: its own, else that of the whole connection."""
+        """Returns the error that blocks *seed_range*: its own, else that of the connection."""
         copier = self._copiers.get(seed_range.index)
         return self._connection_error if copier is None or copier.error is None else copier.error
-
-    # -- the driver
 
     def _must_end(self) -> bool:
         return self._instructions.stop or time.monotonic() > self._until_s or self._wants_end()
@@ -333,7 +338,7 @@ class SeedTaskAttempt:
     async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(TASK_REPORT_EVERY_S)
-            # One error is enough: an unusable cluster holds up all ranges alike.
+            # One error is enough: an unusable cluster blocks all ranges alike.
             errors = (self._error_of(seed_range) for seed_range in list(self._unfinished.values()))
             error = next((one for one in errors if one is not None), None)
             self._progress = replace(
@@ -363,12 +368,12 @@ class SeedTaskAttempt:
 
 
 def _delivered(copier: PartitionCopier) -> int:
-    """The first source offset not known to be delivered; an open transaction may still be aborted."""
+    """Returns the first source offset that may be undelivered; an open transaction may still be aborted."""
     return -1 if copier.stream is None else copier.stream.delivered.source_offset + 1
 
 
 def _gap_records(copier: PartitionCopier | None, error: MirrorFlowError | None) -> int:
-    """Number of source offsets that were deleted before they were copied."""
+    """Returns the number of source offsets that were deleted before they were copied."""
     gap = 0 if copier is None else copier.lost_records
     if isinstance(error, SourceDataLostError):
         gap += max(0, error.found - error.wanted)

@@ -1,8 +1,8 @@
-"""The HTTP messages between the driver and running tasks: tasks send progress and receive instructions.
+"""The HTTP messages between driver and tasks: a task posts its progress and receives instructions.
 
-Once a second a task posts its progress; the response says whether to stop and how fast to copy. Correctness
-does not depend on it: a task that cannot reach the driver keeps its last instructions, and the driver reads
-offsets from the target. Messages identify partitions by their index in the plan.
+A task posts once a second; the response says whether to stop and how fast to copy. Correctness does not depend on
+it: a task that cannot reach the driver keeps its last instructions, and the driver reads offsets from the target.
+Messages identify partitions by their index in the plan.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 TASK_REPORT_EVERY_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 3.0
-# A task that has not reported for this long no longer gets a part of the rate; tasks report every second.
+# A task that has not reported for this long gets no part of the rate; tasks report every second.
 SILENT_S: Final = 15.0
 BODY_BYTES_MAX: Final = 1 << 20  # 200 partitions take some 10 kB
 MESSAGE_CHARACTERS_MAX: Final = 2_000  # of an error: one sentence and the broker's message
@@ -33,7 +33,7 @@ class TaskInstructions:
 class SeedTaskReport:
     """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the range.
 
-    `reason` and `message` describe an error that holds it up, "" if none does; the message may name topics.
+    `reason` and `message` describe the error that blocks it, "" without one; the message may name topics.
     """
 
     attempt: str
@@ -47,7 +47,10 @@ class SeedTaskReport:
 
 
 class Coordinator:
-    """The driver's side: receives task reports and returns instructions. Each attempt is counted once."""
+    """Receives the reports of all task attempts in the driver, and returns instructions.
+
+    Each attempt is counted once, however often it reports.
+    """
 
     def __init__(self, *, bytes_per_second: int | None) -> None:
         self.stop = False
@@ -80,7 +83,7 @@ class Coordinator:
         return json.dumps({"stop": self.stop, "bytesPerSecond": self.task_bytes_per_second}).encode()
 
     def stop_tasks(self) -> None:
-        """Answers every further report of a task with the instruction to stop."""
+        """Instructs every task to stop, with the response to its next report."""
         self.stop = True
 
     def receive(self, report: SeedTaskReport) -> None:
@@ -100,18 +103,18 @@ class Coordinator:
 
     @property
     def active(self) -> int:
-        """Number of attempts that have reported recently."""
+        """The number of attempts that have reported recently."""
         now_s = time.monotonic()
         return sum(now_s - at_s < SILENT_S for at_s, _ in list(self._reports.values()))
 
     @property
     def unfinished(self) -> int:
-        """Number of attempts that have not reported their end; once no task runs, these were killed."""
+        """The number of attempts that have not reported their end; once no task runs, these were killed."""
         return len(self._reports)
 
     @property
     def errors_by_reason(self) -> dict[str, tuple[int, str]]:
-        """By reason: the number of active attempts that it holds up, and the message of one of them."""
+        """Maps the reason of an error to the number of active attempts that it blocks, and one message."""
         now_s = time.monotonic()
         found: dict[str, tuple[int, str]] = {}
         for at_s, report in list(self._reports.values()):
@@ -121,14 +124,14 @@ class Coordinator:
 
     @property
     def task_bytes_per_second(self) -> int | None:
-        """Bytes per second for one task; None without a limit."""
+        """The bytes per second of one task; None without a limit."""
         if self._bytes_per_second is None:
             return None
         return max(1, self._bytes_per_second // max(1, self.active))
 
     @property
     def totals(self) -> tuple[int, int, float]:
-        """Records, bytes and seconds of all attempts so far."""
+        """The records, bytes and seconds of all attempts so far."""
         reports = [report for _, report in list(self._reports.values())]
         return (
             self._records + sum(report.records for report in reports),
@@ -161,5 +164,5 @@ def send_report(url: str, report: SeedTaskReport) -> TaskInstructions | None:
         return None
 
 
-# Ignores proxies of the environment: the driver is reached directly.
+# Ignores the environment's HTTP proxies: the driver is in the same network.
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed.hadoop_folder import address_of, file_system_error, scheme_of
+from mirrorflow_seed.hadoop_folder import file_system_error, scheme_of, uri_of_address
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_plain_path_is_local_and_address_is_unchanged(
     """Whatever Spark's default file system is."""
     monkeypatch.chdir(tmp_path)
 
-    assert address_of("a b") == (tmp_path / "a b").as_uri()
+    assert uri_of_address("a b") == (tmp_path / "a b").as_uri()
     for address in ("s3a://bucket/a", "file:///a", "hdfs://names/a"):
-        assert address_of(address) == address
+        assert uri_of_address(address) == address
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_errors_that_hold_tasks_up_are_reported_while_they_last():
     )
 
     said = progress.report(
-        JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=1.0, held_up={"NotAuthorized": 1, "Unreachable": 2}
+        JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=1.0, blocked={"NotAuthorized": 1, "Unreachable": 2}
     )
 
     assert said.message == (
