@@ -1,4 +1,4 @@
-"""Configures Spark's own Kubernetes backend, for a driver in a pod, and starts executors.
+"""Configures Spark's Kubernetes backend for a driver in a pod, and starts executors.
 
     the driver's environment, by the downward API:  POD_NAME  POD_NAMESPACE  POD_IP
     job.properties:  master=k8s://API-SERVER
@@ -6,8 +6,8 @@
                      spark.kubernetes.container.image=...
                      spark.kubernetes.executor.podTemplateFile=...   (its container is called `executor`)
 
-Other `spark.*` keys of job.properties override these settings, above all the sizes. The driver requests only
-pods from the API server. Executors get volumes, labels and security from the template, and no token.
+Other `spark.*` keys of job.properties override these settings, for example the sizes. The driver requests only
+pods from the API server. Executors get volumes, labels and security contexts from the template, and no token.
 Speculation is off, but exactly-once does not depend on it: the target accepts a record only once, even if two
 executors write it.
 """
@@ -17,7 +17,6 @@ import pwd
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +53,7 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.driver.port": str(DRIVER_PORT),
     "spark.driver.blockManager.port": str(BLOCKS_PORT),
     "spark.blockManager.port": str(BLOCKS_PORT),
-    # Otherwise, any client of an executor could run code in it. Spark creates a key per application.
+    # Otherwise any client of an executor could run code in it. Spark creates a key for each application.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     # A seed ends with a few large partitions: idle executors are removed meanwhile.
@@ -74,64 +73,37 @@ FIXED: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesSettings:
-    """The driver's pod and its executors. *template* is a path; *cores* is the tasks per executor."""
+def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns Spark's conf for a driver in client mode in a pod, without the master; it contains no secret.
 
-    namespace: str
-    driver_pod: str
-    driver_ip: str
-    image: str
-    template: str
-    executors_max: int
-    cores: int
-
-
-def settings_of(job: JobSettings, environment: Mapping[str, str]) -> KubernetesSettings:
-    """Reads the settings from *job* and the pod's *environment*. Raises JobSettingError."""
+    *environment* is the pod's. Raises JobSettingError.
+    """
     cores = job.extra.get(CORES_KEY, str(CORES))
     if not re.fullmatch(r"[1-9][0-9]?", cores):
         raise JobSettingError(
             key=CORES_KEY, problem=f"{cores!r} is not a number of tasks", action="write 1 to 99"
         )
-    return KubernetesSettings(
-        namespace=_from_pod(environment, "POD_NAMESPACE"),
-        driver_pod=_from_pod(environment, "POD_NAME"),
-        driver_ip=_from_pod(environment, "POD_IP"),
-        image=_named(job.extra, IMAGE_KEY),
-        template=_named(job.extra, TEMPLATE_KEY),
-        executors_max=job.executors_max,
-        cores=int(cores),
-    )
-
-
-def conf_of(settings: KubernetesSettings) -> dict[str, str]:
-    """Returns Spark's conf for a driver in client mode in a pod, without the master. It holds no secret."""
-    failures = max(FAILURES_MIN, FAILURES_PER_EXECUTOR * settings.executors_max)
-    host = f"[{settings.driver_ip}]" if ":" in settings.driver_ip else settings.driver_ip
+    address = _pod_variable(environment, "POD_IP")
+    host = f"[{address}]" if ":" in address else address
+    executors = job.executors_max
     return {
         **FIXED,
-        "spark.kubernetes.namespace": settings.namespace,
-        "spark.kubernetes.driver.pod.name": settings.driver_pod,
+        "spark.kubernetes.namespace": _pod_variable(environment, "POD_NAMESPACE"),
+        "spark.kubernetes.driver.pod.name": _pod_variable(environment, "POD_NAME"),
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,  # the pod IP that executors use, whatever the host name resolves to
         "spark.driver.memory": f"{HEAP_MIB}m",
-        IMAGE_KEY: settings.image,
-        TEMPLATE_KEY: settings.template,
-        CORES_KEY: str(settings.cores),
+        IMAGE_KEY: _required(job.extra, IMAGE_KEY),
+        TEMPLATE_KEY: _required(job.extra, TEMPLATE_KEY),
+        CORES_KEY: cores,
         # The plan is made before all executors have started, and divides the work among all of them.
-        "spark.default.parallelism": str(settings.executors_max * settings.cores),
+        "spark.default.parallelism": str(executors * int(cores)),
         "spark.executor.memory": f"{HEAP_MIB}m",
-        "spark.executor.memoryOverhead": f"{JVM_MIB + TASK_MIB * settings.cores}m",
-        "spark.dynamicAllocation.initialExecutors": str(settings.executors_max),
-        "spark.dynamicAllocation.maxExecutors": str(settings.executors_max),
-        "spark.executor.maxNumFailures": str(failures),
+        "spark.executor.memoryOverhead": f"{JVM_MIB + TASK_MIB * int(cores)}m",
+        "spark.dynamicAllocation.initialExecutors": str(executors),
+        "spark.dynamicAllocation.maxExecutors": str(executors),
+        "spark.executor.maxNumFailures": str(max(FAILURES_MIN, FAILURES_PER_EXECUTOR * executors)),
     }
-
-
-def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns Spark's conf for *job* in a pod with this *environment*. Raises JobSettingError."""
-    return conf_of(settings_of(job, environment))
 
 
 def executor_command(environment: Mapping[str, str]) -> list[str]:
@@ -161,20 +133,20 @@ def executor_command(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exec_executor(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by variables
-    """Replaces this process by the executor that Spark's variables describe. Raises SparkMissingError."""
+def exec_executor(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark passes everything in variables
+    """Replaces this process with the executor that Spark's variables describe. Raises SparkMissingError."""
     environment = {**os.environ, **user_name_variables()}
     command = executor_command(environment)
     try:
-        os.execvpe(command[0], command, environment)  # noqa: S606 no shell is wanted: Spark's signals reach the JVM
+        os.execvpe(command[0], command, environment)  # noqa: S606 no shell, so that Spark's signals reach the JVM
     except FileNotFoundError as error:
         raise SparkMissingError(f"{command[0]} is missing; an executor needs Java 17 or later.") from error
 
 
 def user_name_variables() -> dict[str, str]:
-    """Returns variables that give this process's user id a name, if it has none: Hadoop requires a user name.
+    """Returns environment variables that give this process's user id a name, which Hadoop requires.
 
-    The image has the library for this beside Java. Without the library, the result is empty.
+    Empty if the user id has a name, or if the library for this, which the image has beside Java, is missing.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -204,7 +176,7 @@ _EXECUTOR_VARIABLES: Final = (
 )
 
 
-def _from_pod(environment: Mapping[str, str], name: str) -> str:
+def _pod_variable(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
         raise JobSettingError(
@@ -215,7 +187,7 @@ def _from_pod(environment: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _named(given: Mapping[str, str], key: str) -> str:
+def _required(given: Mapping[str, str], key: str) -> str:
     if not given.get(key):
         raise JobSettingError(key=key, problem="it is not set", action="set it, or use master=local[*]")
     return given[key]
