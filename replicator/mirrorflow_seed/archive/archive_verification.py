@@ -129,7 +129,7 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_archive(job)
-    return verify_driver.run(files, job, display=display, spark=spark, work=verify_archive)
+    return verify_driver.run(files, job, display=display, spark=spark, verify=verify_archive)
 
 
 def verify_archive(

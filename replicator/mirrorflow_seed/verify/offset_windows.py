@@ -1,11 +1,11 @@
-"""What a verification task compares, an offset range of the source and the matching one of the target, by window.
+"""Defines the ranges that verification tasks compare, and the windows in which their results are counted.
 
 A window is the source offsets [n x size, (n + 1) x size) of a partition, cut to what was compared. Counts are
-of records that consumers see. Batches with the same bytes on both sides are count_outcomes without decoding. So sums
-and chains cover only the `digested` records; the others are equal, in order, and in neither sum.
+of records that consumers see. Batches with the same bytes on both sides are counted without decoding, so sums and
+chains cover only the `digested` records. The others are equal, in order, and in neither sum.
 
-The windows of a sample are selected by a hash of run, topic, partition and window: a repeated run compares the
-same windows, another run others.
+The windows of a sample are selected by a hash of run id, topic, partition and window: a repeated run compares the
+same windows, another run compares others.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from mirrorflow_seed.verify.record_digests import DIGEST_BYTES, SUM_MODULUS, Dig
 
 # One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
 WINDOW_OFFSETS: Final = 100_000
-# A task should take seconds: a million records of 1 kB take three, and starting a task costs 50 ms.
+# A task should take seconds: a million records of 1 kB take three seconds, and starting a task takes 50 ms.
 RANGE_WINDOWS: Final = 10
 # Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
 KEYS_MAX: Final = 200_000
@@ -36,7 +36,10 @@ class ComparisonMethod(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRange:
-    """The offset ranges of a partition that one task compares: one of the source, one of the target. Ends are exclusive; offsets at its edges may have no record."""
+    """The offset range of a partition that one task compares, on the source and on the target.
+
+    Ends are exclusive; the first and last offsets may have no record.
+    """
 
     topic: str
     partition: int
@@ -57,17 +60,17 @@ class VerifyRange:
     window_offsets: int = WINDOW_OFFSETS
 
     def is_behind(self, offset: int) -> bool:
-        """Whether the target may not have source offset *offset* yet."""
+        """Returns whether source offset *offset* may not be copied yet."""
         return self.copied_before is not None and offset >= self.copied_before
 
     @property
     def offsets(self) -> int:
-        """Number of offsets to read on both sides."""
+        """The number of offsets to read on both sides."""
         return self.source_to - self.source_from + self.target_to - self.target_from
 
     @property
     def windows(self) -> int:
-        """Approximate number of windows."""
+        """The approximate number of windows."""
         if self.method is ComparisonMethod.NEWEST_PER_KEY:
             return 1
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
@@ -75,7 +78,7 @@ class VerifyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPlanSettings:
-    """How a run cuts partitions into ranges."""
+    """Settings that cut partitions into ranges."""
 
     run_id: str
     sample: float = 1.0  # the fraction of windows that is compared
@@ -86,7 +89,7 @@ class VerifyPlanSettings:
     target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
     def is_sampled(self, at: TopicPartition, window: int) -> bool:
-        """Whether this run compares that window of the partition."""
+        """Returns whether this run compares window number *window* of the partition."""
         if self.sample >= 1.0:
             return True
         text = f"{self.run_id}\0{at.topic}\0{at.partition}\0{window}"
@@ -108,7 +111,7 @@ class VerifyPlanSettings:
         return found
 
 
-# Per window; counts have no limit. A window without any match must not fill the driver's memory.
+# In each window; counts have no limit. A window without any match must not fill the driver's memory.
 DIFFERENCES_MAX: Final = 10
 
 
@@ -126,7 +129,7 @@ class DifferenceKind(Enum):
 
     MISSING = "missing"  # on the source only
     EXTRA = "extra"  # on the target only, or once too often
-    CHANGED = "changed"  # a different record is in its place
+    CHANGED = "changed"  # another record on the target at its position
     MOVED = "moved"  # in another order
 
 
@@ -187,7 +190,7 @@ class WindowTally:
         self._chains = [blake2b(digest_size=DIGEST_BYTES), blake2b(digest_size=DIGEST_BYTES)]
 
     def add_equal(self, count: int, target_from: int) -> None:
-        """Adds *count* records of equal bytes, contiguous on the target from *target_from*."""
+        """Adds *count* records of equal batches, contiguous on the target from *target_from*."""
         self.source_count += count
         self.target_count += count
         self._extend_target(target_from, target_from + count)
@@ -207,11 +210,13 @@ class WindowTally:
             self._chains[side].update(chained)
 
     def add_source(self, record: DigestedRecord) -> None:
+        """Adds a source record."""
         self.source_count += 1
         self.digested += 1
         self._add_digest(0, record)
 
     def add_target(self, record: DigestedRecord) -> None:
+        """Adds a target record."""
         self.target_count += 1
         self._extend_target(record.offset, record.offset + 1)
         self._add_digest(1, record)
@@ -219,7 +224,7 @@ class WindowTally:
     def add_difference(
         self, kind: DifferenceKind, source: DigestedRecord | None, target: DigestedRecord | None
     ) -> None:
-        """Notes a difference; `source` and `target` count its records."""
+        """Adds a difference; `add_source` and `add_target` count its records."""
         self.is_ordered = False
         self.has_changed |= kind is not DifferenceKind.MOVED
         self.differing += 1
@@ -235,7 +240,7 @@ class WindowTally:
             )
 
     def leave_undecided(self, reason: str) -> None:
-        """Notes why the window cannot be decided."""
+        """Sets the reason why the window cannot be decided."""
         self.reason = reason
 
     @property

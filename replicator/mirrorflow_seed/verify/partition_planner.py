@@ -1,14 +1,12 @@
 """Cuts one partition into ranges that begin and end at matching records on both sides.
 
 If retention has deleted records on one side only, the offsets that both sides have are compared, and the rest
-becomes a note. What cannot be matched is undecided. A boundary that cannot be located on the target is
+becomes a note. Offsets that cannot be matched are undecided.
+
+A range may begin where several consecutive records are equal on both sides. At an exact offset of the offset map, that
+is enough. Otherwise the records are searched around a guess (offset syncs, timestamps), and a match counts only if it
+is the only one, because equal records cannot be distinguished. A boundary that cannot be located on the target is
 ignored: the range continues over it.
-
-The target offset of a source record is found by comparing content, so that both sides can be cut there.
-
-A range may begin where several consecutive records are equal on both sides. At an exact offset of the
-offset map, equality there is enough. Otherwise the records are searched around a guess (offset syncs,
-timestamps), and a match counts only if it is the only one, because twins cannot be told apart.
 """
 
 import asyncio
@@ -39,23 +37,22 @@ from mirrorflow_seed.verify.stored_offsets import OffsetGuess, StoredOffsets
 
 # This many consecutive records identify an offset; fewer only if the partition has no more.
 RUN_RECORDS: Final = 8
-# Search range around a guess: offset syncs miss markers in between, and timestamps repeat.
+# Searched around a guess: offset syncs do not count the markers in between, and timestamps repeat.
 SEARCH_BACK_OFFSETS: Final = 2_000
 SEARCH_RECORDS: Final = 10_000
-# Small, as each partition is read a few times; brokers return the first batch whole whatever its size.
-LOOK_ANSWER_BYTES: Final = 32 << 10
-SEARCH_ANSWER_BYTES: Final = 1 << 20
+# Small, because each partition is read a few times; brokers return the first batch whole whatever its size.
+SPOT_RESPONSE_BYTES: Final = 32 << 10
+SEARCH_RESPONSE_BYTES: Final = 1 << 20
 
 
 class BoundaryRecord(NamedTuple):
-    """The digest of a record, with its offset and timestamp."""
+    """A record at a possible boundary of a range: its offset, digest and timestamp."""
 
     digested: DigestedRecord
     timestamp: int
 
     @property
     def offset(self) -> int:
-        """The offset on its own side."""
         return self.digested.offset
 
     @property
@@ -64,7 +61,7 @@ class BoundaryRecord(NamedTuple):
 
 
 class BoundaryLog:
-    """One side of a partition, from its first offset to its frozen end."""
+    """Reads records at possible boundaries on one side of a partition, up to its frozen end."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class BoundaryLog:
         *,
         read_committed: bool,
     ) -> None:
-        self.begin, self.end = offsets
+        self.start, self.end = offsets
         self.partition = partition
         self._cluster = cluster
         self._digest = digest
@@ -89,9 +86,9 @@ class BoundaryLog:
         reader = OffsetRangeReader(
             self._cluster,
             self.partition,
-            OffsetRange(max(offset, self.begin), self.end),
+            OffsetRange(max(offset, self.start), self.end),
             read_committed=self._read_committed,
-            answer_bytes=LOOK_ANSWER_BYTES if count <= RUN_RECORDS else SEARCH_ANSWER_BYTES,
+            response_bytes=SPOT_RESPONSE_BYTES if count <= RUN_RECORDS else SEARCH_RESPONSE_BYTES,
             reads_ahead=False,
         )
         found: list[BoundaryRecord] = []
@@ -104,7 +101,7 @@ class BoundaryLog:
         return found
 
     async def offset_at(self, timestamp: int) -> int | None:
-        """The first offset with at least *timestamp* (ms); None if there is none or the leader returns an error."""
+        """Returns the first offset with at least *timestamp* (ms); None without one, or if the leader returns an error."""
         answer = (await admin.list_offsets(self._cluster, [self.partition], timestamp))[self.partition]
         return None if answer.error or answer.offset < 0 else answer.offset
 
@@ -119,7 +116,7 @@ class BoundaryLog:
 async def locate(
     log: BoundaryLog, wanted: Sequence[BoundaryRecord], guesses: Iterable[OffsetGuess]
 ) -> int | None:
-    """Returns the offset on *log* where the records *wanted*, of the other side, begin; None if undecided."""
+    """Returns the offset on *log* where *wanted*, records of the other side, begin; None if undecided."""
     if not wanted:
         return None
     run = [one.digest for one in wanted]
@@ -134,17 +131,17 @@ async def locate(
     if by_time is not None:
         tried.append(OffsetGuess(by_time, is_exact=False))
     for guess in tried:
-        region = await log.records(max(log.begin, guess.offset - SEARCH_BACK_OFFSETS), SEARCH_RECORDS)
-        places = [
+        region = await log.records(max(log.start, guess.offset - SEARCH_BACK_OFFSETS), SEARCH_RECORDS)
+        matches = [
             at for at, one in enumerate(region) if one.digest == run[0] and _begins_with(region[at:], run)
         ]
-        if len(places) == 1:
-            return region[places[0]].offset
+        if len(matches) == 1:
+            return region[matches[0]].offset
     return None
 
 
 def _begins_with(there: Sequence[BoundaryRecord], run: Sequence[bytes]) -> bool:
-    """Whether *there* begins with *run*, or is a prefix of it of at least two records."""
+    """Returns whether *there* begins with *run*, or is a prefix of it of at least two records."""
     count = min(len(there), len(run))
     return count >= min(2, len(run)) and all(there[at].digest == run[at] for at in range(count))
 
@@ -157,7 +154,7 @@ NO_TARGET = "The target has no such partition, and no stored offset shows that a
 
 @dataclass(slots=True)
 class VerifyPlan:
-    """The ranges, largest first; windows that are undecided from the start; notes on what is not compared."""
+    """The ranges to compare, largest first; windows that are undecided without it; notes on what is not compared."""
 
     ranges: list[VerifyRange] = field(default_factory=list)
     undecided: list[WindowResult] = field(default_factory=list)
@@ -169,16 +166,16 @@ class VerifyPlan:
 class PartitionLayout:
     """What is known about one partition before its records are read."""
 
-    at: TopicPartition
+    source: TopicPartition
     target: TopicPartition
-    source: OffsetRange
-    on_target: OffsetRange | None  # None: the target has no such partition
-    known: StoredOffsets
+    source_offsets: OffsetRange
+    target_offsets: OffsetRange | None  # None: the target has no such partition
+    stored: StoredOffsets
     copied_before: int | None
     is_compacted: bool
     can_expire: bool
     timestamps: bool
-    is_end_unknown: bool = False  # the target has records from behind the source's end, at an unknown offset
+    is_end_unknown: bool = False  # the target has records of later source offsets, from an unknown offset on
 
 
 class PartitionPlanner:
@@ -190,75 +187,81 @@ class PartitionPlanner:
         target: Cluster,
         settings: SourceSettings,
         plan_settings: VerifyPlanSettings,
-        one: PartitionLayout,
-        found: VerifyPlan,
+        partition: PartitionLayout,
+        verify_plan: VerifyPlan,
     ) -> None:
-        self._one = one
+        self._partition = partition
         self._plan_settings = plan_settings
-        self._found = found
-        self._starts_early = settings.start is StartPosition.EARLIEST
-        edits = make_naming(settings).header_edits(one.at.topic)
-        there = one.on_target or OffsetRange(0, 0)
+        self._plan = verify_plan
+        self._copies_from_start = settings.start is StartPosition.EARLIEST
+        edits = make_naming(settings).header_edits(partition.source.topic)
+        there = partition.target_offsets or OffsetRange(0, 0)
         of_source = RecordDigester(
-            plan_settings.run_id, one.at.partition, edits=edits, timestamps=one.timestamps
+            plan_settings.run_id, partition.source.partition, edits=edits, timestamps=partition.timestamps
         )
-        of_target = RecordDigester(plan_settings.run_id, one.at.partition, timestamps=one.timestamps)
+        of_target = RecordDigester(
+            plan_settings.run_id, partition.source.partition, timestamps=partition.timestamps
+        )
         self._source = BoundaryLog(
-            source, one.at, one.source, of_source, read_committed=settings.read_committed
+            source,
+            partition.source,
+            partition.source_offsets,
+            of_source,
+            read_committed=settings.read_committed,
         )
-        self._target = BoundaryLog(target, one.target, there, of_target, read_committed=True)
+        self._target = BoundaryLog(target, partition.target, there, of_target, read_committed=True)
 
     async def plan_partition(self) -> None:
         """Adds ranges, undecided windows and notes to the plan. Raises ClusterError."""
-        one, source = self._one, self._source
+        partition, source = self._partition, self._source
         try:
-            if one.on_target is None:
+            if partition.target_offsets is None:
                 await self._plan_missing_target()
-            elif one.is_end_unknown:
-                self._add_undecided(source.begin, source.end, NO_END)
-            elif one.is_compacted:
+            elif partition.is_end_unknown:
+                self._add_undecided(source.start, source.end, NO_END)
+            elif partition.is_compacted:
                 self._plan_compacted()
             else:
                 begin = await self._first_match()
                 if begin is not None:
                     await self._plan_ranges(*begin)
         except (NotAuthorizedError, CorruptRecordsError, DeletedMeanwhileError) as error:
-            self._add_undecided(source.begin, source.end, str(error))
+            self._add_undecided(source.start, source.end, str(error))
         except BrokerError as error:
             if error.retriable:
                 raise
-            self._add_undecided(source.begin, source.end, str(error))
+            self._add_undecided(source.start, source.end, str(error))
 
     async def _plan_missing_target(self) -> None:
-        if not await self._source.records(self._source.begin, 1):
+        if not await self._source.records(self._source.start, 1):
             return
-        if self._one.copied_before is None:
-            self._add_undecided(self._source.begin, self._source.end, NO_TARGET)
+        if self._partition.copied_before is None:
+            self._add_undecided(self._source.start, self._source.end, NO_TARGET)
         else:
-            self._add_range(self._source.begin, self._source.end, 0, 0)
+            self._add_range(self._source.start, self._source.end, 0, 0)
 
     def _plan_compacted(self) -> None:
         source, target, plan_settings = self._source, self._target, self._plan_settings
         classes = max(
-            1, -(-max(source.end - source.begin, target.end - target.begin) // plan_settings.keys_max)
+            1, -(-max(source.end - source.start, target.end - target.start) // plan_settings.keys_max)
         )
         for number in range(classes):
-            if plan_settings.is_sampled(self._one.at, number):
-                self._found.ranges.append(
+            if plan_settings.is_sampled(self._partition.source, number):
+                self._plan.ranges.append(
                     dataclasses.replace(
                         self._whole_range(),
                         method=ComparisonMethod.NEWEST_PER_KEY,
                         key_class=number,
                         key_classes=classes,
-                        can_expire=self._one.can_expire,
+                        can_expire=self._partition.can_expire,
                     )
                 )
 
     async def _first_match(self) -> tuple[int, int] | None:
-        """The first pair of matching source and target offsets; None if there is nothing to compare."""
-        source, target, known = self._source, self._target, self._one.known
+        """Returns the first pair of matching source and target offsets; None if there is nothing to compare."""
+        source, target, stored = self._source, self._target, self._partition.stored
         ours, theirs = await asyncio.gather(
-            source.records(source.begin, RUN_RECORDS), target.records(target.begin, RUN_RECORDS)
+            source.records(source.start, RUN_RECORDS), target.records(target.start, RUN_RECORDS)
         )
         if not ours and not theirs:
             return None
@@ -267,124 +270,126 @@ class PartitionPlanner:
         if not theirs:
             return self._handle_source_only()
         if _same_start(ours, theirs):
-            return source.begin, target.begin
-        target_offset = await locate(target, ours, known.on_target(source.begin))
+            return source.start, target.start
+        target_offset = await locate(target, ours, stored.on_target(source.start))
         if target_offset is not None:
             return self._handle_extra_target_records(target_offset)
-        source_offset = await locate(source, theirs, known.on_source(theirs[0].offset))
+        source_offset = await locate(source, theirs, stored.on_source(theirs[0].offset))
         if source_offset is not None:
             return self._handle_extra_source_records(source_offset)
-        if source.begin == 0 and target.begin == 0 and self._starts_early:
+        if source.start == 0 and target.start == 0 and self._copies_from_start:
             return 0, 0
-        self._add_undecided(source.begin, source.end, NO_MATCH)
+        self._add_undecided(source.start, source.end, NO_MATCH)
         return None
 
     def _handle_target_only(self) -> tuple[int, int] | None:
-        if self._source.begin == 0:
-            return 0, self._target.begin
+        if self._source.start == 0:
+            return 0, self._target.start
         self._add_note("the source has deleted all of it, which the target still has")
         return None
 
     def _handle_source_only(self) -> tuple[int, int] | None:
-        if self._target.begin == 0:
-            return self._source.begin, 0
-        exact = [guess.offset for guess in self._one.known.on_source(self._target.begin) if guess.is_exact]
+        if self._target.start == 0:
+            return self._source.start, 0
+        exact = [
+            guess.offset for guess in self._partition.stored.on_source(self._target.start) if guess.is_exact
+        ]
         if not exact:
-            self._add_undecided(self._source.begin, self._source.end, NO_MATCH)
+            self._add_undecided(self._source.start, self._source.end, NO_MATCH)
             return None
         self._add_note("the target has deleted all of it")
-        return max(exact[0], self._source.begin), self._target.end
+        return max(exact[0], self._source.start), self._target.end
 
     def _handle_extra_target_records(self, target_offset: int) -> tuple[int, int]:
         """Handles earlier target records if the source begins at *target_offset*: deleted on the source, or extra."""
-        if self._source.begin == 0:
-            self._add_range(0, 0, self._target.begin, target_offset)
+        if self._source.start == 0:
+            self._add_range(0, 0, self._target.start, target_offset)
         else:
             self._add_note(
-                f"target offsets {self._target.begin} to {target_offset} hold records that the source has deleted"
+                f"target offsets {self._target.start} to {target_offset} hold records that the source has deleted"
             )
-        return self._source.begin, target_offset
+        return self._source.start, target_offset
 
     def _handle_extra_source_records(self, source_offset: int) -> tuple[int, int]:
         """Handles source records before *source_offset*, where the target begins: deleted there, or never copied."""
         source, target = self._source, self._target
-        begins_at = self._one.known.begins_at
-        if target.begin > 0:
+        begins_at = self._partition.stored.begins_at
+        if target.start > 0:
             self._add_note(
-                f"source offsets {source.begin} to {source_offset} hold records that the target has deleted"
+                f"source offsets {source.start} to {source_offset} hold records that the target has deleted"
             )
-        elif not self._starts_early or (begins_at is not None and begins_at >= source_offset):
-            self._add_note(f"source offsets {source.begin} to {source_offset} are from before the flow began")
+        elif not self._copies_from_start or (begins_at is not None and begins_at >= source_offset):
+            self._add_note(f"source offsets {source.start} to {source_offset} are from before the flow began")
         else:
-            self._add_range(source.begin, source_offset, 0, 0)
-        return source_offset, target.begin
+            self._add_range(source.start, source_offset, 0, 0)
+        return source_offset, target.start
 
     async def _plan_ranges(self, begin: int, target_begin: int) -> None:
         plan_settings, source, target = self._plan_settings, self._source, self._target
-        parts = plan_settings.sampled_ranges(self._one.at, begin, source.end)
-        if not parts and plan_settings.sample >= 1.0:
-            parts = [(begin, source.end)]  # no source offsets, but perhaps records on the target
+        ranges = plan_settings.sampled_ranges(self._partition.source, begin, source.end)
+        if not ranges and plan_settings.sample >= 1.0:
+            ranges = [(begin, source.end)]  # no source offsets, but perhaps records on the target
         located: dict[int, int | None] = {begin: target_begin, source.end: target.end}
-        for border in sorted({at for part in parts for at in part} - located.keys()):
+        for border in sorted({at for offsets in ranges for at in offsets} - located.keys()):
             located[border] = await self._locate_boundary(border)
         open_at: tuple[int, int] | None = None
-        for start, stop in parts:
-            there, then = located[start], located[stop]
+        for start, stop in ranges:
+            target_start, target_stop = located[start], located[stop]
             if plan_settings.sample < 1.0:
-                if there is None or then is None or then < there:
+                if target_start is None or target_stop is None or target_stop < target_start:
                     self._add_undecided(start, stop, NOT_FOUND)
                 else:
-                    self._add_range(start, stop, there, then)
+                    self._add_range(start, stop, target_start, target_stop)
                 continue
             if open_at is None:
                 open_at = start, target_begin
             # Ignore a boundary not found, or located before the previous one: the range continues.
-            if then is not None and then >= open_at[1]:
-                self._add_range(open_at[0], stop, open_at[1], then)
-                open_at = stop, then
+            if target_stop is not None and target_stop >= open_at[1]:
+                self._add_range(open_at[0], stop, open_at[1], target_stop)
+                open_at = stop, target_stop
 
     async def _locate_boundary(self, border: int) -> int | None:
-        settled = self._one.copied_before
+        settled = self._partition.copied_before
         if settled is not None and border >= settled:
             return None
         wanted = await self._source.records(border, RUN_RECORDS)
-        return await locate(self._target, wanted, self._one.known.on_target(border))
+        return await locate(self._target, wanted, self._partition.stored.on_target(border))
 
     def _whole_range(self) -> VerifyRange:
-        one = self._one
+        partition = self._partition
         return VerifyRange(
-            topic=one.at.topic,
-            partition=one.at.partition,
-            target_topic=one.target.topic,
-            source_from=self._source.begin,
+            topic=partition.source.topic,
+            partition=partition.source.partition,
+            target_topic=partition.target.topic,
+            source_from=self._source.start,
             source_to=self._source.end,
-            target_from=self._target.begin,
+            target_from=self._target.start,
             target_to=self._target.end,
-            copied_before=one.copied_before,
-            timestamps=one.timestamps,
+            copied_before=partition.copied_before,
+            timestamps=partition.timestamps,
             window_offsets=self._plan_settings.window_offsets,
         )
 
     def _add_range(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
         # Source records before a matched target record were copied, whatever the stored offset is.
         is_last = source_to == self._source.end and target_to == self._target.end
-        self._found.ranges.append(
+        self._plan.ranges.append(
             dataclasses.replace(
                 self._whole_range(),
                 source_from=source_from,
                 source_to=source_to,
                 target_from=target_from,
                 target_to=target_to,
-                copied_before=self._one.copied_before if is_last else source_to,
+                copied_before=self._partition.copied_before if is_last else source_to,
             )
         )
 
     def _add_undecided(self, begin: int, end: int, reason: str) -> None:
-        self._found.undecided.append(
+        self._plan.undecided.append(
             WindowResult(
-                topic=self._one.at.topic,
-                partition=self._one.at.partition,
-                target_topic=self._one.target.topic,
+                topic=self._partition.source.topic,
+                partition=self._partition.source.partition,
+                target_topic=self._partition.target.topic,
                 from_offset=begin,
                 to_offset=end,
                 outcome=WindowOutcome.UNDECIDED,
@@ -393,10 +398,10 @@ class PartitionPlanner:
         )
 
     def _add_note(self, what: str) -> None:
-        self._found.notes.append(f"{self._one.at}: {what}; they are not compared.")
+        self._plan.notes.append(f"{self._partition.source}: {what}; they are not compared.")
 
 
 def _same_start(ours: Iterable[BoundaryRecord], theirs: Iterable[BoundaryRecord]) -> bool:
-    """Whether the first two records of both sides are equal; one is enough if a side has only one."""
+    """Returns whether the first two records of both sides are equal; one is enough if a side has only one."""
     pairs = list(zip(ours, theirs, strict=False))
     return all(one.digest == other.digest for one, other in pairs[:2])

@@ -1,25 +1,21 @@
-"""Reads and compares both sides of an offset range in a Spark task, in bounded memory; returns its windows.
+"""Compares one offset range of source and target in a Spark task, in bounded memory, and returns its windows.
 
-An error of one range (a damaged batch, records deleted meanwhile, no permission) makes its windows
-undecided; other ranges continue. An unusable cluster fails the task, which Spark retries.
-
-`InOrderComparison` receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at a
-batch boundary and the two batches have the same bytes, their records are equal and are not decoded. Otherwise it
-compares digests record by record until both sides are at a boundary again. Where digests differ, `find_resync` finds
-where both sides continue alike, so one lost record does not make all later ones different.
+`InOrderComparison` compares record by record. It receives the batches of both sides in order. Where both sides are at
+a batch boundary and the two batches have the same bytes, their records are equal and are not decoded. Otherwise it
+compares digests until both sides are at a batch boundary again. Where digests differ, `find_resync` finds where both
+sides agree again, so that one lost record does not make all later records different.
 
 A range begins and ends at matching records on both sides (`partition_planner`), and each record of either side within
-it is count_outcomes in exactly one window. So no record between two ranges is missed.
+it is counted in exactly one window. So no record between two ranges is missed.
 
-A compacted partition (`NewestPerKeyComparison`) is compared by the newest record of each key on both sides, for the keys of one class.
+`NewestPerKeyComparison` compares a compacted partition. The log cleaner removes older records and tombstones at
+different times on each side, so the comparison is of what a consumer ends up with: the newest value of each key, where
+a tombstone equals no record. To bound the memory, each task reads the whole partition and compares one class of keys,
+by the digest of the key. A key whose newest source record may not be copied yet counts as behind. Without a stored
+offset, the newest record that both sides have shows what was copied, because records are copied in order.
 
-The log cleaner removes older records and tombstones at different times on each side. So the comparison is of
-what a consumer ends up with: the newest value of each key, where a tombstone equals no record. Classes of
-keys, by the digest of the key, bound the memory: a task reads the whole partition and keeps the keys of its
-class.
-
-A key whose newest source record may not be copied yet counts as behind. Without a stored offset, the newest
-record on both sides shows what was copied, because records are copied in order.
+An error of one range (a damaged batch, records deleted meanwhile, no permission) makes its windows undecided; other
+ranges continue. An unusable cluster fails the task, which Spark retries.
 """
 
 import asyncio
@@ -59,20 +55,19 @@ _DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
 
 
 class NeededSides(NamedTuple):
-    """Which side must be fed or ended before the comparison can continue; if neither, it is complete."""
+    """The sides that must be fed or ended before the comparison can continue; if none, it is complete."""
 
     source: bool = False
     target: bool = False
 
 
 def hold_equal_records(one: Batch, other: Batch) -> bool:
-    """Whether two batches are known to hold equal records, each at the same distance from its batch's first.
+    """Returns whether equal bytes show that two batches hold equal records, at equal distances from the base offset.
 
-    A record's bytes hold its key, value and headers, and its timestamp and offset as deltas to those of the
-    batch. So with the same codec, base timestamp and count, equal bytes are equal records; with
-    LogAppendTime, the batch's max timestamp is that of all its records. Producer, sequence, leader epoch and
-    the transactional bit do not matter. False decides nothing: equal records can be encoded in different
-    bytes.
+    The bytes of a record are its key, value and headers, and its timestamp and offset relative to the batch's.
+    So with the same codec, base timestamp and count, equal bytes are equal records; with LogAppendTime, the
+    batch's max timestamp is that of all its records. Producer, sequence, leader epoch and the transactional bit
+    do not matter. False decides nothing: equal records can be encoded in different bytes.
     """
     return (
         one.size_bytes == other.size_bytes
@@ -88,7 +83,7 @@ def hold_equal_records(one: Batch, other: Batch) -> bool:
 
 
 class InOrderComparison:
-    """Compares one range: `feed` and `end` supply batches, `advance` returns which side it needs next."""
+    """Compares one range record by record: `feed` and `end` supply batches, `advance` compares them."""
 
     def __init__(
         self,
@@ -113,11 +108,15 @@ class InOrderComparison:
         self._target.batches.extend(target)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
+        """Marks sides as complete."""
         for side, is_ended in ((self._source, source), (self._target, target)):
             side.is_ended |= is_ended
 
     def advance(self) -> NeededSides:
-        """Compares as far as both sides have batches. Raises CorruptRecordsError."""
+        """Compares as far as both sides have batches, and returns the sides that it needs next.
+
+        Raises CorruptRecordsError.
+        """
         source, target = self._source, self._target
         while True:
             if source.needs_batches or target.needs_batches:
@@ -204,7 +203,7 @@ class InOrderComparison:
             self._cursor = run[-1].offset
 
     def _resync(self) -> NeededSides | None:
-        """Skips to where both sides continue alike; returns which side is needed for that, None once done."""
+        """Skips to where both sides agree again; returns the sides that it needs for that, None once done."""
         source, target = self._source, self._target
         while self._level < len(RESYNC_LEVELS):
             count = RESYNC_LEVELS[self._level]
@@ -232,23 +231,22 @@ class InOrderComparison:
         return None
 
     def _remove_differing(self, sources: int, targets: int, *, at_end: bool = False) -> None:
-        """Removes so many records from the front of each side and counts them as differences."""
+        """Removes the first records of each side and counts them as differences."""
         left = [self._source.digested.popleft() for _ in range(sources)]
         right = [self._target.digested.popleft() for _ in range(targets)]
-        both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
-        waiting: dict[bytes, deque[DigestedRecord]] = {}
+        on_both = Counter(one.digest for one in left) & Counter(one.digest for one in right)
+        moved: dict[bytes, deque[DigestedRecord]] = {}
         unpaired: deque[DigestedRecord] = deque()
-        places = both.copy()
         for record in right:
-            if places[record.digest]:
-                places[record.digest] -= 1
-                waiting.setdefault(record.digest, deque()).append(record)
+            if on_both[record.digest]:
+                on_both[record.digest] -= 1
+                moved.setdefault(record.digest, deque()).append(record)
             else:
                 unpaired.append(record)
         placed: list[tuple[DigestedRecord, WindowTally]] = []
         for record in left:
-            if waiting.get(record.digest):
-                self._add_difference(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
+            if moved.get(record.digest):
+                self._add_difference(DifferenceKind.MOVED, record, moved[record.digest].popleft(), placed)
             elif unpaired:
                 self._add_difference(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
             elif at_end and self._range.is_behind(record.offset):
@@ -261,7 +259,7 @@ class InOrderComparison:
                 self._add_difference(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
             self._add_difference(DifferenceKind.EXTRA, None, record, placed)
-        # The chain of the target needs the order of the target.
+        # The chained digest of the target is in the order of the target.
         for record, tally in sorted(placed, key=lambda one: one[0].offset):
             tally.add_target(record)
 
@@ -283,7 +281,7 @@ class InOrderComparison:
 
 
 class _Side:
-    """One side: waiting batches, and the digests of the records before them."""
+    """One side of a range: fetched batches, and the digests of the decoded records before them."""
 
     __slots__ = ("_begin", "_digest", "_end", "batches", "digested", "is_ended", "name")
 
@@ -297,7 +295,7 @@ class _Side:
 
     @property
     def needs_batches(self) -> bool:
-        """Whether it is empty and not complete."""
+        """Whether nothing is left to compare although the side is not complete."""
         return not (self.is_ended or self.digested or self.batches)
 
     @property
@@ -309,15 +307,15 @@ class _Side:
         return first if first.base_offset >= self._begin and first.next_offset <= self._end else None
 
     def lacks(self, count: int) -> bool:
-        """Whether it has fewer than *count* digests and is not complete."""
+        """Returns whether fewer than *count* digests are left although the side is not complete."""
         return len(self.digested) < count and not self.is_ended
 
     def is_all_within(self, count: int) -> bool:
-        """Whether no records follow the first *count* digests."""
+        """Returns whether no records follow the first *count* digests."""
         return self.is_ended and not self.batches and len(self.digested) <= count
 
     def fill(self, count: int) -> None:
-        """Decodes batches until it has *count* digests or no batch is left."""
+        """Decodes batches until *count* digests are there or no batch is left."""
         while len(self.digested) < count and self.batches:
             batch = self.batches.popleft()
             if not checksum_holds(batch):
@@ -338,18 +336,16 @@ def find_resync(
     """Returns how many records to skip on each side so that the rest agrees; None if nothing agrees.
 
     It skips the fewest records on both sides. Skipped records are reported as missing, extra or changed, so a poor
-    choice makes a difference look larger, never smaller.
-
-    *is_all* says for each side whether its sequence is complete.
+    choice makes a difference look larger, never smaller. *is_all*: for each side, whether its sequence is complete.
     """
-    places: dict[bytes, int] = {}
+    first_at: dict[bytes, int] = {}
     for at, digest in enumerate(right):
-        places.setdefault(digest, at)
+        first_at.setdefault(digest, at)
     best: tuple[int, int] | None = None
     for at, digest in enumerate(left):
         if best is not None and at >= sum(best):
             break
-        there = places.get(digest)
+        there = first_at.get(digest)
         if there is None or (best is not None and at + there >= sum(best)):
             continue
         count = min(RESYNC_RECORDS, len(left) - at, len(right) - there)
@@ -371,7 +367,7 @@ _Newest = tuple[DigestedRecord, bool]
 
 
 class NewestPerKeyComparison:
-    """Compares the keys of one class; used like `InOrderComparison`."""
+    """Compares the newest records of one class of keys; has the methods of `InOrderComparison`."""
 
     def __init__(self, verify_range: VerifyRange, *, source: RecordDigester, target: RecordDigester) -> None:
         self.behind = 0
@@ -387,17 +383,18 @@ class NewestPerKeyComparison:
                 self._add_batch(side, batch)
 
     def end(self, *, source: bool = False, target: bool = False) -> None:
+        """Marks sides as complete."""
         self._ended["source"] |= source
         self._ended["target"] |= target
 
     def advance(self) -> NeededSides:
-        """Returns which side it needs next: first all of the source, then the target."""
+        """Returns the side that it needs next: first all of the source, then all of the target."""
         if not self._ended["source"]:
             return NeededSides(source=True)
         return NeededSides(target=not self._ended["target"])
 
     def results(self, *, reason: str = "") -> list[WindowResult]:
-        """Returns one result for the class."""
+        """Returns one result, for the class of keys."""
         verify_range, tally = self._range, WindowTally(0)
         pairs = list(self._newest_records())
         settled = verify_range.copied_before
@@ -486,7 +483,7 @@ class VerifyRangeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
-    """How ranges are compared; no secret. *bytes_per_second* is of both sides together; None: no limit."""
+    """Settings of the comparison, without secrets. *bytes_per_second* is of both sides; None: no limit."""
 
     run_id: str
     decode_all: bool = False
@@ -527,7 +524,7 @@ async def range_readers(
             OffsetRange(verify_range.source_from, verify_range.source_to),
             read_committed=settings.read_committed,
         ),
-        # Records of an aborted transaction of the flow are not part of the copy.
+        # Records of the flow's aborted transactions are not part of the copy.
         "target": OffsetRangeReader(
             sides["target"],
             TopicPartition(verify_range.target_topic, verify_range.partition),

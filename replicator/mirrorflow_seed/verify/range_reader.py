@@ -1,7 +1,7 @@
 """Reads an offset range of one partition as consumers see it: batches in order, no markers, no aborted records.
 
-It fetches ahead while the caller works on the last batches. It skips nothing silently: it waits, within
-bounds, for leader changes, lost connections and quotas (`admin.log_reader`), and raises DeletedMeanwhileError
+It fetches the next batches while the caller uses the last ones. It skips no record silently: it retries, within
+bounds, after leader changes, lost connections and throttling (`admin.log_reader`), and raises DeletedMeanwhileError
 for records that the log has deleted meanwhile.
 """
 
@@ -18,11 +18,11 @@ from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_seed.errors import SeedError
 
-# A side holds at most two responses, one in use and one arriving; its connection keeps their memory.
-ANSWER_BYTES: Final = 4 << 20
+# A side holds at most two responses, one in use and one arriving; its connection reuses their memory.
+RESPONSE_BYTES: Final = 4 << 20
 MAX_WAIT_MS: Final = 500
-# A slow replica may send one empty response before a frozen end; after this many, nothing is left there.
-EMPTY_MAX: Final = 4
+# A slow replica may return one empty response before the end; after this many, no record is left there.
+EMPTY_RESPONSES_MAX: Final = 4
 
 
 class DeletedMeanwhileError(SeedError):
@@ -44,7 +44,7 @@ class OffsetRange(NamedTuple):
 class OffsetRangeReader:
     """Reads the batches of *offsets* of *partition*; the first and the last may reach beyond that range.
 
-    `reads_ahead` is False to read only a few records.
+    *reads_ahead* is False to read only a few records.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OffsetRangeReader:
         offsets: OffsetRange,
         *,
         read_committed: bool,
-        answer_bytes: int = ANSWER_BYTES,
+        response_bytes: int = RESPONSE_BYTES,
         reads_ahead: bool = True,
     ) -> None:
         self.bytes_read = 0
@@ -62,33 +62,33 @@ class OffsetRangeReader:
         self._partition = partition
         self._next, self._end = offsets
         self._read_committed = read_committed
-        self._answer_bytes = answer_bytes
+        self._response_bytes = response_bytes
         self._reads_ahead = reads_ahead
-        self._delivered = AbortedFilter()
+        self._aborted_filter = AbortedFilter()
         self._empty = 0
-        self._under_way: asyncio.Task[FetchedPartition] | None = None
+        self._in_flight: asyncio.Task[FetchedPartition] | None = None
 
     def start(self) -> None:
         """Starts the next fetch, unless one is in flight or the end is reached."""
-        if self._under_way is None and self._next < self._end:
-            self._under_way = asyncio.create_task(self._fetch(self._next))
+        if self._in_flight is None and self._next < self._end:
+            self._in_flight = asyncio.create_task(self._fetch(self._next))
 
     async def more(self) -> list[Batch] | None:
         """Returns the next batches, possibly []; None at the end. Raises ClusterError, CorruptRecordsError."""
         self.start()
-        if self._under_way is None:
+        if self._in_flight is None:
             return None
-        fetched = await self._under_way
-        self._under_way = None
+        fetched = await self._in_flight
+        self._in_flight = None
         found = split(fetched.records)
         if not found and len(fetched.records):
-            # The batch is larger than a response: old brokers do not return the first batch whole.
-            self._answer_bytes = max(self._answer_bytes, first_size_bytes(fetched.records))
-        self._move(found)
+            # The batch is larger than the response: old brokers do not return the first batch whole.
+            self._response_bytes = max(self._response_bytes, first_size_bytes(fetched.records))
+        self._advance(found)
         if self._reads_ahead:
             self.start()
         self.bytes_read += len(fetched.records)
-        self._delivered.feed(fetched.aborted)
+        self._aborted_filter.feed(fetched.aborted)
         return [
             batch
             for batch in found
@@ -97,12 +97,12 @@ class OffsetRangeReader:
 
     async def close(self) -> None:
         """Cancels the fetch in flight."""
-        if self._under_way is not None:
-            self._under_way.cancel()
+        if self._in_flight is not None:
+            self._in_flight.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._under_way
+                await self._in_flight
 
-    def _move(self, found: list[Batch]) -> None:
+    def _advance(self, found: list[Batch]) -> None:
         if found:
             self._next = max(
                 self._next, found[-1].next_offset if found[-1].magic == 2 else found[-1].base_offset + 1
@@ -110,12 +110,12 @@ class OffsetRangeReader:
             self._empty = 0
             return
         self._empty += 1
-        if self._empty == EMPTY_MAX:
+        if self._empty == EMPTY_RESPONSES_MAX:
             self._next = self._end
 
     def _is_delivered(self, batch: Batch) -> bool:
         if self._read_committed:
-            return self._delivered.delivers(batch)
+            return self._aborted_filter.delivers(batch)
         return not batch.is_control
 
     async def _fetch(self, offset: int) -> FetchedPartition:
@@ -125,7 +125,7 @@ class OffsetRangeReader:
                 self._partition,
                 offset,
                 read_committed=self._read_committed,
-                max_bytes=self._answer_bytes,
+                max_bytes=self._response_bytes,
                 max_wait_ms=MAX_WAIT_MS,
                 purpose="verify" if self._reads_ahead else "look",
             )

@@ -1,14 +1,14 @@
-"""Computes digests that compare single records, and sums of digests that compare sequences of records (of archives).
+"""Computes digests of records, and tallies (counts and sums of digests) of sequences of records.
 
-In the canonical form each length precedes its content and a null has length -1, so no two records share a
-form:
+A digest is computed over the canonical form of a record. Each length precedes its content and a null has length -1,
+so no two records have the same form:
 
     partition INT32, timestamp INT64, key length INT32, value length INT32, number of headers INT32, key, value,
     of each header: name length INT32, value length INT32, name, value
 
-The timestamp's type is not part of it: a copy always has CreateTime, with the time that the source's
-consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run or by the archive's id, so records cannot be
-written that will collide in a later run.
+The timestamp type is not part of it: a copy always has CreateTime, with the time that the source's consumers
+see. Digests are BLAKE2b of 16 bytes, keyed by the run id or the archive's id, so that no writer can prepare
+records that collide in a later run.
 """
 
 import struct
@@ -53,7 +53,7 @@ class RecordDigester:
 
     @property
     def allows_byte_comparison(self) -> bool:
-        """Whether batches of equal bytes have equal digests: no edits, and timestamps count."""
+        """Whether batches of equal bytes have equal digests: no header is edited, and timestamps are compared."""
         return self._timestamps and not self._edits
 
     def digest(self, record: Record) -> bytes:
@@ -76,7 +76,7 @@ class RecordDigester:
             yield _new(DigestedRecord, (record[0], digest.digest()))
 
     def canonical_form(self, record: Record) -> bytes:
-        """Returns the canonical form of *record* (see the module)."""
+        """Returns the canonical form of *record*, which the module's docstring defines."""
         return b"".join(self._parts(record))
 
     def _parts(self, record: Record) -> Iterable[bytes]:
@@ -109,7 +109,10 @@ _START: Final = bytes(DIGEST_BYTES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Count, bytes and digests of consecutive records; `sum` and `chain` are hexadecimal."""
+    """Count, bytes and digests of consecutive records, as in the manifest of an archive.
+
+    `sum` (of all digests) and `chain` (the digest of the digests in order) are hexadecimal.
+    """
 
     records: int
     bytes: int  # of keys, values and headers
@@ -128,6 +131,7 @@ class TallyBuilder:
         self._chain = _START
 
     def add(self, record: Record) -> None:
+        """Adds the next record."""
         digest = self._digest.digest(record)
         self._records += 1
         self._bytes += size_bytes(record)

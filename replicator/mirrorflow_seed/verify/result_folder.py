@@ -1,11 +1,11 @@
-"""Writes the result of a verification to a folder: the table of its windows, the JSON summary and the page.
+"""Writes the result of a verification to a folder: the table of its windows, the JSON summary and the HTML page.
 
     OUTPUT/run-<run id>/windows/  verification.json  report.html
 
-OUTPUT is a path on the driver or an address of a file system that Spark supports. Only the driver writes. In
-a cluster, a path is a volume of the driver's pod that executors do not have; so the table is written after
-they are gone, by a context of one core in the same JVM. An unwritable folder is detected before the
-comparison, not after it.
+OUTPUT is a path on the driver or the URI of a file system that Spark supports. Only the driver writes. In a
+cluster, a path is a volume of the driver's pod that executors do not have; so the table is written after they
+have stopped, by a context of one core in the same JVM. `prepare` detects a folder that cannot be written before
+the comparison starts.
 
 The page is one file without scripts and without external fonts or images; all names are escaped.
 """
@@ -75,7 +75,7 @@ def output_folder(output: str, run_id: str) -> str:
 
 
 class ResultFolder:
-    """Writes the result of *job*'s run to its folder; does nothing without an output setting."""
+    """The folder for the result of *job*'s run; does nothing if the job has no output setting."""
 
     def __init__(self, job: JobSettings) -> None:
         self._job = job
@@ -161,9 +161,9 @@ def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
     )
 
 
-# More cells cannot be distinguished on a screen: several windows then share one, with the worst outcome.
+# More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
 CELLS_MAX: Final = 200
-# What a browser renders well; partitions that are not equal come first.
+# Limits of what a browser renders well; partitions that are not equal come first.
 PARTITIONS_MAX: Final = 1_000
 WINDOWS_MAX: Final = 200
 NOTES_MAX: Final = 200
@@ -184,6 +184,7 @@ vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:
 
 
 def page(verification: VerificationResult) -> str:
+    """Returns the result as one HTML page."""
     title = f"{escape(verification.flow)}, run {escape(verification.run_id)}"
     return "".join(
         (

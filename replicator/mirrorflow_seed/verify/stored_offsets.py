@@ -1,7 +1,7 @@
-"""Reads what the flow has stored about where its records lie: offsets, the offset map, offset syncs.
+"""Reads what the flow has stored about the offsets of its records: positions, the offset map and offset syncs.
 
-These are only hints: `partition_planner` checks that the records there are equal. Only a stored offset is trusted,
-because it states what the target must have.
+The offset map and offset syncs are only hints: `partition_planner` checks that the records there are equal. A position
+is trusted, because it states which records the target must have.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -35,7 +35,7 @@ class OffsetGuess(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOffsets:
-    """What is known about one partition."""
+    """The stored offsets of one partition."""
 
     position: Position | None = None
     map: OffsetMap | None = None
@@ -79,12 +79,9 @@ class StoredOffsets:
         return found
 
 
-NOTHING = StoredOffsets()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFlowOffsets:
-    """What was read; `problems` are sentences about what could not be read."""
+    """The stored offsets of all partitions; `problems` are sentences about what could not be read."""
 
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     maps: Mapping[TopicPartition, OffsetMap] = field(default_factory=dict)
@@ -92,7 +89,7 @@ class StoredFlowOffsets:
     problems: tuple[str, ...] = ()
 
     def of(self, partition: TopicPartition, *, source_topic_id: str, target_topic_id: str) -> StoredOffsets:
-        """Returns what is known about a source partition, without data of topics that were deleted since."""
+        """Returns the stored offsets of a source partition, without those of topics that were deleted since."""
         position, known = self.positions.get(partition), self.maps.get(partition)
         ids = source_topic_id, target_topic_id
         if position is not None and not _same(ids, (position.source_topic_id, position.target_topic_id)):
@@ -105,7 +102,7 @@ class StoredFlowOffsets:
 async def read_stored_offsets(
     source: Cluster, target: Cluster, settings: SourceSettings
 ) -> StoredFlowOffsets:
-    """Reads the stores; skips missing topics, and notes forbidden ones in `problems`. Raises ClusterError."""
+    """Reads the internal topics; skips missing ones, and adds forbidden ones to `problems`. Raises ClusterError."""
     problems: list[str] = []
     store = position_store(settings, target)
     positions: Mapping[TopicPartition, Position] = {}
@@ -120,7 +117,7 @@ async def read_stored_offsets(
         try:
             maps[decode_map_key(key)] = decode_map(value)
         except ValueError:
-            continue  # written by a later version; it is only a hint
+            continue  # written by a later version; the map is only a hint
     store_of_syncs = OffsetSyncStore(must_read_to_end=False)
     if settings.syncs is not None:
         where = source if settings.syncs.on_source else target

@@ -1,4 +1,4 @@
-"""Summarizes all windows of a verification: counts for the report, and the JSON summary."""
+"""Combines all windows of a verification into its result: counts, the report and the JSON summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,14 +9,14 @@ from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyRepo
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 
 VERSION: Final = 1
-# Limits of the JSON summary; the table has all windows.
-WORST_MAX: Final = 100
+# Limits of the JSON summary; the table contains all windows.
+NOT_EQUAL_MAX: Final = 100
 NOTES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """The result of a run. `windows` are sorted by topic, partition and offset."""
+    """The result of a verification. `windows` are sorted by topic, partition and offset."""
 
     run_id: str
     flow: str
@@ -93,7 +93,7 @@ class VerificationResult:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON summary. It names topics, so it is not for a public status."""
-        worst = [one for one in self.windows if one.outcome is not WindowOutcome.EQUAL]
+        not_equal = [one for one in self.windows if one.outcome is not WindowOutcome.EQUAL]
         return {
             **self.report.as_json(),
             "version": VERSION,
@@ -107,12 +107,13 @@ class VerificationResult:
             "seconds": round(self.seconds, 3),
             "taskMemoryBytes": self.task_memory_bytes,
             "notes": list(self.notes[:NOTES_MAX]),
-            "notEqual": [_window(one) for one in worst[:WORST_MAX]],
-            "notEqualShown": min(len(worst), WORST_MAX),
+            "notEqual": [_window(one) for one in not_equal[:NOT_EQUAL_MAX]],
+            "notEqualShown": min(len(not_equal), NOT_EQUAL_MAX),
         }
 
 
 def count_outcomes(outcomes: Iterable[WindowOutcome]) -> OutcomeCounts:
+    """Returns how many of *outcomes* there are of each kind."""
     found = Counter(outcomes)
     return OutcomeCounts(
         total=found.total(),
@@ -124,7 +125,7 @@ def count_outcomes(outcomes: Iterable[WindowOutcome]) -> OutcomeCounts:
 
 
 def with_progress(first: VerifyReport, done: OutcomeCounts, **figures: Any) -> VerifyReport:
-    """Returns *first*, which has the windows of the plan, with the compared windows *done* and *figures*."""
+    """Returns *first*, the report of the plan, with the compared windows *done* and other *figures*."""
     undecided = first.windows.undecided + done.undecided
     windows = replace(done, total=first.windows.total, undecided=undecided)
     return replace(first, windows=windows, **figures)

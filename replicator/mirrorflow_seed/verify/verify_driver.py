@@ -1,10 +1,10 @@
-"""The driver of a verification: plans, runs the comparison as a Spark job and writes the result.
+"""The driver of a verification: plans, compares in a Spark job, and writes the result.
 
 It writes nothing to either cluster. Exit status: 0 all compared windows are equal; 1 a window is not equal or
-is undecided, or the job failed; 2 the settings are wrong; 3 stopped by a signal.
+is undecided, or the job failed; 2 the settings are invalid; 3 stopped by a signal.
 
-A task gets paths and offsets, reads the connector's files itself and resolves secrets where it runs. Tasks only
-read, so Spark may retry and speculate; exactly one result of each task counts.
+A task receives paths and offsets, reads the connector's files itself and resolves secrets where it runs. Tasks only
+read, so Spark may retry them; one result of each task counts.
 """
 
 import asyncio
@@ -57,12 +57,20 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-Work = Callable[[FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], VerificationResult]
+VerifyFunction = Callable[
+    [FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], VerificationResult
+]
 _LOG: Final = logging.getLogger(__name__)
+OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
+REPORT_S: Final = 0.5
+# Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
+GROUP_OFFSETS_MAX: Final = 1_000_000
+GROUP_RANGES_MAX: Final = 100
+TASKS_PER_SLOT_MIN: Final = 4  # so that the job does not end with one long task
 
 
 class _StoppedError(BaseException):
-    """A signal arrived. Not an `Exception`: py4j would take one within a JVM call for a lost connection."""
+    """A signal arrived. It is no `Exception`, which py4j would treat as a lost connection within a call to the JVM."""
 
 
 def run(
@@ -71,12 +79,12 @@ def run(
     *,
     display: Display | None = None,
     spark: "SparkContext | None" = None,
-    work: "Work | None" = None,
+    verify: "VerifyFunction | None" = None,
 ) -> int:
     """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
-    With *spark*, the job uses that context and leaves it open. *work* does the comparison, by default
-    `verify_flow`; records of any other pass through Spark's JVM.
+    With *spark*, the job uses that context and leaves it open. *verify* plans and compares, by
+    default `verify_flow`; with another one, records pass through Spark's JVM.
 
     Raises SeedError, SettingError, ClusterError.
     """
@@ -84,16 +92,16 @@ def run(
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display)
     try:
         with _raise_on_sigterm():
-            found = _verify(files, job, status_server, spark, work)
+            found = _verify(files, job, status_server, spark, verify)
     except _StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
         # The report is public, so it has only messages that name no topic: errors of clusters and folders.
-        is_plain = isinstance(
+        is_public = isinstance(
             error, (UnreachableError, AuthenticationFailedError, SettingError, FileSystemError)
         )
-        message = str(error) if is_plain else f"{type(error).__name__}; the log has the details."
+        message = str(error) if is_public else f"{type(error).__name__}; the log has the details."
         _publish_end(status_server, JobPhase.FAILED, message)
         raise
     else:
@@ -108,13 +116,13 @@ def _verify(
     job: JobSettings,
     status_server: JobStatusServer,
     spark: "SparkContext | None",
-    work: "Work | None",
+    verify: "VerifyFunction | None",
 ) -> VerificationResult:
     result = ResultFolder(job)
-    with given_or_new_context(job, f"mirrorflow-verify-{job.run_id}", spark, light=work is None) as context:
+    with given_or_new_context(job, f"mirrorflow-verify-{job.run_id}", spark, light=verify is None) as context:
         result.prepare(context)
-        found = (work or verify_flow)(files, job, context, status_server.publish)
-        # In a cluster without an output folder, only this line stays of the result. It has no record data.
+        found = (verify or verify_flow)(files, job, context, status_server.publish)
+        # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
         result.write(context, found)
     result.write_without_executors(found)
@@ -127,7 +135,7 @@ def verify_flow(
     spark: "SparkContext",
     publish: Callable[[VerifyReport], None] = lambda _: None,
 ) -> VerificationResult:
-    """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares source and target. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
     verify_plan = plan_verification(settings, job)
@@ -140,7 +148,7 @@ def verify_flow(
 
 
 def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSettings:
-    """Returns how ranges are compared. Raises JobSettingError."""
+    """Returns the settings of the comparison. Raises JobSettingError."""
     return CompareSettings(
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
@@ -149,7 +157,7 @@ def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSe
 
 
 def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
-    """Returns the report before anything is compared."""
+    """Returns the report of the plan, before anything is compared."""
     expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.ranges)
     return VerifyReport(
         run_id=job.run_id,
@@ -160,11 +168,11 @@ def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
 
 def plan_verification(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
     """Reads both clusters and returns the plan. Raises JobSettingError, SettingError, ClusterError."""
-    return asyncio.run(_planned(settings, plan_settings_of(job)))
+    return asyncio.run(_make_plan(settings, plan_settings_of(job)))
 
 
 def plan_settings_of(job: JobSettings) -> VerifyPlanSettings:
-    """Returns how partitions are cut. Raises JobSettingError."""
+    """Returns the settings of the plan. Raises JobSettingError."""
     return VerifyPlanSettings(
         run_id=job.run_id,
         sample=job.sample,
@@ -175,7 +183,7 @@ def plan_settings_of(job: JobSettings) -> VerifyPlanSettings:
     )
 
 
-async def _planned(settings: SourceSettings, plan_settings: VerifyPlanSettings) -> VerifyPlan:
+async def _make_plan(settings: SourceSettings, plan_settings: VerifyPlanSettings) -> VerifyPlan:
     async with connect_clusters(settings) as sides:
         return await make_plan(sides["source"], sides["target"], settings, plan_settings)
 
@@ -217,7 +225,7 @@ def _publish_end(status_server: JobStatusServer, phase: JobPhase, message: str) 
 
 @contextlib.contextmanager
 def _raise_on_sigterm() -> Iterator[None]:
-    """Lets SIGTERM raise _StoppedError, in the main thread; Ctrl-C stays KeyboardInterrupt."""
+    """Raises _StoppedError on SIGTERM, if in the main thread; Ctrl-C still raises KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -232,16 +240,8 @@ def _raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
-REPORT_S: Final = 0.5
-# Starting a task costs 50 ms in Spark and as much for connections, so idle partitions share tasks.
-GROUP_OFFSETS_MAX: Final = 1_000_000
-GROUP_RANGES_MAX: Final = 100
-TASKS_PER_SLOT_MIN: Final = 4  # so that the end of the job does not wait for one long task
-
-
 class CompareTask:
-    """The function that Spark sends to tasks: paths and settings, no secret."""
+    """The function that Spark runs in tasks; it carries paths and settings, and no secret."""
 
     def __init__(self, files: FlowFiles, compare_settings: CompareSettings) -> None:
         self._files = files
@@ -256,7 +256,7 @@ class CompareTask:
 
 
 def group_ranges(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]]:
-    """Groups *ranges*, kept in order, into tasks that are worth a start and numerous enough for *slots*."""
+    """Returns the ranges of each task, in order: large enough to be worth a start, and enough tasks for *slots*."""
     room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in ranges) // (slots * TASKS_PER_SLOT_MIN))
     groups: list[list[VerifyRange]] = []
     filled = 0
@@ -278,9 +278,9 @@ def compare_on_spark(
     first: VerifyReport,
     publish: Callable[[VerifyReport], None],
 ) -> list[VerifyRangeResult]:
-    """Runs the job and returns all results. Raises JobFailedError.
+    """Compares *ranges* in a Spark job and returns all results. Raises JobFailedError.
 
-    The rate of *compare_settings* is for the whole job. *publish* receives reports, which add to *first*.
+    The rate of *compare_settings* is that of the whole job. *publish* receives reports, which add to *first*.
     """
     if not ranges:
         return []
@@ -313,7 +313,7 @@ def compare_on_spark(
 
 
 class _AccumulatorProgress:
-    """Sums over tasks that have ended, in Spark accumulators; only for reports while the job runs."""
+    """Counts the results of ended tasks in Spark accumulators, only for reports while the job runs."""
 
     def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
         self._first = first

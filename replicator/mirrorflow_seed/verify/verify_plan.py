@@ -1,9 +1,8 @@
-"""Plans a verification: reads the offsets of all partitions that the flow copies; `partition_planner` cuts each one.
+"""Plans a verification: reads the offsets of all partitions of the flow, which `partition_planner` then cuts.
 
-    stored offsets, then the end offsets of the target, then those of the source
-
-With this order, each target record is of a source record before the source's frozen end, and what a stored
-offset reports as copied is before the target's frozen end. So a flow may run while it is verified.
+It reads the stored offsets first, then the end offsets of the target, then those of the source. So each target record
+is a copy of a source record before the source's frozen end, and records that are copied according to a stored offset
+lie before the target's frozen end. A flow may run while it is verified.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
-STABLE_LOOK_S: Final = 0.2
+STABLE_POLL_S: Final = 0.2
 
 
 async def make_plan(
@@ -54,9 +53,9 @@ async def make_plan(
 
 
 def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
-    """Returns source topic -> target topic, of those of *topics* that are compared; adds *notes* on the others.
+    """Maps those of *topics* that are compared to their target topics; adds *notes* on the others.
 
-    Heartbeats never decide a verification: they are written all the time, and expire on each side by itself.
+    Heartbeats are not compared: they are written all the time, and expire on each side by itself.
     """
     selection, naming = make_selection(settings), make_naming(settings)
     policy = make_replication_policy(settings)
@@ -92,33 +91,33 @@ async def _partition_layouts(
         for at in ours
         if copied[at.topic] in there and at.partition in there[copied[at.topic]].partitions
     ]
-    target_begins = await admin.offsets_at(target, theirs, EARLIEST)
-    known = await read_stored_offsets(source, target, settings)
-    notes += known.problems
+    target_starts = await admin.offsets_at(target, theirs, EARLIEST)
+    flow_offsets = await read_stored_offsets(source, target, settings)
+    notes += flow_offsets.problems
     target_ends, unstable = await _stable_ends(target, theirs)
     source_ends = await admin.offsets_at(source, ours, LATEST, read_committed=settings.read_committed)
-    source_begins = await admin.offsets_at(source, ours, EARLIEST)
+    source_starts = await admin.offsets_at(source, ours, EARLIEST)
     compacted, expiring, stamping = await _topic_policies(source, target, copied, notes)
     result = []
     for at in ours:
-        copy_partition = TopicPartition(copied[at.topic], at.partition)
-        here = known.of(
+        target_partition = TopicPartition(copied[at.topic], at.partition)
+        stored = flow_offsets.of(
             at,
             source_topic_id=source.metadata.topic_id(at.topic),
-            target_topic_id=target.metadata.topic_id(copy_partition.topic),
+            target_topic_id=target.metadata.topic_id(target_partition.topic),
         )
-        there_too = (
-            OffsetRange(target_begins[copy_partition], target_ends[copy_partition])
-            if copy_partition in target_ends
+        target_offsets = (
+            OffsetRange(target_starts[target_partition], target_ends[target_partition])
+            if target_partition in target_ends
             else None
         )
         one = PartitionLayout(
-            at=at,
-            target=copy_partition,
-            source=OffsetRange(source_begins[at], source_ends[at]),
-            on_target=there_too,
-            known=here,
-            copied_before=None if copy_partition in unstable else here.copied_before,
+            source=at,
+            target=target_partition,
+            source_offsets=OffsetRange(source_starts[at], source_ends[at]),
+            target_offsets=target_offsets,
+            stored=stored,
+            copied_before=None if target_partition in unstable else stored.copied_before,
             is_compacted=at.topic in compacted,
             can_expire=at.topic in expiring,
             timestamps=plan_settings.timestamps and at.topic not in stamping,
@@ -128,24 +127,24 @@ async def _partition_layouts(
 
 
 def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
-    """Returns *one* without what the flow copied from behind the source's end, which is an archive's."""
-    there, end = one.on_target, one.source.end
-    if there is None or (one.known.copied_before or 0) <= end:
+    """Returns *one* without the target records of source offsets after the source's end, which is an archive's."""
+    on_target, end = one.target_offsets, one.source_offsets.end
+    if on_target is None or (one.stored.copied_before or 0) <= end:
         return one
-    exact = [guess.offset for guess in one.known.on_target(end) if guess.is_exact]
+    exact = [guess.offset for guess in one.stored.on_target(end) if guess.is_exact]
     if not exact:
         return replace(one, is_end_unknown=True)
-    at = max(there.start, min(exact[0], there.end))
+    target_end = max(on_target.start, min(exact[0], on_target.end))
     # Compaction may have removed a key's record here because a newer one lies behind the end.
-    return replace(one, on_target=OffsetRange(there.start, at), can_expire=True)
+    return replace(one, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
 
 
 async def _stable_ends(
     target: Cluster, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Waits until the target is committed up to its current end.
+    """Waits until all records up to the target's current ends are committed.
 
-    Returns the committed ends, and the partitions that did not get there within STABLE_WAIT_S.
+    Returns the last stable offsets, and the partitions that had an open transaction for STABLE_WAIT_S.
     """
     written = await admin.offsets_at(target, partitions, LATEST)
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
@@ -154,13 +153,13 @@ async def _stable_ends(
         open_ = {one for one in partitions if ends[one] < written[one]}
         if not open_ or asyncio.get_running_loop().time() >= deadline:
             return ends, open_
-        await asyncio.sleep(STABLE_LOOK_S)
+        await asyncio.sleep(STABLE_POLL_S)
 
 
 async def _topic_policies(
     source: Cluster, target: Cluster, copied: dict[str, str], notes: list[str]
 ) -> tuple[set[str], set[str], set[str]]:
-    """Source topics compacted on either side; deleted by retention on either; stamped by the target."""
+    """Returns source topics that are compacted, that have retention (both: on either side), and with LogAppendTime."""
     try:
         here = await admin.describe_topic_configs(source, copied)
         there = await admin.describe_topic_configs(target, copied.values())

@@ -26,12 +26,13 @@ from mirrorflow_seed.verify.partition_planner import (
 from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
-from mirrorflow_seed.verify.stored_offsets import NOTHING, StoredOffsets
+from mirrorflow_seed.verify.stored_offsets import StoredOffsets
 from mirrorflow_seed.verify.verify_plan import cut_at_source_end
 from tests.unit.seed.test_comparison import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
 DIGEST = RecordDigester("run", 0)
+NOTHING_STORED = StoredOffsets()
 
 
 class Logs:
@@ -52,7 +53,7 @@ class MemoryLog:
     def __init__(
         self, cluster: Logs, partition: TopicPartition, offsets: OffsetRange, _: RecordDigester, **__: object
     ) -> None:
-        (self.begin, self.end), self.partition = offsets, partition
+        (self.start, self.end), self.partition = offsets, partition
         self._records = cluster.records(partition)
 
     async def records(self, offset: int, count: int) -> list[BoundaryRecord]:
@@ -73,16 +74,16 @@ def verified(
     *,
     begins: tuple[int, int] = (0, 0),
     sample: float = 1.0,
-    known: StoredOffsets = NOTHING,
+    known: StoredOffsets = NOTHING_STORED,
     copied_before: int | None = 1 << 40,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
     logs = Logs(source, target, begins)
     one = PartitionLayout(
-        at=AT,
+        source=AT,
         target=COPY,
-        source=logs.ends(AT),
-        on_target=logs.ends(COPY),
-        known=known,
+        source_offsets=logs.ends(AT),
+        target_offsets=logs.ends(COPY),
+        stored=known,
         copied_before=copied_before,
         is_compacted=False,
         can_expire=False,
@@ -256,11 +257,11 @@ def test_records_copied_behind_the_archive_are_left_out(
         map=OffsetMap(stream=stream, ordinal=200, upstream_end=200, runs=runs) if runs else None,
     )
     one = PartitionLayout(
-        at=AT,
+        source=AT,
         target=COPY,
-        source=OffsetRange(0, 100),
-        on_target=OffsetRange(5, 205),
-        known=known,
+        source_offsets=OffsetRange(0, 100),
+        target_offsets=OffsetRange(5, 205),
+        stored=known,
         copied_before=known.copied_before,
         is_compacted=False,
         can_expire=False,
@@ -270,6 +271,6 @@ def test_records_copied_behind_the_archive_are_left_out(
     found = cut_at_source_end(one)
 
     assert found.is_end_unknown is (expected is None)
-    assert found.on_target is not None
+    assert found.target_offsets is not None
     if expected is not None:
-        assert found.on_target == OffsetRange(5, expected)
+        assert found.target_offsets == OffsetRange(5, expected)
