@@ -1,13 +1,11 @@
-"""Lets an archive stand in for the source cluster: it answers the requests that a copier sends to brokers.
+"""Serves an archive as a source cluster: answers the requests that a copier sends to brokers, within the process.
 
-So a restore is normal copying: stored positions are the same as for the source, and the live connector continues
-where the archive ends. There is no socket; requests are answered within the
-process. An archive never changes its leader and never loses records.
+So a restore copies as a connector does: it stores the same positions, and the connector continues where the archive
+ends. An archive never changes its leader and never loses records.
 
-The archived files of one partition are read as one range of its log. Spark yields the files in any order, and
-the rows of each file once and only forwards, but a copier goes back after each refused or lost response. So each
-file is spooled first and checked meanwhile: no record of a damaged file reaches the target. A spool takes as much
-disk as the records had in Kafka, with the same compression, and the memory of one batch.
+Spark yields the rows of a file once and in order, but a copier reads again after each refused or lost response. So
+each file is first written to a spool and checked meanwhile: no record of a damaged file reaches the target. A spool
+takes as much disk space as the records took in Kafka, with the same compression, and the memory of one batch.
 """
 
 import asyncio
@@ -36,13 +34,16 @@ from mirrorflow_seed.verify.record_digests import size_bytes
 
 
 class ArchiveLog:
-    """The offsets from *start* up to *end* of *files*, given in offset order; a context manager."""
+    """The records of several archived files as one log, from offset *start* up to *end*; a context manager.
+
+    *files* are in offset order; Spark may yield them in any order.
+    """
 
     def __init__(self, files: Sequence[ArchivedFile], *, start: int, end: int) -> None:
         self.start = start
         self.end = end
         self._starts = [one.start for one in files]
-        # Uncompressed: they are read once, and the disk is faster than a codec.
+        # Not compressed: they are read once, and the disk is faster than a codec.
         self._spools = [Spool(start=max(start, one.start), end=min(end, one.end), codec=0) for one in files]
         self._before = [one.start - 1 for one in files]
         self._open = contextlib.ExitStack()
@@ -71,7 +72,7 @@ class ArchiveLog:
             one.finish()
 
     def read(self, offset: int, max_bytes: int) -> bytearray:
-        """Returns whole batches of one file from the first with *offset* or later; empty at the end."""
+        """Returns whole batches of one file, from the first with *offset* or later; empty at the end."""
         for one in self._spools:
             if one.next_offset > offset and (found := one.read(offset, max_bytes)):
                 return found
@@ -91,13 +92,13 @@ _RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
 # The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
 BATCH_BYTES: Final = 256 << 10
 BATCH_RECORDS: Final = 5_000
-# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves holes of any size.
+# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves gaps of any size.
 BATCH_OFFSETS: Final = 1 << 30
 _FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
-    """The offsets from *start* up to *end* of a log; a context manager that deletes its file at the end."""
+    """A temporary file with the batches of a log from offset *start* up to *end*; a context manager that deletes it."""
 
     def __init__(self, *, start: int, end: int, codec: int) -> None:
         self.start = start
@@ -116,7 +117,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch; `end`, unless the hole behind the last record exceeds a batch."""
+        """The offset after the last batch: `end`, unless the gap after the last record is too large for a batch."""
         return self._ends[-1] if self._ends else self.start
 
     def add(self, record: Record) -> None:
@@ -152,7 +153,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def _write(self, next_offset: int) -> None:
         base = self._waiting[0].offset
-        # Deltas have 32 bits: the part of a hole that does not fit is in no batch.
+        # Deltas have 32 bits: the part of a gap that does not fit is in no batch.
         reach = max(min(next_offset, base + BATCH_OFFSETS), self._waiting[-1].offset + 1)
         data = encode_as_logged(self._waiting, codec=self._codec, next_offset=reach)
         self._file.seek(self._size_bytes)
@@ -164,7 +165,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
 
 class ArchiveCluster(Cluster):
-    """A cluster with the topics of *manifest*; records only of partition *of*, which *spool* holds."""
+    """A source cluster with the topics of *manifest*, and the records of *spool* in partition *of*."""
 
     def __init__(
         self,
@@ -189,18 +190,18 @@ class ArchiveCluster(Cluster):
         """Does nothing: the metadata of an archive never changes."""
 
     async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
-        """Returns a connection that this object answers itself."""
+        """Returns a connection whose requests this object answers."""
         return _ArchiveConnection(self, node_id)
 
     async def call(self, request: Any, **_: Any) -> Any:
-        """Answers a request that a copier sends to any broker."""
+        """Returns the response to a request that a copier sends to any broker."""
         return self.answer(request)
 
     async def close(self) -> None:
         """Does nothing: no connection is open, and the creator of the spool closes it."""
 
     def answer(self, request: Any) -> Any:
-        """Answers *request* by its class name in kafka-python; others get UNSUPPORTED_VERSION."""
+        """Returns the response to *request*, by its class name in kafka-python; UNSUPPORTED_VERSION to unknown ones."""
         name = type(request).__name__
         if name == "ListOffsetsRequest":
             return self._list_offsets(request)
@@ -284,10 +285,10 @@ class _ArchiveConnection(Connection):
     def send_for(
         self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
     ) -> None:
-        """Answers a fetch, the only request that is sent to a source this way."""
+        """Answers a fetch request, the only one that a copier sends to a source this way."""
         wait_ms, wanted = _decode_fetch_request(memoryview(b"".join(parts)))
         body, has_records = self._archive.fetch(wanted)
-        # Like a broker, delay an empty response, or the copier would poll in a busy loop.
+        # An empty response is delayed as by a broker; otherwise the copier would poll in a busy loop.
         asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _set_result, answer, body)
 
     async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
@@ -298,7 +299,7 @@ class _ArchiveConnection(Connection):
 
 
 def _unknown_epochs(request: Any) -> Any:
-    """Answers, as a broker does for an epoch that it does not know, that no epoch has an end."""
+    """Returns the response of a broker that knows no leader epoch."""
     return SimpleNamespace(
         topics=[
             SimpleNamespace(
@@ -336,7 +337,7 @@ def _metadata(manifest: Manifest) -> Metadata:
 
 
 def _decode_fetch_request(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
-    """Decodes a fetch request: maximum wait (ms), and (topic, partition, offset, maximum bytes) of each."""
+    """Returns the maximum wait (ms) of a fetch request, and (topic, partition, offset, maximum bytes) of each."""
     wait_ms = _REQUEST_HEAD.unpack_from(body)[1]
     cursor = Cursor(body, flexible=True, at=_REQUEST_HEAD.size)
     wanted = []
@@ -355,7 +356,7 @@ def _decode_fetch_request(body: memoryview) -> tuple[int, list[tuple[str, int, i
 def _encode_fetch_response(
     found: Sequence[tuple[str, int, bytearray]], partitions: Mapping[TopicPartition, Any]
 ) -> bytearray:
-    """Encodes a fetch response without a fetch session, so that each fetch names all its partitions."""
+    """Returns a fetch response without a fetch session, so that each fetch request names all its partitions."""
     out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0)) + uvarint(len(found) + 1)
     for topic, number, data in found:
         known = partitions[TopicPartition(topic, number)]

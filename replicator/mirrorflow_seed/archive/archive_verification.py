@@ -1,9 +1,9 @@
-"""Runs `verify` with an archive instead of the source, with the same windows, outcomes and result.
+"""Verifies the target against an archive instead of the source, with the same windows, outcomes and result.
 
-    manifest ──> a plan, from a few records of the files ──> for each range: its files, spooled, and the target
+    read the manifest ──> plan, by a few records of the files ──> compare each range of the archive with the target
 
-The source need not exist. Only the offsets of a range are read from its files: Parquet's statistics let Spark
-skip the others. Records that the flow copied from behind the archive's end are left out.
+The source need not exist. Spark reads only the offsets of a range from its files, by Parquet's statistics. Records
+that the flow has copied after the archive's end are not compared.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class ArchiveRowReader:
 
 
 class SpotReadArchive(ArchiveCluster):
-    """An archive as source for reads of a few records, answered from its files, for all partitions."""
+    """An archive as a source cluster for reads of a few records of any partition, straight from its files."""
 
     def __init__(self, alias: str, manifest: Manifest, rows: ArchiveRowReader) -> None:
         super().__init__(alias, manifest)
@@ -112,7 +112,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRangeTask:
-    """The input of a task. `part` has only the range's partition; `archived` are the files that it needs."""
+    """The input of a task. `part` is the manifest of one partition, `archived` are the files with the range."""
 
     files: FlowFiles
     verify_range: VerifyRange
@@ -138,7 +138,7 @@ def verify_archive(
     spark: "SparkContext",
     publish: Callable[[VerifyReport], None] = lambda _: None,
 ) -> VerificationResult:
-    """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares archive and target. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = without_source(files.load())
     folder = HadoopFolder(spark, require_archive(job))
@@ -243,7 +243,7 @@ def _compare_ranges(
 
 
 def compare_files(rows: Iterator[Any], task: ArchiveRangeTask) -> Iterator[VerifyRangeResult]:
-    """Compares one range, for `mapPartitions`; *rows* are its rows, file by file."""
+    """Compares one range, for Spark's `mapPartitions`; *rows* are its rows, file by file."""
     process.settle_in()
     verify_range = task.verify_range
     with ArchiveLog(task.archived, start=verify_range.source_from, end=verify_range.source_to) as log:

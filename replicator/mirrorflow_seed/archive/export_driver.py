@@ -1,13 +1,13 @@
-"""The driver of an export: plans, writes, checks what was written, and writes the manifest last.
+"""The driver of an export: plans, writes the files in a Spark job, checks them, and writes the manifest last.
 
-    claim the folder ──> survey the source ──> one Spark job, a task per range ──> check the files ──> manifest
+    claim the folder ──> read the source's offsets ──> one Spark task per range ──> check the files ──> manifest
 
-Guarantees: a folder with other content is not touched; a folder with a manifest is a complete archive. A
-restart after a kill, with the same `run.id`, starts over and removes the files of the first attempt.
+Guarantees: a folder with other content is not changed; a folder with a manifest is a complete archive. After a kill, a
+run with the same `run.id` starts over and deletes the files of the first one.
 
-A task (`ExportRangeReader`) yields each record of its range once, in offset order, with verified checksums, and the JVM writes
-the rows. Its memory is bounded by one fetch response and one decoded batch. Records that the source deleted meanwhile
-are reported as a gap.
+A task (`ExportRangeReader`) yields each record of its range once, in offset order, with verified checksums, and the JVM
+writes the rows. Its memory is bounded by one fetch response and one decoded batch. Records that the source deleted
+meanwhile are reported as a gap.
 """
 
 import asyncio
@@ -15,12 +15,26 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.batch import Batch, checksum_holds, split
+from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
+from mirrorflow_core.wire.records import decode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_requests import EARLIEST
+from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.archive.export_plan import ExportRange, SourceSnapshot, plan_ranges, read_source
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
@@ -29,51 +43,50 @@ from mirrorflow_seed.archive.manifest import (
     ArchivedFile,
     ArchivedPartition,
     ArchivedTopic,
+    Gap,
     Manifest,
     encode,
     folder_of,
 )
-from mirrorflow_seed.archive.parquet_rows import FOLDER_COLUMNS, ROW_SCHEMA
+from mirrorflow_seed.archive.parquet_rows import (
+    FOLDER_COLUMNS,
+    ROW_SCHEMA,
+    ArchiveRow,
+    row_of,
+    timestamp_type,
+)
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
 from mirrorflow_seed.hadoop_folder import DATA_PREFIX, HadoopFolder
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
 from mirrorflow_seed.spark_session import cause_of, given_or_new_context
+from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-import time
-from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass
-from typing import Any
 
-from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
-from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
-from mirrorflow_core.wire.records import decode
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_through_elections
-from mirrorflow_kafka.admin.log_requests import EARLIEST
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.copy.rate_limiter import RateLimiter
-from mirrorflow_seed.archive.manifest import Gap
-from mirrorflow_seed.archive.parquet_rows import ArchiveRow, row_of, timestamp_type
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
-
+# In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
+FILE_BYTES = 128 << 20
+FILE_BYTES_KEY = "archive.file.bytes"
+# Parquet keeps a row group in memory until it writes it.
+ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_CHECK_ROWS = 100  # rows between size checks of the group, for rows of a megabyte
+CODEC = "zstd"
+LEFT_BEHIND = ("_temporary",)  # files that a killed Spark job leaves
+POLL_S = 0.5
+# Spark names a file after its task, whose number is the index of the range in the plan.
+_FILE_INDEX = re.compile(r"part-(\d+)-")
 # Size of one fetch: a task holds this much, and one batch of it decoded.
 FETCH_BYTES = 4 << 20
-OFFSET_OUT_OF_RANGE = 1
-# A newly elected leader may not serve yet what its predecessor served: wait this long, then fail.
+# A new leader may not serve yet what its predecessor served: wait this long, then fail.
 UNSERVED_WAIT_S = 30.0
 UNSERVED_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRangeResult:
-    """The result of a range; valid only if Spark reports that its task succeeded and its file exists."""
+    """The result of a range; valid only if Spark reports success and the file exists."""
 
     index: int
     tally: Tally
@@ -84,7 +97,7 @@ class ExportRangeResult:
 
 
 class ExportRangeResults:
-    """Spark's AccumulatorParam that keeps one receipt per range, even if a task runs twice."""
+    """An AccumulatorParam of Spark that keeps one result per range, even if its task runs twice."""
 
     def zero(self, value: object) -> dict[int, ExportRangeResult]:
         return {}
@@ -98,7 +111,7 @@ class ExportRangeResults:
 def read_ranges(
     ranges: Iterable[ExportRange], *, files: FlowFiles, archive_id: str, bytes_per_s: int | None, results: Any
 ) -> Iterator[tuple[object, ...]]:
-    """Yields the rows of *ranges*, each preceded by topic and partition; adds receipts to the accumulator."""
+    """Yields the rows of *ranges*, each after its topic and partition; adds a result of each to *results*."""
     settings = files.load()
     for one in ranges:
         reader = ExportRangeReader(settings, one, archive_id, bytes_per_s)
@@ -126,7 +139,7 @@ class ExportRangeReader:
 
     @property
     def result(self) -> ExportRangeResult:
-        """The receipt; valid once all rows were read."""
+        """The result; valid once all rows were read."""
         return ExportRangeResult(
             index=self._range.index,
             tally=self._tally_builder.tally,
@@ -137,7 +150,7 @@ class ExportRangeReader:
         )
 
     def rows(self) -> Iterator[ArchiveRow]:
-        """Yields all rows; fetches again when the last response is used up.
+        """Yields all rows, and fetches more when those of the last response are used up.
 
         Raises MirrorFlowError, JobFailedError.
         """
@@ -179,14 +192,14 @@ class ExportRangeReader:
             await cluster.close()
 
     async def _fetch(self, cluster: Cluster) -> FetchedPartition | None:
-        """Fetches from the current offset; None if that was deleted, after moving on to the first left."""
+        """Fetches from the current offset; None if that was deleted, after advancing to the first that exists."""
         committed = self._settings.read_committed
         try:
             answer = await read_through_elections(
                 cluster, self._partition, self._at, read_committed=committed, max_bytes=FETCH_BYTES
             )
         except BrokerError as error:
-            if error.code != OFFSET_OUT_OF_RANGE:
+            if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
             first = (await admin.list_offsets(cluster, [self._partition], EARLIEST))[self._partition]
             if first.error or first.offset <= self._at:
@@ -236,10 +249,6 @@ class ExportRangeReader:
         return rows
 
 
-# Spark names a file after its task, whose number is the index of the range in the plan.
-_FILE_INDEX = re.compile(r"part-(\d+)-")
-
-
 def written_files(
     present: Mapping[str, int],
     ranges: tuple[ExportRange, ...],
@@ -247,7 +256,7 @@ def written_files(
     *,
     location: str,
 ) -> Mapping[int, tuple[str, int]]:
-    """Returns path and size in bytes of each range's file; *present* maps existing paths to sizes.
+    """Returns the path and size in bytes of each range's file; *present* maps existing paths to sizes.
 
     A range without records has no file. Raises ArchiveError if a file is missing or unexpected.
     """
@@ -284,7 +293,7 @@ def archived_topics(
     results: Mapping[int, ExportRangeResult],
     written: Mapping[int, tuple[str, int]],
 ) -> tuple[ArchivedTopic, ...]:
-    """Returns the manifest's topics, sorted by name."""
+    """Returns the topics for the manifest, sorted by name."""
     pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in snapshot.extents}
     for one in ranges:
         pieces[TopicPartition(one.topic, one.partition)].append(one)
@@ -324,17 +333,6 @@ def archived_topics(
         )
         for name in sorted(snapshot.topic_ids)
     )
-
-
-# In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
-FILE_BYTES = 128 << 20
-FILE_BYTES_KEY = "archive.file.bytes"
-# Parquet keeps a row group in memory until it writes it.
-ROW_GROUP_BYTES = 16 << 20
-ROW_GROUP_CHECK_ROWS = 100  # rows between size checks of the group, for rows of a megabyte
-CODEC = "zstd"
-LEFT_BEHIND = ("_temporary",)  # files that a killed Spark job leaves
-POLL_S = 0.5
 
 
 def run(
@@ -465,7 +463,7 @@ def _write(
 def _publish(
     reporter: JobReporter, ranges: tuple[ExportRange, ...], results: Mapping[int, ExportRangeResult]
 ) -> None:
-    """Reports progress; a partition is done when all its ranges are."""
+    """Publishes the progress; a partition is done when all its ranges are."""
     waiting = {(one.topic, one.partition) for one in ranges if one.index not in results}
     all_of = {(one.topic, one.partition) for one in ranges}
     reporter.running(

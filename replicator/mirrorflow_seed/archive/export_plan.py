@@ -1,7 +1,7 @@
-"""Reads what an export needs from the source, and decides which task reads which offsets.
+"""Plans an export: reads the topics and offsets of the source, and cuts partitions into one range per task.
 
-Ranges can be read in any order, so a partition is split into ranges, each with one task and one file of about
-the configured size. Offsets without records (compaction, markers) make a file smaller than planned.
+Ranges can be read in any order, so a partition is cut into several, each with one task and one file of about the
+configured size. Offsets without records (compaction, markers) make a file smaller than planned.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OFFSETS_MIN = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRange:
-    """The offsets that one task reads; *index* is its number in the plan and in the name of its file."""
+    """The offset range that one task reads; *index* is its number in the plan and in the name of its file."""
 
     index: int
     topic: str
@@ -71,14 +71,14 @@ def _pieces(extent: OffsetRange, bytes_per_offset: float, file_bytes: int) -> It
         yield OffsetRange(start, end)
 
 
-# One fetch at the start of each partition estimates its density; this many at once do not load brokers.
+# One fetch at the start of each partition estimates its bytes per offset; this many at once do not load brokers.
 SAMPLE_BYTES = 256 << 10
 SAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSnapshot:
-    """Topics, settings, offsets and densities of the source when an export begins."""
+    """The topics of the source when an export begins: their settings, offsets and bytes per offset."""
 
     cluster_id: str
     topic_ids: Mapping[str, str]
@@ -88,7 +88,7 @@ class SourceSnapshot:
 
 
 async def read_source(settings: SourceSettings) -> SourceSnapshot:
-    """Reads the source. Raises MirrorFlowError."""
+    """Reads the selected topics of the source. Raises MirrorFlowError."""
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
     try:
@@ -102,7 +102,7 @@ async def read_source(settings: SourceSettings) -> SourceSnapshot:
         partitions = [
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         ]
-        # Read start offsets last: records deleted in between are then no gap.
+        # Start offsets are read last, so that records deleted in between are no gap.
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
         extents = {one: OffsetRange(min(starts[one], ends[one]), ends[one]) for one in partitions}
@@ -111,7 +111,7 @@ async def read_source(settings: SourceSettings) -> SourceSnapshot:
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
             configs=await _configs(cluster, topics),
             extents=extents,
-            bytes_per_offset=await _read_densities(cluster, extents),
+            bytes_per_offset=await _read_bytes_per_offset(cluster, extents),
         )
     finally:
         await cluster.close()
@@ -121,15 +121,15 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
     try:
         return await admin.describe_topic_configs(cluster, topics)
     except NotAuthorizedError:
-        return {}  # an archive without settings: a restore then uses the target's defaults, as a copy would
+        return {}  # the archive has no topic settings then; a restore uses the target's defaults
 
 
-async def _read_densities(
+async def _read_bytes_per_offset(
     cluster: Cluster, extents: Mapping[TopicPartition, OffsetRange]
 ) -> Mapping[TopicPartition, float]:
     turn = asyncio.Semaphore(SAMPLES_AT_ONCE)
 
-    async def density(partition: TopicPartition, extent: OffsetRange) -> float:
+    async def measure(partition: TopicPartition, extent: OffsetRange) -> float:
         async with turn:
             answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
         batches = split(answer.records)
@@ -140,5 +140,5 @@ async def _read_densities(
         )
 
     wanted = {one: extent for one, extent in extents.items() if extent.end > extent.start}
-    found = await asyncio.gather(*(density(one, extent) for one, extent in wanted.items()))
+    found = await asyncio.gather(*(measure(one, extent) for one, extent in wanted.items()))
     return dict(zip(wanted, found, strict=True))

@@ -1,7 +1,7 @@
-"""The manifest of an archive: lists its content, so that an incomplete or changed archive is detected. Pure.
+"""Defines the manifest of an archive, which lists its content and so detects an incomplete or changed archive. Pure.
 
-It is written last, as `_manifest.json` in the archive's folder. It is JSON, so that other tools can read it;
-Spark and DuckDB ignore names that begin with `_`. Offsets are source offsets; ends are exclusive. A later
+It is written last, as `_manifest.json` in the archive's folder. It is JSON, which other tools can read; Spark and
+DuckDB ignore names that begin with `_`. Offsets are source offsets; ends are exclusive. A later
 format has another `format` number, which this version refuses.
 """
 
@@ -108,16 +108,17 @@ class Manifest:
 
 
 def folder_of(partition: TopicPartition) -> str:
-    """The folder of a partition's files, relative to the archive's folder."""
+    """Returns the folder of a partition's files, relative to the archive's folder."""
     return f"topic={partition.topic}/partition={partition.partition}"
 
 
 def encode(manifest: Manifest) -> bytes:
+    """Returns the manifest as JSON."""
     return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False).encode()
 
 
 def decode(text: bytes, *, location: str) -> Manifest:
-    """Reads what `encode` wrote. Raises ArchiveDamagedError."""
+    """Returns the manifest in the JSON *text*. Raises ArchiveDamagedError."""
     try:
         raw = json.loads(text)
         if raw["format"] != FORMAT:
@@ -134,7 +135,7 @@ def decode(text: bytes, *, location: str) -> Manifest:
 
 
 def differences(manifest: Manifest, found: Mapping[str, int]) -> Iterable[str]:
-    """Yields a phrase for each difference to the existing files; *found* maps paths to sizes in bytes."""
+    """Yields a phrase for each difference from the existing files; *found* maps paths to sizes in bytes."""
     for file in manifest.files:
         size_bytes = found.get(file.path)
         if size_bytes is None:

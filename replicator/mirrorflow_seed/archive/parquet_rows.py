@@ -1,4 +1,4 @@
-"""Converts records to rows of an archive and back, without loss.
+"""Converts records to rows of an archive's Parquet files and back, without loss.
 
 A file has these columns, in this order; its folders name topic and partition,
 `topic=<name>/partition=<number>/`:
@@ -8,7 +8,7 @@ A file has these columns, in this order; its folders name topic and partition,
     timestamp_type  INT       0 CreateTime, 1 LogAppendTime, -1 none (as Java's TimestampType)
     key, value      BINARY    null and empty are different
     headers         ARRAY<STRUCT<key STRING, value BINARY>>, in their order, names may repeat
-    headers_raw     BINARY    the headers once more, as Kafka writes them, only where a name is no UTF-8; else null
+    headers_raw     BINARY    the headers as Kafka encodes them, only if a name is not valid UTF-8; else null
 
 A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than Parquet's microseconds.
 """
@@ -39,7 +39,7 @@ NO_TIMESTAMP_TYPE: Final = -1
 
 
 class ArchiveRow(NamedTuple):
-    """A row, with the columns of a file."""
+    """A row of a file."""
 
     offset: int
     timestamp: int

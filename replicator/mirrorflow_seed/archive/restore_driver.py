@@ -1,17 +1,17 @@
-"""The driver of a restore: checks the archive, prepares the target, copies file after file and compares.
+"""The driver of a restore: checks the archive, claims the flow, copies file after file and compares the result.
 
-    manifest and files ──> topics, flow ──> for each partition its files, one Spark job after the other ──> compare
+    check the manifest ──> claim the flow ──> restore each partition, one Spark job per file ──> compare
 
 Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. It owns the
-flow as a seed does, so a running connector waits meanwhile, and continues behind the archive. Several
-partitions are restored at once, the files of one in order: a file starts only when the previous one is completely
-on the target. If the target has lost its tail, the files that hold it are restored again. A damaged file, or a
-partition that cannot continue, fails the restore. After a kill, the next start continues from the target's state,
-and the target has each record once.
+flow as a seed does, so a running connector waits meanwhile, and continues where the archive ends. Several partitions
+are restored at once, the files of one partition in order: a file starts only when the previous one is completely on the
+target. If the target has lost its last records, their files are restored again. A damaged file, or a partition that
+cannot be copied, fails the restore. After a kill, the next start continues from the positions on the target, and the
+target has each record once.
 
-At the end `compare_with_target` checks by the manifest's digests that the target holds the archive's records. The flow has copied
-nothing behind the archive, so each copy ends with these records, in the same order. They are cut by the record counts
-of the files, and each part is compared with the digests of its file; one task reads one partition. If the copy has
+At the end `compare_with_target` checks by the manifest's digests that the target has the archive's records. The flow
+has copied nothing after the archive, so each copy ends with these records, in the same order. They are assigned to the
+files by the files' record counts, and compared with each file's digests; one task reads one partition. If the copy has
 another number of records, it is read twice: the archive's records may be the first or the last ones of it.
 """
 
@@ -22,13 +22,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.records import decode as decode_records
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
@@ -68,24 +72,20 @@ from mirrorflow_seed.settings import (
     require_shared_positions,
 )
 from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from mirrorflow_core.wire.batch import Batch
-from mirrorflow_core.wire.records import decode as decode_records
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-
-TOPICS_NAMED_MAX = 5
+FILES_NAMED_MAX = 5  # files in an error
+TOPICS_NAMED_MAX = 10  # topics in an error
+COMPARE_KEY = "archive.compare"  # false: skip the comparison
+POLL_S = 0.5
+# Spark jobs for a file that its task did not finish, because a cluster was unreachable or the rate is low.
+TRIES_MAX = 50
+NO_LIMIT_S = 1e9  # a task has no time limit, because a file is small
+log = logging.getLogger("mirrorflow.restore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class ArchivedCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreComparison:
-    """Number of files that are equal on the target, and the paths of the others."""
+    """The result of the comparison: the number of equal files, and the paths of the others."""
 
     equal: int
     different: tuple[str, ...]
@@ -106,11 +106,11 @@ class RestoreComparison:
 
     @property
     def summary(self) -> str:
-        """The result as one sentence for people."""
+        """The result as one sentence."""
         parts = [f"The target holds {self.equal} of them record by record"]
         if self.different:
-            more = " and others" if len(self.different) > TOPICS_NAMED_MAX else ""
-            parts.append(f"but not {', '.join(self.different[:TOPICS_NAMED_MAX])}{more}")
+            more = " and others" if len(self.different) > FILES_NAMED_MAX else ""
+            parts.append(f"but not {', '.join(self.different[:FILES_NAMED_MAX])}{more}")
         if self.undecided:
             parts.append(
                 f"{self.undecided} partitions cannot be compared by record counts; use mirrorflow verify --archive for them"
@@ -125,9 +125,9 @@ def compare_with_target(
     next_offsets: Mapping[TopicPartition, int],
     files: FlowFiles,
 ) -> RestoreComparison:
-    """Compares the partitions of *names*, which maps source to target topics.
+    """Compares the partitions of *names*, which maps source to target topics, with the archive.
 
-    *next_offsets*: how far the flow has copied each partition.
+    *next_offsets* are the next source offsets that the flow will copy.
     """
     edited = bool(files.load().header_words)
     copies, undecided = [], 0
@@ -152,7 +152,7 @@ def compare_with_target(
 def _compare_partitions(
     copies: Iterator[ArchivedCopy], files: FlowFiles, archive_id: str
 ) -> Iterator[tuple[str, bool]]:
-    """Yields the path of each file and whether the target holds its records; for `mapPartitions`."""
+    """Yields the path of each file and whether the target has its records; for Spark's `mapPartitions`."""
     for copy in copies:
         yield from asyncio.run(_compare_partition(copy, files, archive_id))
 
@@ -174,7 +174,7 @@ async def _compare_partition(copy: ArchivedCopy, files: FlowFiles, archive_id: s
 async def _check_digests(
     cluster: Cluster, copy: ArchivedCopy, archive_id: str, *, skip: int = 0
 ) -> "FileDigestChecker":
-    """Returns the checker after it has taken all committed records of *copy*."""
+    """Returns the checker after all committed records of *copy* were added to it."""
     start = (await admin.offsets_at(cluster, [copy.target], EARLIEST))[copy.target]
     end = (await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True))[copy.target]
     checker = FileDigestChecker(copy.archived, archive_id, start=start, skip=skip)
@@ -182,16 +182,16 @@ async def _check_digests(
     try:
         while (batches := await reader.more()) is not None:
             for batch in batches:
-                checker.take(batch)
+                checker.add(batch)
     finally:
         await reader.close()
     return checker
 
 
 class FileDigestChecker:
-    """Assigns a copy's records from offset *start* on to the archive's files by their record counts, and compares digests.
+    """Assigns the records of a copy, from offset *start* on, to the archive's files, and compares their digests.
 
-    The first *skip* records are not the archive's. If it is negative, the copy lacks as many of the first ones.
+    The first *skip* records are not the archive's; a negative *skip* is the number of first records that are missing.
     """
 
     def __init__(self, archived: ArchivedPartition, archive_id: str, *, start: int, skip: int = 0) -> None:
@@ -213,7 +213,7 @@ class FileDigestChecker:
         self._tally_builder = TallyBuilder(self._archive_id, self._partition)
         self._left = self._pending[-1].tally.records if self._pending else 0
 
-    def take(self, batch: Batch) -> None:
+    def add(self, batch: Batch) -> None:
         """Adds the records of *batch*."""
         is_counted = batch.magic == 2 and batch.base_offset >= self._start
         if is_counted and (not self._pending or self.records + batch.count <= self._skip):
@@ -233,18 +233,8 @@ class FileDigestChecker:
 
     @property
     def verdicts(self) -> list[tuple[str, bool]]:
-        """Path of each file and whether it is equal; a file with missing records is not."""
+        """The path of each file and whether it is equal; a file with missing records is not."""
         return [*self._compared, *((one.path, False) for one in reversed(self._pending))]
-
-
-NAMED_MAX = 5  # files in an error
-UNCOPIED_NAMED_MAX = 10  # topics in an error
-COMPARE_KEY = "archive.compare"  # false: skip the comparison
-POLL_S = 0.5
-# Attempts of a file that its tasks did not finish, because a cluster was unreachable or the rate is low.
-TRIES_MAX = 50
-NO_END_S = 1e9  # effectively no time limit: a file is small
-log = logging.getLogger("mirrorflow.restore")
 
 
 def run(
@@ -300,7 +290,7 @@ class RestoreJob:
         arrangement = await flow.arrange()
         names = arrangement.names
         if arrangement.uncopied:
-            raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:UNCOPIED_NAMED_MAX]))
+            raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:TOPICS_NAMED_MAX]))
         if not names:
             raise ArchiveUnfitError(
                 location=self.folder.address,
@@ -315,7 +305,7 @@ class RestoreJob:
             files=self._files,
             group=flow.group,
             initial=initial,
-            seconds=NO_END_S,
+            seconds=NO_LIMIT_S,
             url=driver_url(self.context, self.reporter.port, self.coordinator.path),
             bytes_per_second=self.coordinator.task_bytes_per_second,
         )
@@ -346,7 +336,7 @@ class RestoreJob:
         return EXIT_DONE
 
     def _ranges(self, flow: ClaimedFlow, names: Mapping[str, str]) -> tuple[SeedRange, ...]:
-        """Returns the partitions as ranges of a seed, for their starts and the retention hold."""
+        """Returns the partitions as a seed's ranges, to store their start offsets and to hold the retention."""
         archived = self.manifest.partitions
         return tuple(
             SeedRange(
@@ -374,7 +364,7 @@ class RestoreJob:
 
 
 def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:
-    """Raises ArchiveUnfitError if flow and archive have different isolation levels, and so other records."""
+    """Raises ArchiveUnfitError if flow and archive have different isolation levels, and so different records."""
     isolation = "read_committed" if settings.read_committed else "read_uncommitted"
     if manifest.isolation != isolation:
         raise ArchiveUnfitError(
@@ -412,10 +402,10 @@ def read_manifest(folder: HadoopFolder) -> Manifest:
     manifest = decode(text, location=folder.address)
     wrong = list(differences(manifest, folder.data()))
     if wrong:
-        more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
+        more = f" and {len(wrong) - FILES_NAMED_MAX} more" if len(wrong) > FILES_NAMED_MAX else ""
         raise ArchiveDamagedError(
             location=folder.address,
-            problem="its files differ from its manifest: " + "; ".join(wrong[:NAMED_MAX]) + more,
+            problem="its files differ from its manifest: " + "; ".join(wrong[:FILES_NAMED_MAX]) + more,
             action="restore an intact copy of it",
         )
     return manifest
@@ -429,7 +419,7 @@ class FileRestorer:
         restore: RestoreJob,
         wave: WaveSettings,
         names: Mapping[str, str],
-        known: Mapping[TopicPartition, int],
+        next_offsets: Mapping[TopicPartition, int],
     ) -> None:
         self._context = restore.context
         self._spark = one_task_session(restore.context)
@@ -439,7 +429,9 @@ class FileRestorer:
         self._reporter = restore.reporter
         self._wave = wave
         self._names = names  # of topics, source -> target
-        self._known = known  # source offsets where the flow continues, for partitions it has copied
+        self._next_offsets = (
+            next_offsets  # source offsets where the flow continues, for partitions it has copied
+        )
         self._lock = threading.Lock()
         self.files_done = 0
         self._partitions_done = 0
@@ -447,7 +439,7 @@ class FileRestorer:
     def run(self) -> None:
         """Restores all files, unless it is stopped. Raises SeedError."""
         wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
-        # Largest first, so that the last ones to start are short.
+        # Largest first, so that the last partitions to start are short.
         largest_first = sorted(
             wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
         )
@@ -478,7 +470,7 @@ class FileRestorer:
             restored = self._restore_file(index, key, archived, at)
             result = self._take_result(restored, archived.files[at].path)
             if restored.wanted_earlier is not None:
-                at = max(0, at - 1)  # the target has lost its tail: restore the previous file again
+                at = max(0, at - 1)  # the target has lost its last records: restore the previous file again
             elif result.outcome is PartitionOutcome.DONE:
                 at, tries = at + 1, 0
                 with self._lock:
@@ -497,14 +489,14 @@ class FileRestorer:
             self._partitions_done += not self._coordinator.stop
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
-        """Index of the file with the next offset; at most the last, as the target may have lost its tail."""
-        at = self._known.get(key)
+        """Returns the index of the file with the next offset; at most the last, which the target may have lost."""
+        at = self._next_offsets.get(key)
         if at is None:
             return 0
         if at > archived.end:
-            return len(archived.files)  # the live connector has copied beyond the archive
-        behind = sum(one.end <= at for one in archived.files)
-        return min(behind, max(0, len(archived.files) - 1))
+            return len(archived.files)  # the connector has copied beyond the archive
+        restored = sum(one.end <= at for one in archived.files)
+        return min(restored, max(0, len(archived.files) - 1))
 
     def _restore_file(
         self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int

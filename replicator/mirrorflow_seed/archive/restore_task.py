@@ -1,9 +1,9 @@
-"""Restores one file of one partition in a Spark task, from Spark's rows to the target.
+"""Restores one file of one partition in a Spark task.
 
-    rows ──> spool ──> compare with the digests of the manifest ──> a seed task, with the archive as source
+    read the rows into a spool ──> compare them with the manifest's digests ──> copy them as a seed task does
 
-Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not
-written again (`seed.seed_task_attempt`). The files of a partition are restored one after the other, each in its own task.
+Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not written
+again, also after a retry (`seed.seed_task_attempt`). The files of a partition are restored in order, each in a task.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.parquet_rows import record_of
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.seed_task_attempt import SeedTaskAttempt, TaskResult, WaveSettings, prepare_process
-from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
+from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +32,19 @@ class FileTask:
     of: TopicPartition
     file: ArchivedFile
     start: int  # end of the previous file; there are no records in between
-    part: Manifest  # the manifest with only this topic and partition
+    part: Manifest  # the manifest of this partition alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
     """The result of one file."""
 
-    tally: Tally  # of the records that were read
     task_result: TaskResult | None = None  # None: the file is damaged
     wanted_earlier: int | None = None  # an offset of an earlier file, which must be restored again
 
 
 def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
-    """Restores one file, for `mapPartitions`; *rows* are all its rows."""
+    """Restores one file, for Spark's `mapPartitions`; *rows* are all its rows."""
     prepare_process()
     file = task.file
     tally_builder = TallyBuilder(task.part.archive_id, task.of.partition)
@@ -54,24 +53,24 @@ def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
         for row in rows:
             record = record_of(row)
             if not before < record.offset < file.end:
-                break  # a foreign record or wrong order: the tally will not match
+                break  # a foreign record or a wrong order: the tally will differ
             before = record.offset
             tally_builder.add(record)
             spool.add(record)
         spool.finish()
         if tally_builder.tally != file.tally:
-            yield FileResult(tally=tally_builder.tally)
+            yield FileResult()
             return
         settings = without_source(task.wave.files.load())
         archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
         result = asyncio.run(_task_attempt(task, settings, archive, end=spool.next_offset).run())
-        yield FileResult(tally=tally_builder.tally, task_result=result, wanted_earlier=archive.wanted_earlier)
+        yield FileResult(task_result=result, wanted_earlier=archive.wanted_earlier)
 
 
 def _task_attempt(
     task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *, end: int
 ) -> SeedTaskAttempt:
-    """Returns the seed task that copies one partition, with the archive as source."""
+    """Returns the attempt of a seed task that copies one partition, with the archive as source."""
 
     async def connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
         return archive, await Cluster.connect(settings.target_producer, resolve=resolve)
@@ -95,10 +94,10 @@ def _task_attempt(
 
 
 def without_source(settings: SourceSettings) -> SourceSettings:
-    """Returns the flow's settings for a restore, which works without the source.
+    """Returns the flow's settings for a restore, which never connects to the source.
 
-    The archive is read from its beginning; for a flow that is behind that, the records in between are lost.
-    Offset syncs that belong on the source are not written.
+    The archive is read from its first offset. If the flow's positions are before that, the missing records are a
+    loss, which fails the restore. Offset syncs that belong on the source are not written.
     """
     syncs = settings.syncs
     return replace(

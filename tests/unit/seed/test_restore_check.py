@@ -24,7 +24,7 @@ def verdicts(found: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]:
     at, held = 20, found
     for size in (2, 4, 1, 9):
         if held:
-            checker.take(batch_of(held[:size], base_offset=at))
+            checker.add(batch_of(held[:size], base_offset=at))
         held, at = held[size:], at + size
     assert checker.records == len(found)
     return checker.verdicts
