@@ -271,10 +271,10 @@ class PartitionPlanner:
             return self._handle_source_only()
         if _same_start(ours, theirs):
             return source.start, target.start
-        target_offset = await locate(target, ours, stored.on_target(source.start))
+        target_offset = await locate(target, ours, stored.target_guesses(source.start))
         if target_offset is not None:
             return self._handle_extra_target_records(target_offset)
-        source_offset = await locate(source, theirs, stored.on_source(theirs[0].offset))
+        source_offset = await locate(source, theirs, stored.source_guesses(theirs[0].offset))
         if source_offset is not None:
             return self._handle_extra_source_records(source_offset)
         if source.start == 0 and target.start == 0 and self._copies_from_start:
@@ -292,7 +292,9 @@ class PartitionPlanner:
         if self._target.start == 0:
             return self._source.start, 0
         exact = [
-            guess.offset for guess in self._partition.stored.on_source(self._target.start) if guess.is_exact
+            guess.offset
+            for guess in self._partition.stored.source_guesses(self._target.start)
+            if guess.is_exact
         ]
         if not exact:
             self._add_undecided(self._source.start, self._source.end, NO_MATCH)
@@ -353,7 +355,7 @@ class PartitionPlanner:
         if settled is not None and border >= settled:
             return None
         wanted = await self._source.records(border, RUN_RECORDS)
-        return await locate(self._target, wanted, self._partition.stored.on_target(border))
+        return await locate(self._target, wanted, self._partition.stored.target_guesses(border))
 
     def _whole_range(self) -> VerifyRange:
         partition = self._partition

@@ -47,7 +47,7 @@ from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRan
 from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
-# Consecutive records that must agree, or all up to the end: a single one may be a twin.
+# Consecutive records that must agree, or all up to the end: a single record may equal another one.
 RESYNC_RECORDS: Final = 3
 # Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
 RESYNC_LEVELS: Final = (16, 512, 16_384)

@@ -51,8 +51,8 @@ class StoredOffsets:
         """The source offset at which the offset map begins; None without a map."""
         return None if self.map is None else self.map.runs[0].upstream
 
-    def on_target(self, upstream: int) -> list[OffsetGuess]:
-        """Target offsets of the first record at or after source offset *upstream*, best guess first."""
+    def target_guesses(self, upstream: int) -> list[OffsetGuess]:
+        """Returns target offsets of the first record at or after source offset *upstream*, best guess first."""
         found: list[OffsetGuess] = []
         place = None if self.map is None else self.map.place(upstream)
         if place is not None:
@@ -64,8 +64,8 @@ class StoredOffsets:
             )
         return found
 
-    def on_source(self, downstream: int) -> list[OffsetGuess]:
-        """Source offsets of the record at target offset *downstream*, best guess first."""
+    def source_guesses(self, downstream: int) -> list[OffsetGuess]:
+        """Returns source offsets of the record at target offset *downstream*, best guess first."""
         found = [
             OffsetGuess(run.upstream + downstream - run.downstream, run.is_parallel)
             for run in (() if self.map is None else self.map.runs)

@@ -94,7 +94,7 @@ def run(
         with _raise_on_sigterm():
             found = _verify(files, job, status_server, spark, verify)
     except _StoppedError:
-        _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
+        _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
         # The report is public, so it has only messages that name no topic: errors of clusters and folders.

@@ -131,11 +131,11 @@ def cut_at_source_end(one: PartitionLayout) -> PartitionLayout:
     on_target, end = one.target_offsets, one.source_offsets.end
     if on_target is None or (one.stored.copied_before or 0) <= end:
         return one
-    exact = [guess.offset for guess in one.stored.on_target(end) if guess.is_exact]
+    exact = [guess.offset for guess in one.stored.target_guesses(end) if guess.is_exact]
     if not exact:
         return replace(one, is_end_unknown=True)
     target_end = max(on_target.start, min(exact[0], on_target.end))
-    # Compaction may have removed a key's record here because a newer one lies behind the end.
+    # Compaction may have removed a key's record here because a newer one follows after the end.
     return replace(one, target_offsets=OffsetRange(on_target.start, target_end), can_expire=True)
 
 

@@ -246,7 +246,7 @@ def test_a_wrong_password_is_one_sentence(
 def test_a_verification_that_is_stopped_says_so_and_has_no_verdict(
     flow: Flow, unique_topic: Names, tmp_path: Path
 ):
-    """SIGTERM in its middle, as a node that is drained sends it: status 3, and the next one begins anew."""
+    """SIGTERM in its middle, as a node that is drained sends it: status 3, and the next run starts over."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     for cluster, name in ((flow.source, topic), (flow.target, copy)):
