@@ -1,4 +1,4 @@
-"""Several archived files of one partition, read as one log whatever the order in which they came."""
+"""Tests that several archived files of one partition are read as one log, in whatever order Spark yields them."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def file(start: int, end: int) -> ArchivedFile:
 
 
 def read_all(log: ArchiveLog, start: int, end: int) -> list[int]:
-    """Reads as a fetcher does: each time from the end of the last batch."""
+    """Reads as a fetcher does: from the end of the last batch."""
     found: list[int] = []
     at = start
     while data := log.read(at, 1 << 20):

@@ -1,4 +1,4 @@
-"""The manifest of an archive, the plan of an export, and what makes them refuse."""
+"""Tests the manifest of an archive, the plan of an export, and what both refuse."""
 
 import pytest
 from hypothesis import given
@@ -108,12 +108,12 @@ def test_ranges_cover_every_offset_once_and_are_not_tiny(
 
 def test_export_requires_exactly_the_files_of_its_ranges() -> None:
     ranges = plan_ranges({TopicPartition("orders", 0): OffsetRange(5, 9)}, {}, file_bytes=100)
-    receipts = {0: ExportRangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
+    results = {0: ExportRangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
     path = f"{FOLDER}/part-00000-a.parquet"
 
-    assert written_files({path: 7}, ranges, receipts, location="here") == {0: (path, 7)}
+    assert written_files({path: 7}, ranges, results, location="here") == {0: (path, 7)}
     for present in ({}, {path: 7, f"{FOLDER}/part-00000-b.parquet": 7}, {path.replace("orders", "other"): 7}):
         with pytest.raises(ArchiveError):
-            written_files(present, ranges, receipts, location="here")
+            written_files(present, ranges, results, location="here")
     with pytest.raises(ArchiveError):
         written_files({path: 7}, ranges, {}, location="here")

@@ -1,4 +1,4 @@
-"""An archive answers what the engine asks of a source cluster."""
+"""Tests that an archive answers the requests that a copier sends to a source cluster."""
 
 import asyncio
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def test_archive_reports_cluster_topics_and_settings() -> None:
     asyncio.run(send_report())
 
 
-def test_archive_knows_no_leader_epochs() -> None:
+def test_archive_has_no_leader_epochs() -> None:
     async def ask() -> None:
         ends = await admin.end_offset_for_leader_epoch(ArchiveCluster("east", manifest()), {ORDERS: 7})
 
@@ -71,7 +71,7 @@ def test_archive_knows_no_leader_epochs() -> None:
     asyncio.run(ask())
 
 
-def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:
+def test_records_of_a_file_are_fetched_as_from_a_log() -> None:
     records = [Record(20 + 3 * n, NOW_MS + n, b"k", b"v%d" % n, ((b"h", None),)) for n in range(9)]
 
     async def read(start: int) -> list[Record]:
@@ -91,8 +91,8 @@ def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:
     assert asyncio.run(read(59)) == []
 
 
-def test_hole_before_the_first_record_is_skipped() -> None:
-    """Ranges without records have no file: the file behind them begins where the one before ends."""
+def test_gap_before_the_first_record_is_skipped() -> None:
+    """Ranges without records have no file: the next file starts at the end of the previous one."""
 
     async def read() -> list[int]:
         with spooled([Record(50, NOW_MS, None, None)], start=10, end=60) as spool:

@@ -1,4 +1,4 @@
-"""Compacted partitions: the newest record of each key counts, whatever the cleaners have left."""
+"""Tests that compacted partitions are compared by the newest record of each key, whatever the log cleaners left."""
 
 from collections.abc import Sequence
 
@@ -77,7 +77,7 @@ def test_uncopied_tombstone_is_different() -> None:
     assert outcome(of(("b", "1")), of(("a", "1"), ("b", "1"))) == "different"
 
 
-def test_key_behind_the_stored_offset_is_ignored() -> None:
+def test_key_after_the_stored_offset_is_ignored() -> None:
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), copied_before=1) == "equal"
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), copied_before=None) == "undecided"
 
@@ -87,7 +87,7 @@ def test_key_that_retention_may_have_deleted_is_undecided() -> None:
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "3")), can_expire=True) == "different"
 
 
-def test_classes_hold_each_key_once() -> None:
+def test_each_key_is_in_one_class() -> None:
     pairs = [(f"k{number}", "v") for number in range(500)]
     found = compare(of(*pairs), of(*pairs[::-1]), classes=4)
     assert {"equal"} == {one.outcome.value for one in found}

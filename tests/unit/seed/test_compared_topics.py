@@ -1,4 +1,4 @@
-"""Which topics of the source a verification compares."""
+"""Tests which topics of the source a verification compares."""
 
 from mirrorflow_replicator.config.connector import parse_source
 from mirrorflow_seed.verify.verify_plan import compared_topics

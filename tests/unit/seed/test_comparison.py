@@ -1,4 +1,4 @@
-"""Two streams of records compared: nothing unequal is ever called equal, and what differs is found where it is."""
+"""Tests the comparison of two logs: unequal records are never reported equal, and differences are in their window."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ WINDOW = 7
 
 
 def record(number: int, **changes: object) -> Record:
-    """One that is unlike all others."""
+    """Returns a record that differs from all others."""
     plain = Record(number, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number, ((b"h", b"x"),))
     return plain._replace(**changes)  # type: ignore[arg-type]  # fields of a record
 
@@ -24,7 +24,7 @@ def record(number: int, **changes: object) -> Record:
 def batches(
     records: Sequence[Record], sizes: Sequence[int], *, first: int = 0, codec: int = 0
 ) -> list[Batch]:
-    """*records* with consecutive offsets from *first*, in batches of *sizes*, again and again."""
+    """*records* with consecutive offsets from *first*, in batches of the repeated *sizes*."""
     found: list[Batch] = []
     at = 0
     while at < len(records):
@@ -43,7 +43,7 @@ def compare(
     source_to: int | None = None,
     window: int = WINDOW,
 ) -> list[WindowResult]:
-    """As a task does it, *step* batches at a time."""
+    """Compares as a task does, *step* batches at a time."""
     verify_range = VerifyRange(
         topic="t",
         partition=3,
@@ -84,7 +84,7 @@ RECORDS_30 = [record(number) for number in range(30)]
 
 
 def test_same_bytes_are_equal_without_being_decoded() -> None:
-    """Also where a batch reaches over the border of a window."""
+    """Also if a batch crosses the boundary of a window."""
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30, [4], first=100))
 
     assert [0] * 5 == [one.digested for one in results]
@@ -121,14 +121,14 @@ def test_each_part_of_a_record_counts() -> None:
         assert [(DifferenceKind.CHANGED, 9, 9)] == differences(results)
 
 
-def test_a_missing_record_is_found_and_what_follows_is_equal() -> None:
+def test_missing_record_is_found_and_later_records_are_equal() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[17:], [4]))
 
     assert [(DifferenceKind.MISSING, 16, -1)] == differences(results)
     assert ["equal", "equal", "different", "equal", "equal"] == outcomes(results)
 
 
-def test_a_repeated_record_is_found() -> None:
+def test_repeated_record_is_found() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[15:], [4]))
 
     assert [(DifferenceKind.EXTRA, -1, 16)] == differences(results)
@@ -189,7 +189,7 @@ def test_unequal_records_are_never_reported_equal(
     step: int,
     is_edited: bool,  # noqa: FBT001 drawn
 ) -> None:
-    """Whatever is on the target: counts are complete, and each equal window's records are the target's in their place."""
+    """Counts are complete, and the records of each equal window are on the target in the same order."""
     target = list(source) if is_edited else data.draw(STREAMS)
     for _ in range(data.draw(st.integers(0, 3)) if is_edited and source else 0):
         at = data.draw(st.integers(0, len(target)))

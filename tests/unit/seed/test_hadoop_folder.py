@@ -1,4 +1,4 @@
-"""Where a folder lies, and what is said where Spark has no file system for it."""
+"""Tests how addresses of folders are read, and the errors for unknown file systems."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which jars of PySpark the image keeps."""
+"""Tests which jars of PySpark the image contains."""
 
 import pytest
 from hypothesis import given

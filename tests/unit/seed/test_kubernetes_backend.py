@@ -1,4 +1,4 @@
-"""The Spark configuration of a driver in a pod, and the command line of an executor."""
+"""Tests the Spark conf of a driver in a pod, and the command line of an executor."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_invalid_number_of_tasks_is_refused(cores: str):
 
 
 def test_only_pods_are_requested_from_the_api_server():
-    """The Role has no verb on anything else; each of these would be a refusal in the log, or the end."""
+    """The Role has no verb on other resources; each of these would be denied, or fail the job."""
     conf = kubernetes_backend.conf(_job(), POD)
 
     assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
@@ -86,7 +86,7 @@ def test_executors_authenticate_their_peers():
 
 @given(executors=st.integers(1, 10_000), cores=st.integers(1, 99))
 def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(executors: int, cores: int):
-    """Neither does a big job end after a few lost nodes, nor does a task share its buffers with another."""
+    """A large job survives a few lost nodes, and each task has memory for its own buffers."""
     job = _job(executors__max=str(executors), spark__executor__cores=str(cores))
 
     conf = kubernetes_backend.conf(job, POD)
@@ -97,8 +97,8 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
     assert int(conf["spark.executor.memoryOverhead"].removesuffix("m")) >= 256 * (cores + 1)
 
 
-def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
-    """Spark wants 200 MiB of direct memory, or the executor ends by itself; Java's own bound is its heap."""
+def test_jvm_may_allocate_the_network_buffers_of_an_executor():
+    """Without 200 MiB of direct memory the executor exits; Java's limit is the size of its heap."""
     conf = kubernetes_backend.conf(_job(), POD)
 
     assert "MaxDirectMemorySize" not in conf["spark.executor.extraJavaOptions"]
@@ -137,8 +137,8 @@ def test_named_user_keeps_its_name():
 
 
 @pytest.mark.parametrize("has_library", [True, False])
-def test_a_user_id_without_a_name_gets_one_where_the_library_is(tmp_path, monkeypatch, has_library):
-    """As the image has it; elsewhere nothing happens."""
+def test_user_id_without_a_name_gets_one_if_the_library_exists(tmp_path, monkeypatch, has_library):
+    """The image has the library; elsewhere nothing changes."""
     library = tmp_path / "lib" / "libnss_wrapper.so"
     library.parent.mkdir()
     if has_library:

@@ -1,4 +1,4 @@
-"""A record survives as a row of an archive, whatever it holds, and as a batch of a spool."""
+"""Tests that every record survives as a row of an archive and as a batch of a spool."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ records = st.builds(record, st.integers(0, INT64 // 4), timestamps, contents, co
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    """Records with growing offsets and holes of any size between them."""
+    """Records with increasing offsets and gaps of any size between them."""
     found, offset = [], draw(st.integers(0, 2**40))
     for one in draw(st.lists(records, min_size=1, max_size=30)):
         found.append(one._replace(offset=offset))
@@ -40,7 +40,7 @@ def test_record_round_trips_through_its_row(one: Record) -> None:
 
 
 @given(records)
-def test_header_names_are_readable_and_the_raw_form_is_kept_only_where_it_is_needed(one: Record) -> None:
+def test_raw_headers_are_kept_only_for_names_that_are_not_utf8(one: Record) -> None:
     row = row_of(one, CREATE_TIME)
 
     assert len(row.headers) == len(one.headers)

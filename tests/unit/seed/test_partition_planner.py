@@ -1,4 +1,4 @@
-"""Partitions cut and compared, in memory: whatever is on either side, nothing lies between two ranges unseen."""
+"""Tests how partitions are cut and compared: no record of either side is left out between two ranges."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ NOTHING_STORED = StoredOffsets()
 
 
 class Logs:
-    """Both sides; records lie at consecutive offsets from each side's first."""
+    """Both sides; records have consecutive offsets from each side's first."""
 
     def __init__(self, source: Sequence[int], target: Sequence[int], begins: tuple[int, int]) -> None:
         self.numbers = {AT: source, COPY: target}
@@ -91,9 +91,9 @@ def verified(
     )
     plan = VerifyPlan()
     cut = VerifyPlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
-    told: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
+    flow_settings: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
     side: Any = logs
-    asyncio.run(PartitionPlanner(side, side, told, cut, one, plan).plan_partition())
+    asyncio.run(PartitionPlanner(side, side, flow_settings, cut, one, plan).plan_partition())
     results = list(plan.undecided)
     for verify_range in plan.ranges:
         comparison = InOrderComparison(verify_range, source=DIGEST, target=DIGEST)
@@ -139,7 +139,7 @@ def test_equal_records_are_no_boundary() -> None:
     assert {"equal"} == kinds(results)
 
 
-def test_a_lost_record_makes_one_window_different() -> None:
+def test_lost_record_makes_one_window_different() -> None:
     target = [number for number in range(100) if number != 55]
     _, results = verified(range(100), target)
     assert [(50, "different")] == [
@@ -154,7 +154,7 @@ def test_retention_on_one_side_becomes_a_note_and_the_rest_is_compared() -> None
     assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
 
 
-def test_a_target_that_begins_late_without_retention_lacks_records() -> None:
+def test_target_that_starts_later_without_retention_lacks_records() -> None:
     _, results = verified(range(100), range(30, 100))
     assert 30 == sum(one.differing for one in results)
     assert {"equal", "different"} == kinds(results)
@@ -165,7 +165,7 @@ def test_target_records_before_an_undeleted_source_are_extra() -> None:
     assert 2 == sum(one.differing for one in results)
 
 
-def test_strangers_are_never_equal() -> None:
+def test_unrelated_records_are_never_equal() -> None:
     _, results = verified(range(50), range(200, 250))
     assert {"different"} == kinds(results)
     _, results = verified(range(30, 50), range(200, 250), begins=(30, 200))
@@ -181,7 +181,7 @@ def test_sampled_window_is_located_or_undecided() -> None:
 
 
 def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """From now on both sides answer every read with *code*."""
+    """Makes every read of both sides fail with *code*."""
 
     async def refused(*_: object) -> list[BoundaryRecord]:
         raise error_for(code, cluster="east", request="Fetch", subject="t-0")
@@ -211,7 +211,7 @@ def test_permanent_error_leaves_the_partition_undecided(
 def test_every_record_of_both_sides_is_in_one_window(
     data: st.DataObject, count: int, values: int, begin: int
 ) -> None:
-    """And all is equal only if both are."""
+    """All windows are equal only if both sides are."""
     source = [number % values for number in range(count)]
     target = list(source)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -247,10 +247,10 @@ def test_every_record_of_both_sides_is_in_one_window(
         (200, (), None),
     ],
 )
-def test_records_copied_behind_the_archive_are_left_out(
+def test_records_copied_after_the_archive_are_left_out(
     copied: int, runs: tuple[Run, ...], expected: int | None
 ) -> None:
-    """By the map of offsets; where that does not say it exactly, the partition is undecided, never different."""
+    """By the offset map; if it is not exact there, the partition is undecided, never different."""
     stream = MapStream(1, "", "")
     known = StoredOffsets(
         position=Position(topic=AT.topic, partition=AT.partition, source_offset=copied - 1),

@@ -1,4 +1,4 @@
-"""What a seed says of itself."""
+"""Tests the report of a seed."""
 
 from mirrorflow_seed.job_report import JobPhase
 from mirrorflow_seed.seed.seed_driver import SeedProgress, StallTimer
@@ -7,44 +7,48 @@ from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionRe
 
 
 def test_remaining_time_uses_the_newest_rate():
-    """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
+    """100 of 300 records took ten seconds, so several tasks need twenty more."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 150), _range(1, 150)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
     progress.note_offset(0, 50)
     progress.note_offset(1, 50)
 
-    said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=1, now_s=10.0)
+    report = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=1, now_s=10.0)
 
-    assert (said.remaining_records, said.records_per_second, said.estimated_seconds) == (200, 10.0, 20.0)
+    assert (report.remaining_records, report.records_per_second, report.estimated_seconds) == (
+        200,
+        10.0,
+        20.0,
+    )
 
 
-def test_the_largest_partition_sets_the_least_time():
-    """One task copies it, whatever the others do."""
+def test_largest_partition_sets_the_minimum_time():
+    """One task copies it, however fast the others are."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 1_000), _range(1, 10)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
     progress.note_offset(1, 10)
 
-    said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=2, now_s=10.0)
+    report = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=2, now_s=10.0)
 
-    assert said.estimated_seconds == 200.0
+    assert report.estimated_seconds == 200.0
 
 
-def test_a_partition_is_done_when_it_reached_the_first_end():
-    """What is written later moves only what is left."""
+def test_partition_is_done_once_it_reached_the_first_end():
+    """Later records increase only the number of remaining ones."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100)])
     progress.note_offset(0, 100)
     progress.begin_wave([_range(0, 500)])
 
-    said = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
+    report = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
 
-    assert (said.done, said.remaining_records) == (1, 400)
+    assert (report.done, report.remaining_records) == (1, 400)
 
 
 def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
-    """No topic is named."""
+    """The message names no topic."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100), _range(1, 100)])
     progress.add_results(
@@ -60,31 +64,31 @@ def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
     )
     progress.add_results([PartitionResult(index=1, outcome=PartitionOutcome.DONE, next_offset=100)])
 
-    said = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
+    report = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
 
-    assert (said.lost, said.gap_records, said.remaining_records) == (1, 9, 0)
-    assert said.message == "1 partition has stopped: SourceDataLost"
+    assert (report.lost, report.gap_records, report.remaining_records) == (1, 9, 0)
+    assert report.message == "1 partition has stopped: SourceDataLost"
 
 
-def test_errors_that_hold_tasks_up_are_reported_while_they_last():
-    """Beside partitions that have stopped for good."""
+def test_errors_that_block_tasks_are_reported_while_they_last():
+    """Together with partitions that have failed."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100), _range(1, 100)])
     progress.add_results(
         [PartitionResult(index=0, outcome=PartitionOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
     )
 
-    said = progress.report(
+    report = progress.report(
         JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=1.0, blocked={"NotAuthorized": 1, "Unreachable": 2}
     )
 
-    assert said.message == (
+    assert report.message == (
         "1 partition has stopped: RecordTooLarge; 1 task is held up: NotAuthorized; 2 tasks are held up: Unreachable"
     )
 
 
 def test_job_stalls_if_tasks_run_without_progress():
-    """Not while it waits for executors, and from anew after each step."""
+    """The time without progress restarts with each step, and while no task is active."""
     movement = StallTimer(0.0)
 
     assert movement.stalled_for_s(100, active=1, now_s=5.0) == 0.0

@@ -1,4 +1,4 @@
-"""One range compared, with readers that fail: what heals fails the task, which Spark tries again; the rest is a reason."""
+"""Tests the comparison of a range with failing readers: transient errors fail the task, others make it undecided."""
 
 import asyncio
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ RANGE = VerifyRange(
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
-    """A range whose sides answer every fetch with *code*."""
+    """Compares a range whose fetches all fail with *code*."""
 
     class FailingReader:
         bytes_read = 0

@@ -1,4 +1,4 @@
-"""Ranges are put together so that a task is worth its start."""
+"""Tests how small ranges are grouped into tasks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def range_of(offsets: int) -> VerifyRange:
 
 @given(st.lists(st.integers(0, 2_000_000), max_size=300), st.integers(1, 200))
 def test_small_ranges_share_a_task_and_large_ones_do_not(sizes: list[int], slots: int) -> None:
-    """Each is in one group, in order; no group is longer than the bound unless one range alone is."""
+    """Each is in one group, in order; only a single range may exceed the limit of a group."""
     ranges = [range_of(size) for size in sorted(sizes, reverse=True)]
     groups = group_ranges(ranges, slots)
     assert ranges == [one for group in groups for one in group]

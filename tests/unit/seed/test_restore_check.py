@@ -1,4 +1,4 @@
-"""Restored records are cut into the archive's files by their counts, and compared by digests."""
+"""Tests that restored records are assigned to the archive's files by their counts, and compared by digests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A task of a restore goes by settings of its own: the source need not be there."""
+"""Tests the settings of a restore task, which must not connect to the source."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How partitions are cut and sampled."""
+"""Tests how partitions are cut and sampled."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ AT = TopicPartition("t", 0)
 def test_ranges_are_in_order_within_their_bounds_and_cut_at_windows(
     begin: int, length: int, sample: float, window: int, windows: int
 ) -> None:
-    """All of it without a sample, each window wholly or not at all with one."""
+    """Without a sample all offsets are covered; with one, each window is covered completely or not at all."""
     end = begin + length
     settings = VerifyPlanSettings(run_id="r", sample=sample, window_offsets=window, range_windows=windows)
     found = settings.sampled_ranges(AT, begin, end)

@@ -1,4 +1,4 @@
-"""How the driver of a seed handles errors of a cluster."""
+"""Tests how the driver of a seed handles errors of a cluster."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which partitions are seeded up to where, and which task copies what."""
+"""Tests up to which offset each partition is seeded, and which task copies it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +25,8 @@ logs = st.dictionaries(
 
 
 @given(logs, st.integers(1, 50))
-def test_every_unfinished_share_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
-    """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
+def test_every_unfinished_range_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
+    """Finished ranges are in none; tasks are sorted by size, and each slot has one if there are enough partitions."""
     ranges = ranges_of(logs, {}, {})
 
     tasks = tasks_of(ranges, slots=slots)
@@ -42,7 +42,7 @@ def test_every_unfinished_share_is_in_one_task(logs: dict[TopicPartition, SeedLo
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
 def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
-    """None is longer than another by more than its own smallest partition: a slot that is done early waits no longer."""
+    """No task is larger than another by more than its own smallest partition."""
     tasks = tasks_of([_range(index, size) for index, size in enumerate(sizes)], slots=slots)
 
     for seed_task in tasks:
@@ -51,10 +51,10 @@ def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> 
 
 
 @given(logs, st.integers(0, 2 * 10**6))
-def test_share_begins_at_the_next_offset_of_its_copy(
+def test_range_starts_at_the_next_offset_of_its_copy(
     logs: dict[TopicPartition, SeedLog], position: int
 ) -> None:
-    """Its end is the source's, whatever the position says; only what is left is estimated."""
+    """Its end is that of the source; its size is that of the remaining records."""
     ranges = ranges_of(logs, dict.fromkeys(logs, position), {})
 
     for seed_range in ranges:
@@ -65,7 +65,7 @@ def test_share_begins_at_the_next_offset_of_its_copy(
 
 
 def test_sizes_are_those_of_the_brokers_or_an_average():
-    """In the proportion of what is left."""
+    """In proportion to the remaining offsets."""
     known, unknown = TopicPartition("a", 0), TopicPartition("a", 1)
     logs = {known: SeedLog(start=0, end=100, bytes=5_000), unknown: SeedLog(start=0, end=100)}
 
@@ -76,7 +76,7 @@ def test_sizes_are_those_of_the_brokers_or_an_average():
 
 
 def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
-    """Starts cost little then, and what was estimated wrong evens out."""
+    """Several tasks per slot even out wrong estimates; a small seed has too few bytes for that."""
     small = [_range(index, 256 << 20) for index in range(16)]
     large = [_range(index, 2 << 30) for index in range(64)]
 
@@ -84,8 +84,8 @@ def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
     assert len(tasks_of(large, slots=2)) == 16
 
 
-def test_a_large_partition_has_a_task_of_its_own():
-    """Small ones share what is left."""
+def test_large_partition_has_a_task_of_its_own():
+    """Small ones share the other tasks."""
     large = [_range(index, 2 << 30) for index in range(2)]
     small = [_range(index, 1 << 20) for index in range(2, 10)]
 
@@ -95,15 +95,15 @@ def test_a_large_partition_has_a_task_of_its_own():
 
 
 def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written():
-    """A stored position, of ours or of Java's, shows whose they are; an empty partition holds none."""
+    """A stored position, ours or Java's, shows that the flow has written them; an empty partition has none."""
     ours, empty, theirs = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0))
     held = {ours: (0, 10), empty: (7, 7), theirs: (3, 4)}
 
     assert foreign_topics(held, [ours], {"a": "x.a", "b": "x.b", "c": "x.c"}) == ("x.c",)
 
 
-def test_the_lag_counts_what_is_left_before_the_frozen_ends():
-    """A copy that has come farther does not make up for another."""
+def test_lag_counts_offsets_before_the_frozen_ends():
+    """A copy beyond its end does not reduce the lag of another."""
     ranges = [_range(0, 1), _range(1, 1)]
 
     assert lag_of(ranges, {0: 150, 1: 40}) == 60

@@ -1,4 +1,4 @@
-"""The settings of a job, and what it refuses."""
+"""Tests the settings of a job, and which values it refuses."""
 
 import importlib
 
@@ -10,7 +10,7 @@ from mirrorflow_seed.settings import FlowFiles, job_of
 
 
 def test_empty_job_runs_locally():
-    """All cores, no limit of its own, strangers' records refused."""
+    """On all cores, without a rate limit; foreign records are refused."""
     job = job_of({})
 
     assert (job.master, job.bytes_per_second, job.accept_foreign, job.sample) == (

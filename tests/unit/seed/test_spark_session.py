@@ -1,4 +1,4 @@
-"""What is said where Spark is not there; what Spark says of a failure is a wall of text, of which the user gets a sentence."""
+"""Tests the errors for a missing Spark, and the one sentence that a user gets of an error of Spark."""
 
 import sys
 
@@ -17,8 +17,8 @@ mirrorflow_core.errors.UnreachableError: Cluster east cannot be reached at a:909
 """
 
 
-def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    """Before anything is asked of a cluster."""
+def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    """Before any cluster is contacted."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
     with pytest.raises(SparkMissingError, match=r"\[cli,seed\]"):
@@ -26,7 +26,7 @@ def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch):
-    """Neither on the path nor where JAVA_HOME points."""
+    """Java is neither on the PATH nor in JAVA_HOME."""
     monkeypatch.setitem(sys.modules, "pyspark", sys)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -42,7 +42,7 @@ def test_error_of_the_task_is_found():
 
 
 def test_innermost_java_error_is_found_without_one_of_ours():
-    """Each cause repeats what is behind it."""
+    """Each error repeats its cause."""
     java = "org.apache.spark.SparkException: Job aborted\n\tat A.b\nCaused by: x.Y: no space\nCaused by: java.io.IOException: disk full"
     assert cause_of(RuntimeError(java)) == "java.io.IOException: disk full"
     assert cause_of(RuntimeError("An error occurred.\n: org.apache.SparkException: no master")) == (

@@ -1,4 +1,4 @@
-"""The messages between the driver and its tasks, over real HTTP where it matters."""
+"""Tests the messages between driver and tasks, some over real HTTP."""
 
 import json
 
@@ -8,7 +8,7 @@ from mirrorflow_seed.seed.task_messages import Coordinator, SeedTaskReport, Task
 
 
 def test_rate_is_divided_among_active_tasks():
-    """A task that has ended leaves its share to the others."""
+    """A task that has ended leaves its part to the others."""
     coordinator = Coordinator(bytes_per_second=900)
     for attempt in "abc":
         coordinator.receive(SeedTaskReport(attempt=attempt))
@@ -31,7 +31,7 @@ def test_attempt_counts_once_however_often_it_reports():
 
 
 def test_attempts_without_a_final_report_are_unfinished():
-    """A killed task reports nothing any more; a late final report still counts."""
+    """A killed task sends no final report; a late final report still counts."""
     coordinator = Coordinator(bytes_per_second=None)
     for attempt in "abc":
         coordinator.receive(SeedTaskReport(attempt=attempt))
@@ -42,7 +42,7 @@ def test_attempts_without_a_final_report_are_unfinished():
 
 
 def test_task_reports_progress_and_receives_a_stop():
-    """Over the driver's own server, at a path that only tasks know."""
+    """Over the driver's HTTP server, at a path that only its tasks have."""
     coordinator = Coordinator(bytes_per_second=1_000)
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
@@ -82,7 +82,7 @@ def test_unreachable_driver_changes_nothing():
     assert send_report("http://127.0.0.1:9/task-reports/x", SeedTaskReport(attempt="a")) is None
 
 
-def test_a_report_has_the_agreed_fields_and_no_names():
+def test_report_has_the_documented_fields_and_no_names():
     """The operator reads it."""
     said = json.loads(json.dumps(SeedReport(run_id="7").as_json()))
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a message, JSON, rows, a page."""
+"""Tests the result of a verification: message, JSON, table rows and HTML page."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_undecided_windows_are_not_equal() -> None:
         assert not verification(window(0), window(1, outcome)).is_equal
 
 
-def test_a_status_names_no_topic() -> None:
+def test_status_names_no_topic() -> None:
     found = verification(
         window(0, WindowOutcome.DIFFERENT, topic="salaries", differing=1),
         notes=("salaries-0: is not compared",),
@@ -57,7 +57,7 @@ def test_a_status_names_no_topic() -> None:
     assert {"total": 1, "equal": 0, "reordered": 0, "different": 1, "undecided": 0} == said["windows"]
 
 
-def test_a_row_has_a_value_for_each_column() -> None:
+def test_row_has_a_value_for_each_column() -> None:
     columns = re.findall(r"^    (\w+) [A-Z]", SCHEMA, re.MULTILINE)
     one = window(
         0, differences=(Difference(kind=DifferenceKind.MISSING, source_offset=7, source_digest="ab"),)
