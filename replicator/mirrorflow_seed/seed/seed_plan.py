@@ -129,13 +129,13 @@ def foreign_topics(
     *ends* maps source partitions to the first and end offset of their copies; *known* are the source
     partitions with a stored position; *names* maps source topics to target topics.
     """
-    ours = set(known)
+    written = set(known)
     return tuple(
         sorted(
             {
                 names[source.topic]
                 for source, (begin, end) in ends.items()
-                if end > begin and source not in ours
+                if end > begin and source not in written
             }
         )
     )

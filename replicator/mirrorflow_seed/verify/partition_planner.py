@@ -123,9 +123,9 @@ async def locate(
     tried: list[OffsetGuess] = []
     for guess in guesses:
         if guess.is_exact:
-            there = await log.records(guess.offset, len(run))
-            if _begins_with(there, run):
-                return there[0].offset
+            found = await log.records(guess.offset, len(run))
+            if _begins_with(found, run):
+                return found[0].offset
         tried.append(guess)
     by_time = await log.offset_at(wanted[0].timestamp) if wanted[0].timestamp >= 0 else None
     if by_time is not None:
@@ -140,10 +140,10 @@ async def locate(
     return None
 
 
-def _begins_with(there: Sequence[BoundaryRecord], run: Sequence[bytes]) -> bool:
-    """Returns whether *there* begins with *run*, or is a prefix of it of at least two records."""
-    count = min(len(there), len(run))
-    return count >= min(2, len(run)) and all(there[at].digest == run[at] for at in range(count))
+def _begins_with(records: Sequence[BoundaryRecord], run: Sequence[bytes]) -> bool:
+    """Returns whether *records* begins with *run*, or is a prefix of it of at least two records."""
+    count = min(len(records), len(run))
+    return count >= min(2, len(run)) and all(records[at].digest == run[at] for at in range(count))
 
 
 NO_MATCH = "No record of one side was found on the other, so the offsets of both sides cannot be matched."
@@ -195,7 +195,7 @@ class PartitionPlanner:
         self._plan = verify_plan
         self._copies_from_start = settings.start is StartPosition.EARLIEST
         edits = make_naming(settings).header_edits(partition.source.topic)
-        there = partition.target_offsets or OffsetRange(0, 0)
+        target_offsets = partition.target_offsets or OffsetRange(0, 0)
         of_source = RecordDigester(
             plan_settings.run_id, partition.source.partition, edits=edits, timestamps=partition.timestamps
         )
@@ -209,7 +209,7 @@ class PartitionPlanner:
             of_source,
             read_committed=settings.read_committed,
         )
-        self._target = BoundaryLog(target, partition.target, there, of_target, read_committed=True)
+        self._target = BoundaryLog(target, partition.target, target_offsets, of_target, read_committed=True)
 
     async def plan_partition(self) -> None:
         """Adds ranges, undecided windows and notes to the plan. Raises ClusterError."""
@@ -260,21 +260,21 @@ class PartitionPlanner:
     async def _first_match(self) -> tuple[int, int] | None:
         """Returns the first pair of matching source and target offsets; None if there is nothing to compare."""
         source, target, stored = self._source, self._target, self._partition.stored
-        ours, theirs = await asyncio.gather(
+        source_records, target_records = await asyncio.gather(
             source.records(source.start, RUN_RECORDS), target.records(target.start, RUN_RECORDS)
         )
-        if not ours and not theirs:
+        if not source_records and not target_records:
             return None
-        if not ours:
+        if not source_records:
             return self._handle_target_only()
-        if not theirs:
+        if not target_records:
             return self._handle_source_only()
-        if _same_start(ours, theirs):
+        if _same_start(source_records, target_records):
             return source.start, target.start
-        target_offset = await locate(target, ours, stored.target_guesses(source.start))
+        target_offset = await locate(target, source_records, stored.target_guesses(source.start))
         if target_offset is not None:
             return self._handle_extra_target_records(target_offset)
-        source_offset = await locate(source, theirs, stored.source_guesses(theirs[0].offset))
+        source_offset = await locate(source, target_records, stored.source_guesses(target_records[0].offset))
         if source_offset is not None:
             return self._handle_extra_source_records(source_offset)
         if source.start == 0 and target.start == 0 and self._copies_from_start:
@@ -403,7 +403,7 @@ class PartitionPlanner:
         self._plan.notes.append(f"{self._partition.source}: {what}; they are not compared.")
 
 
-def _same_start(ours: Iterable[BoundaryRecord], theirs: Iterable[BoundaryRecord]) -> bool:
+def _same_start(source_records: Iterable[BoundaryRecord], target_records: Iterable[BoundaryRecord]) -> bool:
     """Returns whether the first two records of both sides are equal; one is enough if a side has only one."""
-    pairs = list(zip(ours, theirs, strict=False))
+    pairs = list(zip(source_records, target_records, strict=False))
     return all(one.digest == other.digest for one, other in pairs[:2])

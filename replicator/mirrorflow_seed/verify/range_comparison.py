@@ -345,17 +345,17 @@ def find_resync(
     for at, digest in enumerate(left):
         if best is not None and at >= sum(best):
             break
-        there = first_at.get(digest)
-        if there is None or (best is not None and at + there >= sum(best)):
+        other_at = first_at.get(digest)
+        if other_at is None or (best is not None and at + other_at >= sum(best)):
             continue
-        count = min(RESYNC_RECORDS, len(left) - at, len(right) - there)
+        count = min(RESYNC_RECORDS, len(left) - at, len(right) - other_at)
         is_enough = (
             count == RESYNC_RECORDS
             or (is_all[0] and len(left) - at == count)
-            or (is_all[1] and len(right) - there == count)
+            or (is_all[1] and len(right) - other_at == count)
         )
-        if is_enough and all(left[at + i] == right[there + i] for i in range(count)):
-            best = at, there
+        if is_enough and all(left[at + i] == right[other_at + i] for i in range(count)):
+            best = at, other_at
     return best
 
 
@@ -397,16 +397,16 @@ class NewestPerKeyComparison:
         """Returns one result, for the class of keys."""
         verify_range, tally = self._range, WindowTally(0)
         pairs = list(self._newest_records())
-        settled = verify_range.copied_before
-        if settled is None:
+        copied_before = verify_range.copied_before
+        if copied_before is None:
             both = (
-                here[0].offset
-                for here, there in pairs
-                if here and there and here[0].digest == there[0].digest
+                on_source[0].offset
+                for on_source, on_target in pairs
+                if on_source and on_target and on_source[0].digest == on_target[0].digest
             )
-            settled = max(both, default=-1) + 1
-        for here, there in pairs:
-            self._tally_key(tally, here, there, settled)
+            copied_before = max(both, default=-1) + 1
+        for on_source, on_target in pairs:
+            self._tally_key(tally, on_source, on_target, copied_before)
         if reason:
             tally.leave_undecided(reason)
         return [
@@ -433,28 +433,28 @@ class NewestPerKeyComparison:
 
     def _newest_records(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
         """Yields the newest records of each key: in source order, then keys that only the target has."""
-        here, there = self._newest["source"], self._newest["target"]
-        for key in sorted(here, key=lambda one: here[one][0].offset):
-            yield here[key], there.get(key)
-        for key in sorted(there.keys() - here.keys(), key=lambda one: there[one][0].offset):
-            yield None, there[key]
+        on_source, on_target = self._newest["source"], self._newest["target"]
+        for key in sorted(on_source, key=lambda one: on_source[one][0].offset):
+            yield on_source[key], on_target.get(key)
+        for key in sorted(on_target.keys() - on_source.keys(), key=lambda one: on_target[one][0].offset):
+            yield None, on_target[key]
 
     def _tally_key(
-        self, tally: WindowTally, here: _Newest | None, there: _Newest | None, settled: int
+        self, tally: WindowTally, on_source: _Newest | None, on_target: _Newest | None, copied_before: int
     ) -> None:
-        source = None if here is None or (here[1] and there is None) else here[0]
-        target = None if there is None or (there[1] and here is None) else there[0]
+        source = None if on_source is None or (on_source[1] and on_target is None) else on_source[0]
+        target = None if on_target is None or (on_target[1] and on_source is None) else on_target[0]
         if source is not None and target is not None and source.digest == target.digest:
             tally.add_source(source)
             tally.add_target(target)
-        elif source is not None and source.offset >= settled and self._range.copied_before is not None:
+        elif source is not None and source.offset >= copied_before and self._range.copied_before is not None:
             self.behind += 1
         elif source is not None or target is not None:
             if source is not None:
                 tally.add_source(source)
             if target is not None:
                 tally.add_target(target)
-            if source is not None and source.offset >= settled:
+            if source is not None and source.offset >= copied_before:
                 tally.leave_undecided(UNSETTLED)
                 return
             if (source is None or target is None) and self._range.can_expire:

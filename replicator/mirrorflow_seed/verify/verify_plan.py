@@ -84,22 +84,26 @@ async def _partition_layouts(
     copied = compared_topics(
         [name for name, topic in sorted(topics.items()) if not topic.error], settings, notes
     )
-    there = target.metadata.topics
-    ours = [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
-    theirs = [
-        TopicPartition(copied[at.topic], at.partition)
-        for at in ours
-        if copied[at.topic] in there and at.partition in there[copied[at.topic]].partitions
+    target_topics = target.metadata.topics
+    source_partitions = [
+        TopicPartition(name, number) for name in copied for number in topics[name].partitions
     ]
-    target_starts = await admin.offsets_at(target, theirs, EARLIEST)
+    target_partitions = [
+        TopicPartition(copied[at.topic], at.partition)
+        for at in source_partitions
+        if copied[at.topic] in target_topics and at.partition in target_topics[copied[at.topic]].partitions
+    ]
+    target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
     notes += flow_offsets.problems
-    target_ends, unstable = await _stable_ends(target, theirs)
-    source_ends = await admin.offsets_at(source, ours, LATEST, read_committed=settings.read_committed)
-    source_starts = await admin.offsets_at(source, ours, EARLIEST)
+    target_ends, unstable = await _stable_ends(target, target_partitions)
+    source_ends = await admin.offsets_at(
+        source, source_partitions, LATEST, read_committed=settings.read_committed
+    )
+    source_starts = await admin.offsets_at(source, source_partitions, EARLIEST)
     compacted, expiring, stamping = await _topic_policies(source, target, copied, notes)
     result = []
-    for at in ours:
+    for at in source_partitions:
         target_partition = TopicPartition(copied[at.topic], at.partition)
         stored = flow_offsets.of(
             at,
@@ -150,9 +154,9 @@ async def _stable_ends(
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
     while True:
         ends = await admin.offsets_at(target, partitions, LATEST, read_committed=True)
-        open_ = {one for one in partitions if ends[one] < written[one]}
-        if not open_ or asyncio.get_running_loop().time() >= deadline:
-            return ends, open_
+        unstable = {one for one in partitions if ends[one] < written[one]}
+        if not unstable or asyncio.get_running_loop().time() >= deadline:
+            return ends, unstable
         await asyncio.sleep(STABLE_POLL_S)
 
 
@@ -161,15 +165,15 @@ async def _topic_policies(
 ) -> tuple[set[str], set[str], set[str]]:
     """Returns source topics that are compacted, that have retention (both: on either side), and with LogAppendTime."""
     try:
-        here = await admin.describe_topic_configs(source, copied)
-        there = await admin.describe_topic_configs(target, copied.values())
+        source_configs = await admin.describe_topic_configs(source, copied)
+        target_configs = await admin.describe_topic_configs(target, copied.values())
     except NotAuthorizedError as error:
         notes.append(f"Topics are compared as not compacted, because their settings cannot be read: {error}")
         return set(), set(), set()
     compacted, expiring, stamping = set(), set(), set()
     for name, copy in copied.items():
-        of_source = {entry.name: entry.value or "" for entry in here.get(name, ())}
-        of_target = {entry.name: entry.value or "" for entry in there.get(copy, ())}
+        of_source = {entry.name: entry.value or "" for entry in source_configs.get(name, ())}
+        of_target = {entry.name: entry.value or "" for entry in target_configs.get(copy, ())}
         policies = of_source.get("cleanup.policy", ""), of_target.get("cleanup.policy", "")
         if any("compact" in policy for policy in policies):
             compacted.add(name)
