@@ -7,6 +7,7 @@ after a week: the flow continues to copy, but cannot continue after its next res
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
@@ -21,6 +22,12 @@ from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector import offset_syncs_topic
 
 log = logging.getLogger(__name__)
+
+DELETE_RETENTION: Final = "delete.retention.ms"
+DELETE_RETENTION_MS: Final = "86400000"  # Kafka's default
+# The cleaner removes abort markers and tombstones after this time. A reader that began before then takes aborted
+# records for committed ones. None of these topics takes an hour to read.
+DELETE_RETENTION_MIN_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +111,14 @@ def mends(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigCh
     """Returns the changes without which *topic* would lose records; () if it keeps all. *found*: its settings."""
     values = {entry.name: entry.value for entry in found}
     keeping = ("cleanup.policy", "retention.ms", "retention.bytes")
+    wanted = {name: topic.configs[name] for name in keeping if name in topic.configs}
+    kept_ms = int(values.get(DELETE_RETENTION) or DELETE_RETENTION_MS)
+    if wanted.get("cleanup.policy") == "compact" and kept_ms < DELETE_RETENTION_MIN_MS:
+        wanted[DELETE_RETENTION] = DELETE_RETENTION_MS
     return tuple(
-        ConfigChange(name=name, value=topic.configs[name])
-        for name in keeping
-        if name in topic.configs and values.get(name, topic.configs[name]) != topic.configs[name]
+        ConfigChange(name=name, value=value)
+        for name, value in wanted.items()
+        if values.get(name, value) != value
     )
 
 

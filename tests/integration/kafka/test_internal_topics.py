@@ -86,12 +86,13 @@ def test_a_claims_topic_that_would_lose_claims_is_given_compaction(
     flow: Flow, unique_topic: Callable[[], str]
 ):
     topic = flow.source.create_topic(unique_topic())
-    name = flow.target.create_topic(claims_topic(flow.alias), config=WEEK)
+    name = flow.target.create_topic(claims_topic(flow.alias), config=WEEK | {"delete.retention.ms": "0"})
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
 
-    assert settings_of(flow.target, name)["cleanup.policy"] == "compact"
+    found = settings_of(flow.target, name)
+    assert (found["cleanup.policy"], found["delete.retention.ms"]) == ("compact", "86400000")
 
 
 def test_an_offsets_topic_that_would_lose_positions_is_given_compaction(

@@ -41,6 +41,9 @@ def entries(values: dict[str, str]) -> list[ConfigEntry]:
         (COMPACTED, {"cleanup.policy": "compact,delete"}, {"cleanup.policy": "compact"}),
         (COMPACTED, {"cleanup.policy": "compact", "retention.ms": "604800000"}, {}),
         (COMPACTED, {}, {}),
+        (COMPACTED, {"delete.retention.ms": "0"}, {"delete.retention.ms": "86400000"}),
+        (COMPACTED, {"delete.retention.ms": "3600000"}, {}),
+        (FOR_EVER, {"delete.retention.ms": "0"}, {}),
     ],
 )
 def test_only_what_would_lose_records_is_changed(
