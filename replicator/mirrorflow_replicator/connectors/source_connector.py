@@ -14,12 +14,14 @@ from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_replicator.config.connector import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.child_process import Spawn, spawn
 from mirrorflow_replicator.connectors.connector_state import report_of
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatMonitor
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
-from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
-from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor, spawn
+from mirrorflow_replicator.connectors.task_messages import TaskAssignment
+from mirrorflow_replicator.connectors.task_starter import Claim
+from mirrorflow_replicator.connectors.task_supervisor import TaskSupervisor
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.http.partition_rates import Samples
@@ -28,9 +30,6 @@ WAITS = "Another process owns this flow and copies; this one takes over when it 
 TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partitions has all of them
 
 log = logging.getLogger("mirrorflow.worker")
-
-
-Claim = Callable[[int, TaskAssignment], Awaitable[Assign]]
 
 
 class SourceParts:
@@ -158,7 +157,7 @@ class SourceParts:
     @property
     def reported_partitions(self) -> set[TopicPartition]:
         """The partitions that tasks have reported."""
-        return {partition for task in self.tasks.values() for partition in task.partitions}
+        return {partition for task in self.tasks.values() for partition in task.reports.partitions}
 
     @property
     def is_standby(self) -> bool:
@@ -168,14 +167,8 @@ class SourceParts:
     def report(self, *, state: str, tasks: Sequence[TaskSupervisor]) -> ConnectorReport:
         """Reports the connector in *state*, with these *tasks* of it."""
         reports = tuple(
-            replace(
-                task.newest,
-                state=task.state,
-                trace=task.trace or _standing_still_in(partitions),
-                partitions=partitions,
-            )
-            for task in tasks
-            for partitions in [task.partition_reports(self._target_topic)]
+            replace(report, trace=report.trace or _standing_still_in(report.partitions))
+            for report in (task.report(self._target_topic) for task in tasks)
         )
         source, target = self.discovery.sides
         report = report_of(
@@ -197,20 +190,22 @@ class SourceParts:
             is_standby=self.is_standby,
             uncopied=self.discovery.uncopied,
             nothing_selected=self.discovery.nothing_selected,
-            source=worst_side((source, *(task.newest.source for task in self.tasks.values()))),
-            target=worst_side((target, *(task.newest.target for task in self.tasks.values()))),
+            source=worst_side((source, *(task.reports.newest.source for task in self.tasks.values()))),
+            target=worst_side((target, *(task.reports.newest.target for task in self.tasks.values()))),
         )
 
     @property
     def _warnings(self) -> tuple[str, ...]:
         """Warnings of the discovery, the offset-syncs topic and the tasks; equal ones of tasks once."""
         topic = () if self._syncs_topic is None else self._syncs_topic.warnings
-        tasks = dict.fromkeys(warning for task in self.tasks.values() for warning in task.newest.warnings)
+        tasks = dict.fromkeys(
+            warning for task in self.tasks.values() for warning in task.reports.newest.warnings
+        )
         waits = (WAITS,) if self.is_standby else ()
         return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
 
     def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:
-        assigned = ",".join(str(partition) for partition in sorted(task.partitions))
+        assigned = ",".join(str(partition) for partition in sorted(task.reports.partitions))
         return {
             **self._connector.properties,
             "task.index": str(task.task),

@@ -27,8 +27,8 @@ from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
+from mirrorflow_replicator.connectors.child_process import WarmProcess
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
-from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
 from mirrorflow_replicator.http.commands import task_configs as sent_tasks

@@ -27,11 +27,11 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_replicator.connectors.child_process import Spawn
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector
 from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
-from mirrorflow_replicator.connectors.task_supervisor import Spawn
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot

@@ -12,7 +12,8 @@ import pytest
 from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.connectors import task_supervisor
+from mirrorflow_replicator.connectors import task_starter, task_supervisor
+from mirrorflow_replicator.connectors.child_process import ChildProcess
 from mirrorflow_replicator.connectors.task_messages import (
     Assign,
     Begin,
@@ -88,9 +89,9 @@ class Supervised:
             settings(), 0, on_report=self.reports.append, claim=self._claim, start=self._start
         )
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> ChildProcess:
         self.processes.append(FakeProcess(obeys=self._obeys))
-        return cast("asyncio.subprocess.Process", self.processes[-1])
+        return ChildProcess(cast("asyncio.subprocess.Process", self.processes[-1]))
 
     async def _claim(self, task: int, wanted: TaskAssignment) -> Assign:
         self.claimed.append(wanted)
@@ -104,12 +105,16 @@ class Supervised:
     def process(self) -> FakeProcess:
         return self.processes[-1]
 
+    @property
+    def newest(self) -> TaskReport:
+        return self.task.reports.newest
+
     async def starts(self, count: int) -> None:
         """Waits until the process has been sent *count* starts."""
         await until(lambda: len(self.process.of(Assign)) == count)
 
     def partitions(self) -> tuple[PartitionReport, ...]:
-        return self.task.partition_reports(lambda topic: f"east.{topic}")
+        return self.task.report(lambda topic: f"east.{topic}").partitions
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -147,8 +152,8 @@ def run(test: Callable[[Supervised], object], *, obeys: bool = True) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RESTART_MIN_S", "CLAIM_RETRY_MIN_S"):
-        monkeypatch.setattr(task_supervisor, name, 0.001)
+    monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 0.001)
+    monkeypatch.setattr(task_starter, "CLAIM_RETRY_MIN_S", 0.001)
 
 
 def test_an_assignment_is_sent_with_its_start():
@@ -165,7 +170,7 @@ def test_an_assignment_is_sent_with_its_start():
 
 def test_a_task_is_unassigned_before_its_first_report():
     async def test(one: Supervised) -> None:
-        assert (one.task.state, one.task.newest.state, one.partitions()) == ("UNASSIGNED", "UNASSIGNED", ())
+        assert (one.newest.state, one.partitions()) == ("UNASSIGNED", ())
 
     run(test)
 
@@ -178,8 +183,8 @@ def test_the_newest_report_of_each_assigned_partition_is_kept():
         await until(lambda: len(one.reports) == 2)
 
         assert one.partitions() == (part(0, records=1), part(1, records=2))
-        assert (one.task.state, one.task.trace) == ("RUNNING", "throttled")
-        assert set(one.task.partitions) == set(ORDERS.partitions)
+        assert (one.newest.state, one.newest.trace) == ("RUNNING", "throttled")
+        assert set(one.task.reports.partitions) == set(ORDERS.partitions)
 
         one.task.assign(FIRST_ORDERS)
         assert one.partitions() == (part(0, records=1),)
@@ -245,7 +250,7 @@ def test_a_start_claimed_for_an_older_assignment_is_not_sent():
 
 
 def test_partitions_stall_while_the_start_is_refused_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.005)
+    monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
 
     async def test(one: Supervised) -> None:
         one.refusals = 10**6
@@ -266,7 +271,7 @@ def test_partitions_stall_while_the_start_is_refused_for_long(monkeypatch: pytes
 
 
 def test_partitions_stall_while_a_claim_takes_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.005)
+    monkeypatch.setattr(task_starter, "STALLED_AFTER_S", 0.005)
 
     async def test(one: Supervised) -> None:
         one.hold.clear()
@@ -287,10 +292,10 @@ def test_a_process_that_ends_is_reported_and_replaced():
         one.process.report(part(0))
         await until(lambda: one.reports)
         one.process.end(70)
-        await until(lambda: one.task.state == "FAILED")
+        await until(lambda: one.newest.state == "FAILED")
 
-        assert one.task.newest == TaskReport(task=0, state="FAILED", trace=one.task.trace, reason="TaskEnded")
-        assert "70" in one.task.trace
+        assert one.newest == TaskReport(task=0, state="FAILED", trace=one.newest.trace, reason="TaskEnded")
+        assert "70" in one.newest.trace
         assert one.partitions() == (part(0),)
         await until(lambda: len(one.processes) == 2 and one.process.of(Assign))
         assert [Begin, Assign] == [type(message) for message in one.process.messages]
@@ -304,7 +309,7 @@ def test_a_restart_ends_the_process_and_starts_the_next_at_once(monkeypatch: pyt
     async def test(one: Supervised) -> None:
         one.task.assign(ORDERS)
         one.task.restart()
-        assert one.task.state == "RESTARTING"
+        assert one.newest.state == "RESTARTING"
         await until(lambda: len(one.processes) == 2 and one.process.of(Assign))
 
         assert len(one.processes[0].of(Stop)) == 1
@@ -317,7 +322,7 @@ def test_a_restart_ends_the_wait_after_a_failure(monkeypatch: pytest.MonkeyPatch
 
     async def test(one: Supervised) -> None:
         one.process.end(1)
-        await until(lambda: one.task.state == "FAILED")
+        await until(lambda: one.newest.state == "FAILED")
         one.task.restart()
         await until(lambda: len(one.processes) == 2)
 

@@ -1,0 +1,138 @@
+"""Claims the starts of a task, and sends each to the task's process.
+
+    assign ──> claim, with retries ──> send ──> the process reports that its start has ended ──┐
+                   ^───────────────────────────────────────────────────────────────────────────┘
+
+With a start, the process is the only writer of its partitions: others may have to be fenced before.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from mirrorflow_core.backoff import Backoff, backoff_s
+from mirrorflow_core.errors import MirrorFlowError, StartPendingError
+from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_replicator.connectors.child_process import ChildProcess
+from mirrorflow_replicator.connectors.task_messages import Assign, Finish, TaskAssignment
+from mirrorflow_replicator.process import now_ms
+
+# Short at first: a rebalance of the group, or electing its leader, takes a second.
+CLAIM_RETRY_MIN_S, CLAIM_RETRY_MAX_S = 0.1, 5.0
+LASTING_START_S = 30.0  # after such a start the next one is claimed without a pause
+
+Claim = Callable[[int, TaskAssignment], Awaitable[Assign]]
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class StartProblem(NamedTuple):
+    """Why a task has had no start for STALLED_AFTER_S."""
+
+    error: MirrorFlowError
+    since_ms: int  # wall clock
+
+
+class TaskStarter:
+    """Starts one task with its newest assignment, in one process after the other.
+
+    *claim* returns an assignment with its start. It raises MirrorFlowError while that is not possible.
+    """
+
+    def __init__(self, task: int, *, target_alias: str, claim: Claim) -> None:
+        self.problem: StartProblem | None = None
+        self._task = task
+        self._target_alias = target_alias
+        self._claim = claim
+        self._assignment: TaskAssignment | None = None
+        self._child: ChildProcess | None = None
+        self._claiming: asyncio.Task[None] | None = None
+        self._is_started = False  # the process has a start that it has not ended
+        self._sent = 0  # starts that this process has had
+        self._sent_at_s = 0.0  # when it got the last one
+        self._short_starts = 0  # consecutive starts that lasted less than LASTING_START_S
+
+    def assign(self, wanted: TaskAssignment) -> None:
+        """Starts the task with *wanted* from now on, also in later processes."""
+        if wanted == self._assignment:
+            return
+        self._assignment, self.problem = wanted, None
+        if self._is_started:
+            self.finish()
+        elif self._child is not None and self._claiming is None:
+            self._begin_claim()
+
+    def finish(self) -> None:
+        """Ends the process's start; when it reports that, the next one is claimed."""
+        if self._child is not None and self._is_started:
+            self._child.send(Finish())
+
+    def child_started(self, child: ChildProcess) -> None:
+        """Claims a start for *child*, which has had none."""
+        self._child, self._sent = child, 0
+        if self._assignment is not None:
+            self._begin_claim()
+
+    def child_ended(self) -> None:
+        """Gives up the claim under way."""
+        self._is_started = False
+        if self._claiming is not None:
+            self._claiming.cancel()
+            self._claiming = None
+
+    def child_reported(self, report: TaskReport) -> None:
+        """Claims the next start if the last one has ended according to *report*, later if the last ones were short."""
+        if not self._is_started or report.starts_ended < self._sent:
+            return
+        self._is_started = False
+        is_short = time.monotonic() - self._sent_at_s < LASTING_START_S
+        self._short_starts = self._short_starts + 1 if is_short else 0
+        self._begin_claim(report.acknowledged)
+
+    def _begin_claim(self, acknowledged: tuple[AcknowledgedPosition, ...] = ()) -> None:
+        self._claiming = asyncio.create_task(self._start(acknowledged), name=f"claim-{self._task}")
+
+    async def _start(self, acknowledged: tuple[AcknowledgedPosition, ...]) -> None:
+        """Claims the newest assignment, and sends it to the process with its start."""
+        logged, began_s, since_ms = "", time.monotonic(), now_ms()
+        if self._short_starts > 1:
+            await asyncio.sleep(
+                backoff_s(self._short_starts + 1, lowest_s=CLAIM_RETRY_MIN_S, highest_s=CLAIM_RETRY_MAX_S)
+            )
+        attempts = Backoff(min_s=CLAIM_RETRY_MIN_S, max_s=CLAIM_RETRY_MAX_S)
+        async for _ in attempts:
+            if (wanted := self._assignment) is None or self._child is None:
+                return
+            try:
+                message = await self._claimed(replace(wanted, acknowledged=acknowledged), since_ms)
+            except MirrorFlowError as error:
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("task %d does not begin yet: %s", self._task, error)
+                if time.monotonic() - began_s >= STALLED_AFTER_S:
+                    self.problem = StartProblem(error, since_ms)
+                continue
+            if wanted is self._assignment:
+                self._is_started, self.problem = self._child.send(message), None
+                self._sent += 1
+                self._sent_at_s = time.monotonic()
+                return
+            attempts.reset()  # a newer assignment is claimed at once
+
+    async def _claimed(self, wanted: TaskAssignment, since_ms: int) -> Assign:
+        """Returns *wanted* with its start; notes when that takes long. Raises MirrorFlowError."""
+        claiming = asyncio.ensure_future(self._claim(self._task, wanted))
+        try:
+            await asyncio.wait({claiming}, timeout=STALLED_AFTER_S)
+            if not claiming.done():
+                pending = StartPendingError(target=self._target_alias, waits_s=STALLED_AFTER_S)
+                self.problem = StartProblem(pending, since_ms)
+                log.warning("task %d: %s", self._task, pending)
+            return await claiming
+        finally:
+            await cancel_and_wait(claiming)
