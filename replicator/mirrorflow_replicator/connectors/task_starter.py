@@ -79,8 +79,8 @@ class TaskStarter:
             self._begin_claim()
 
     def child_ended(self) -> None:
-        """Gives up the claim under way."""
-        self._is_started = False
+        """Gives up the claim under way; the next process gets a start of its own."""
+        self._child, self._is_started = None, False
         if self._claiming is not None:
             self._claiming.cancel()
             self._claiming = None

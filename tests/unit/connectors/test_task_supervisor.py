@@ -329,6 +329,24 @@ def test_a_restart_ends_the_wait_after_a_failure(monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
+def test_no_start_is_claimed_for_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 3600.0)
+
+    async def test(one: Supervised) -> None:
+        one.process.end(1)
+        await until(lambda: one.newest.state == "FAILED")
+        one.hold.clear()
+        one.task.assign(ORDERS)
+        one.task.restart()
+        await until(lambda: len(one.processes) == 2 and one.claimed)
+        one.hold.set()
+        await one.starts(1)
+
+        assert one.claimed == [ORDERS]
+
+    run(test)
+
+
 def test_a_process_that_does_not_stop_for_a_restart_is_killed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_supervisor, "RESTART_GRACE_S", 0.01)
 
