@@ -1,8 +1,8 @@
 """Finds topics, prepares their copies on the target, and assigns partitions to tasks.
 
-    connect both ──> arrange topics ──> assign ──> settings ──> sleep ──┐
-        ^   └ error: state and message, backoff                         │
-        └───────────────────────────────────────────────────────────────┘
+    connect both ──> run the periodic job that is due ──> sleep until the next is due ──┐
+        ^                ^──────────────────────────────────────────────────────────────┘
+        └── any error: reported, retried after a backoff
 
 This is what a source connector does besides copying. Guarantees: the first assignment waits for nothing that
 copying does not need; a failure of a cluster or of one topic is reported and retried, and takes no partition
@@ -13,6 +13,7 @@ away from a task that copies it; a partition leaves its task only when its sourc
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from mirrorflow_core.backoff import backoff_s
@@ -57,6 +58,14 @@ WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
 GONE_MAX = 20  # topics that left, newest last
 LOOK_S = 20.0  # an unreachable cluster is reported within half a minute, as where records are copied
 NEVER = float("inf")
+
+
+class PeriodicJob(NamedTuple):
+    """A job of the discovery. It is due at once, then *interval_s* after each run; None: it is switched off."""
+
+    name: str
+    interval_s: float | None
+    run: Callable[[], Awaitable[float | None]]  # may return a shorter interval until the next run
 
 
 class TargetSyncs(NamedTuple):
@@ -192,41 +201,54 @@ class TopicDiscovery:
         return self._syncs
 
     async def _follow(self, syncs: TargetSyncs, hand: Hand) -> None:
-        """Runs passes until one fails as a whole."""
-        settings = self._settings
+        """Runs the periodic jobs until one fails as a whole."""
         now = asyncio.get_running_loop().time
-        refresh_at = now()
-        configs_s, acls_s = settings.sync_configs_s or NEVER, settings.sync_acls_s or NEVER
-        balance_s = NEVER if self._balancer is None else settings.balance_tasks_s or NEVER
-        # Right after the first assignment: starting a copy matters more than its last setting.
-        configs_at, acls_at, balance_at = (
-            NEVER if every_s == NEVER else refresh_at for every_s in (configs_s, acls_s, balance_s)
-        )
+        jobs = [job for job in self._jobs(syncs, hand) if job.interval_s is not None]
+        due_at = {job.name: now() for job in jobs}
         while True:
-            if now() >= refresh_at:
-                arrangement = await syncs.topics.arrange()
-                await self._take(arrangement, hand)
-                if self._internal_warnings != ():  # check again until they are correct
-                    self._internal_warnings = await self._mend_internal_topics()
-                if configs_s == NEVER:
-                    # No other process would restore what a killed bulk job has held.
-                    self._config_warnings = await self._give_back()
-                refresh_at = now() + self._refresh_after_s(arrangement)
-            elif now() >= configs_at:
-                held, unknown = await self._held()
-                synced = await syncs.topics.sync_configs(self.names, held=held)
-                # After the sync of settings, so that retention raised on the source meanwhile is never
-                # shorter.
-                self._config_warnings = (*synced, *(unknown or await self._give_back()))
-                configs_at = now() + configs_s
-            elif now() >= acls_at:
-                self._acl_warnings = await syncs.acls.sync(self.names)
-                acls_at = now() + acls_s
-            elif now() >= balance_at:
-                await self._balance(hand)
-                balance_at = now() + balance_s
+            due = next((job for job in jobs if due_at[job.name] <= now()), None)
+            if due is not None:
+                wait_s = await due.run() or due.interval_s or NEVER
+                due_at[due.name] = now() + wait_s
             self.problem, self._failures = None, 0
-            await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
+            await self._sleep_until(min(due_at.values()))
+
+    def _jobs(self, syncs: TargetSyncs, hand: Hand) -> tuple[PeriodicJob, ...]:
+        """Returns the periodic jobs; of several that are due, the first runs: a new copy matters more than its settings."""
+        settings = self._settings
+        balance_s = None if self._balancer is None else settings.balance_tasks_s
+        return (
+            PeriodicJob(
+                "arrange topics",
+                settings.refresh_topics_s or NEVER,  # at least once
+                partial(self._arrange, syncs.topics, hand),
+            ),
+            PeriodicJob(
+                "sync topic configs", settings.sync_configs_s, partial(self._sync_configs, syncs.topics)
+            ),
+            PeriodicJob("sync ACLs", settings.sync_acls_s, partial(self._sync_acls, syncs.acls)),
+            PeriodicJob("balance tasks", balance_s, partial(self._balance, hand)),
+        )
+
+    async def _arrange(self, topics: TopicSync, hand: Hand) -> float:
+        """Arranges topics and assigns their partitions; returns the seconds until the next time."""
+        arrangement = await topics.arrange()
+        await self._take(arrangement, hand)
+        if self._internal_warnings != ():  # check again until they are correct
+            self._internal_warnings = await self._mend_internal_topics()
+        if self._settings.sync_configs_s is None:
+            # No other process would restore what a killed bulk job has held.
+            self._config_warnings = await self._give_back()
+        return self._refresh_after_s(arrangement)
+
+    async def _sync_configs(self, topics: TopicSync) -> None:
+        held, unknown = await self._held()
+        synced = await topics.sync_configs(self.names, held=held)
+        # After the sync of settings, so that retention raised on the source meanwhile is never shorter.
+        self._config_warnings = (*synced, *(unknown or await self._give_back()))
+
+    async def _sync_acls(self, acls: AclSync) -> None:
+        self._acl_warnings = await acls.sync(self.names)
 
     async def _mend_internal_topics(self) -> tuple[str, ...]:
         """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
