@@ -20,7 +20,8 @@ from mirrorflow_core.java.jaas import resolve_jaas
 from mirrorflow_core.java.properties import has_reference, read_list, reference_at
 from mirrorflow_core.java.security_keys import verdict
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.security.oauth import TokenCache, refresh_window, sasl_extensions, token_source
+from mirrorflow_kafka.security.oauth import TokenCache
+from mirrorflow_kafka.security.oauth_settings import refresh_window, sasl_extensions, token_source
 from mirrorflow_kafka.security.sasl import (
     BrokerAddress,
     Login,

@@ -1,13 +1,11 @@
-"""OAUTHBEARER tokens: their source by Java's settings, and one cached token for all connections of a client (KIP-255).
+"""OAUTHBEARER tokens: where they come from, and one cached token for all connections of a client (KIP-255).
 
 Sources are an endpoint, a file (KIP-768), or unsigned tokens made here. The endpoint serves the OAuth client credentials grant
 (RFC 6749, 4.4; KIP-768, KIP-1139), retried as in Java. Redirects are not followed, because they would send the secret elsewhere.
 No error shows the secret or the endpoint's query. The token itself is not validated; brokers do that.
 
 A token is used until Java's refresh window opens; the next caller then fetches a new one, without a background task. While the
-token is valid, a failing source does no harm.
-
-Kafka's own handlers and retrievers are known by name; any other is a Java class and is refused. SASL extensions follow KIP-342.
+token is valid, a failing source does no harm. `security.oauth_settings` chooses source and window.
 """
 
 import asyncio
@@ -20,14 +18,12 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from urllib.parse import quote_plus, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import quote_plus, urlsplit
 
 from mirrorflow_core.backoff import Backoff
-from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.jaas import KEY as JAAS
-from mirrorflow_core.java.security_keys import SECURITY_KEYS
-from mirrorflow_kafka.security.tls import build_context, certificate_name
+from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_kafka.security.tls import certificate_name
 
 # A token with a hundred roles is 8 KiB; anything above this limit is not a token.
 TOKEN_BYTES_MAX = 1 << 20
@@ -350,173 +346,3 @@ class TokenCache:
     def forget(self) -> None:
         """Drops the token, so that the next call fetches a new one."""
         self._token = None
-
-
-# As OAuthBearerClientInitialResponse: names and values that cannot break out of the message.
-_EXTENSION_NAME, _EXTENSION_VALUE = re.compile(r"[A-Za-z]+"), re.compile(r"[\x21-\x7e \t\r\n]+")
-_CLAIM_KINDS = ("String", "Number", "List")
-
-
-def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
-    """Returns the token source for the options of Java's OAuthBearerUnsecuredLoginCallbackHandler.
-
-    The option name gives the kind of a claim; the first character of a List is its separator. Raises
-    InvalidSettingError.
-    """
-    claims: dict[str, object] = {}
-    lifetime_s = 3600.0
-    try:
-        for name, value in options.items():
-            for kind in _CLAIM_KINDS:
-                claim = name.removeprefix(f"unsecuredLogin{kind}Claim_")
-                if claim != name and claim not in {"iat", "exp"}:
-                    items: list[str] = value[1:].split(value[0]) if kind == "List" and value else []
-                    claims[claim] = float(value) if kind == "Number" else items if kind == "List" else value
-        lifetime_s = float(options.get("unsecuredLoginLifetimeSeconds", lifetime_s))
-    except ValueError:
-        raise InvalidSettingError(
-            key=JAAS, problem="a number among the unsecuredLogin options is no number"
-        ) from None
-    principal = options.get("unsecuredLoginPrincipalClaimName", "sub")
-    if not claims.get(principal):
-        raise InvalidSettingError(
-            key=JAAS,
-            problem="the principal's claim is missing",
-            action="set the option unsecuredLoginStringClaim_sub",
-        )
-    return UnsecuredToken(claims=claims, lifetime_s=lifetime_s)
-
-
-def sasl_extensions(options: Mapping[str, str], source: object) -> Mapping[str, str]:
-    """Returns the SASL extensions to send with a token of *source*, by name.
-
-    Raises InvalidSettingError for names or values that could break out of the message.
-    """
-    prefix = "unsecuredLoginExtension_" if isinstance(source, UnsecuredToken) else "extension_"
-    found = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
-    for number, (name, value) in enumerate(found.items(), 1):
-        if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
-            problem = f"SASL extension {number} is not allowed; names are letters only and not auth, values printable ASCII"
-            raise InvalidSettingError(key=JAAS, problem=problem)
-    return found
-
-
-def refresh_window(properties: Mapping[str, str]) -> RefreshWindow:
-    """Returns the refresh window from `sasl.login.refresh.*`, within Java's limits. Raises InvalidSettingError."""
-    prefix = "sasl.login.refresh."
-    return RefreshWindow(
-        factor=number(properties, f"{prefix}window.factor", 0.8, least=0.5, most=1.0),
-        jitter=number(properties, f"{prefix}window.jitter", 0.05, least=0.0, most=0.25),
-        min_period_s=number(properties, f"{prefix}min.period.seconds", 60, least=0, most=900),
-        buffer_s=number(properties, f"{prefix}buffer.seconds", 300, least=0, most=3600),
-    )
-
-
-def number(
-    properties: Mapping[str, str], key: str, default: float, *, least: float, most: float = 2**31
-) -> float:
-    """Returns the number set for *key*, or *default*. Raises InvalidSettingError outside *least* to *most*."""
-    text = properties.get(key, "").strip()
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise InvalidSettingError(key=key, problem=f"it is no number from {least:g} to {most:g}")
-    return value
-
-
-PACKAGE = "org.apache.kafka.common.security."
-HANDLER = "sasl.login.callback.handler.class"
-_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
-_URL = "sasl.oauthbearer.token.endpoint.url"
-# Java's default handler makes unsecured tokens; Kafka 3.x and 4.x use different names for the other handler.
-_UNSECURED_HANDLER = f"{PACKAGE}oauthbearer.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
-_OAUTH_HANDLERS = frozenset(
-    {
-        f"{PACKAGE}oauthbearer.OAuthBearerLoginCallbackHandler",
-        f"{PACKAGE}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
-    }
-)
-_RETRIEVERS = frozenset(
-    f"{PACKAGE}oauthbearer.{name}"
-    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
-)
-
-
-def token_source(
-    properties: Mapping[str, str], options: Mapping[str, str]
-) -> tuple[ClientCredentials | TokenFile | UnsecuredToken, tuple[str, ...]]:
-    """Returns the token source and warnings. Raises SettingError."""
-    handler, retriever = properties.get(HANDLER, ""), properties.get(_RETRIEVER, "")
-    for key, value, known in (
-        (HANDLER, handler, _OAUTH_HANDLERS | {_UNSECURED_HANDLER}),
-        (_RETRIEVER, retriever, _RETRIEVERS),
-    ):
-        if value and value not in known:
-            why = f"it loads a Java class; use {_URL} with clientId and clientSecret, or a file: URL"
-            raise RefusedSettingError(key=key, why=why)
-    # Kafka 4 uses the endpoint without a handler class; an unsecuredLogin option selects Java's default
-    # handler.
-    unsecured = any(name.startswith("unsecuredLogin") for name in options) and handler not in _OAUTH_HANDLERS
-    if handler == _UNSECURED_HANDLER or unsecured:
-        warning = f"{JAAS}: unsecured tokens prove nothing; use them for development only"
-        return unsecured_token(options), (warning,)
-    url = properties.get(_URL, "").strip()
-    scheme = urlsplit(url).scheme.lower() if url.isprintable() and url.isascii() else ""
-    if not url:
-        raise InvalidSettingError(key=_URL, problem="it is missing; OAUTHBEARER needs it")
-    if scheme == "file":
-        path = unquote(urlsplit(url).path)
-        if not PurePosixPath(path).is_absolute():
-            raise InvalidSettingError(
-                key=_URL, problem="its path is not absolute", action="write file:///path/to/token"
-            )
-        return TokenFile(path=path), ()
-    if scheme not in {"http", "https"} or not _has_host(url):
-        raise InvalidSettingError(key=_URL, problem="it is no https:, http: or file: URL")
-    return _credentials(properties, options, url)
-
-
-def _has_host(url: str) -> bool:
-    try:
-        return bool(urlsplit(url).hostname) and urlsplit(url).port != 0
-    except ValueError:
-        return False
-
-
-def _credentials(
-    properties: Mapping[str, str], options: Mapping[str, str], url: str
-) -> tuple[ClientCredentials, tuple[str, ...]]:
-    prefix = "sasl.oauthbearer.client.credentials.client."
-    client_id = properties.get(f"{prefix}id") or options.get("clientId", "")
-    client_secret = properties.get(f"{prefix}secret") or options.get("clientSecret", "")
-    for value, option in ((client_id, "clientId"), (client_secret, "clientSecret")):
-        if not value:
-            raise InvalidSettingError(
-                key=JAAS, problem=f"the option {option} is missing; the token endpoint needs it"
-            )
-    context = None
-    warnings: tuple[str, ...] = ()
-    if url.lower().startswith("https:"):
-        # Java reads ssl.* for this peer from the JAAS options; without any, the brokers' trust store is used.
-        own = {key: value for key, value in options.items() if key.startswith("ssl.")}
-        chosen = {key: value for key, value in (own or properties).items() if key in SECURITY_KEYS}
-        # Disabling the host name check applies to brokers only: a false token endpoint would receive the
-        # secret itself.
-        context, _ = build_context({**chosen, "ssl.endpoint.identification.algorithm": "https"})
-    else:
-        warnings = (f"{_URL}: http: sends the client's secret readable over the network",)
-    source = ClientCredentials(
-        url=url,
-        client_id=client_id,
-        client_secret=client_secret,
-        scope=properties.get("sasl.oauthbearer.scope") or options.get("scope", ""),
-        header_urlencode=properties.get("sasl.oauthbearer.header.urlencode", "").strip().lower() == "true",
-        context=context,
-        connect_timeout_s=number(properties, "sasl.login.connect.timeout.ms", 10_000, least=1) / 1000,
-        read_timeout_s=number(properties, "sasl.login.read.timeout.ms", 30_000, least=1) / 1000,
-        retry_s=number(properties, "sasl.login.retry.backoff.ms", 100, least=1) / 1000,
-        retry_total_s=number(properties, "sasl.login.retry.backoff.max.ms", 10_000, least=0) / 1000,
-    )
-    return source, warnings

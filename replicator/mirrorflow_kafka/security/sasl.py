@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from mirrorflow_core.errors import AuthenticationFailedError, InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
-from mirrorflow_kafka.security.oauth import HANDLER, PACKAGE, TokenCache
+from mirrorflow_kafka.security.oauth import TokenCache
+from mirrorflow_kafka.security.oauth_settings import HANDLER, PACKAGE
 
 # ScramMechanism.minIterations: with fewer, a false broker could find the password by brute force.
 SCRAM_ITERATIONS_MIN = 4096
