@@ -52,7 +52,7 @@ class CheckpointConnector:
         self._passed_s: float | None = None  # wall clock of the last whole pass
         self._passes: CheckpointPasses | None = None  # set once both clusters were reached
         self._opened = False
-        self._setbacks = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
         self.target_cluster_id = ""
@@ -65,7 +65,7 @@ class CheckpointConnector:
                     await self._follow(await self._open())
                 except MirrorFlowError as error:
                     self._note(error)
-                await asyncio.sleep(self._setbacks.pause_s)
+                await asyncio.sleep(self._retry.pause_s)
         finally:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
 
@@ -126,7 +126,7 @@ class CheckpointConnector:
                 await passes.sync()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)
-            self._setbacks.over()
+            self._retry.succeeded()
             self.has_reported_all = True
             self._passed_s = time.time()
             await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
@@ -153,7 +153,7 @@ class CheckpointConnector:
         self._warned = frozenset(warnings)
 
     def _note(self, error: MirrorFlowError) -> None:
-        self._setbacks.note(error)
+        self._retry.failed(error)
         if self._passes is None:
             self._sides.note(error)
         self._errors[error.reason] += 1
@@ -167,12 +167,12 @@ class CheckpointConnector:
     def _groups(self, passes: CheckpointPasses) -> GroupsReport:
         due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
         # A connector that writes nothing misses no pass.
-        is_well = self.has_reported_all and self._setbacks.newest is None
+        is_well = self.has_reported_all and self._retry.problem is None
         passed_s = time.time() if is_well and not due else self._passed_s
         return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
 
     def report(self) -> ConnectorReport:
-        problem = self._setbacks.newest
+        problem = self._retry.problem
         state = "RUNNING" if self._opened else "UNASSIGNED"
         report = report_of(
             self._connector,

@@ -56,7 +56,7 @@ class PausedSource:
         self._store: PositionStore | None = None
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._partitions: tuple[PartitionReport, ...] = ()
-        self._setbacks = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
         self.has_reported_all = False  # whether every partition was read once
 
     async def run(self) -> None:
@@ -65,10 +65,10 @@ class PausedSource:
                 try:
                     await self._read_lag()
                 except MirrorFlowError as error:
-                    self._setbacks.note(error)
-                    await asyncio.sleep(self._setbacks.pause_s)
+                    self._retry.failed(error)
+                    await asyncio.sleep(self._retry.pause_s)
                 else:
-                    self._setbacks.over()
+                    self._retry.succeeded()
                     self.has_reported_all = True
                     await asyncio.sleep(LAG_S)
         finally:
@@ -158,7 +158,7 @@ class PausedSource:
             self._connector,
             self._settings,
             state=PAUSED,
-            problem=self._setbacks.newest,
+            problem=self._retry.problem,
             started_at_s=self._started_at_s,
         )
         return replace(report, tasks=(self._task(),), source=source, target=target)

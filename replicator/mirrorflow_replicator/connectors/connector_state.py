@@ -27,7 +27,7 @@ from mirrorflow_core.settings import CheckpointSettings, ConnectorSettings, Hear
 from mirrorflow_kafka.client.cluster import Cluster
 
 # Errors about the whole cluster; a missing ACL is not one.
-_OF_CLUSTERS = (UnreachableError, AuthenticationFailedError, UnsupportedBrokerError)
+_CLUSTER_ERRORS = (UnreachableError, AuthenticationFailedError, UnsupportedBrokerError)
 
 
 class ClusterClients:
@@ -41,7 +41,7 @@ class ClusterClients:
 
     def note(self, error: object) -> None:
         """Notes that an attempt to create a client failed with *error*."""
-        if isinstance(error, _OF_CLUSTERS):
+        if isinstance(error, _CLUSTER_ERRORS):
             before = self._failed.get(error.cluster)
             since_s = self._clock() if before is None else before.since_s
             self._failed[error.cluster] = SideReport(reason=error.reason, since_s=since_s)
@@ -79,27 +79,28 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 class RetryState:
-    """The errors of the connector, or the part of it, that the log calls *name*."""
+    """The consecutive errors of a connector or of a part of it, and the pause before the next attempt. *name* is for the log."""
 
     def __init__(self, name: str, *, pause_max_s: float) -> None:
-        self.newest: MirrorFlowError | None = None  # of the last attempt; None while all is well
+        self.problem: MirrorFlowError | None = None  # of the last attempt; None while all is well
         self._name = name
         self._pause_max_s = pause_max_s
-        self._in_a_row = 0
+        self._failures = 0
 
-    def note(self, error: MirrorFlowError) -> None:
+    def failed(self, error: MirrorFlowError) -> None:
         """Notes a failed attempt."""
-        if self.newest is None or self.newest.reason != error.reason:
+        if self.problem is None or self.problem.reason != error.reason:
             log.warning("%s: %s", self._name, error)
-        self.newest = error
-        self._in_a_row += 1
+        self.problem = error
+        self._failures += 1
 
-    def over(self) -> None:
-        self.newest, self._in_a_row = None, 0
+    def succeeded(self) -> None:
+        """Notes that an attempt succeeded."""
+        self.problem, self._failures = None, 0
 
     @property
     def pause_s(self) -> float:
-        return backoff_s(self._in_a_row, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
+        return backoff_s(self._failures, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
 
 
 def report_of(

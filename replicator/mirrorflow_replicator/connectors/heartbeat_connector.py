@@ -80,7 +80,7 @@ class HeartbeatWriter:
         self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
         self.errors: Counter[str] = Counter()
         self.cluster_id = ""
-        self._setbacks = RetryState(name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(name, pause_max_s=PAUSE_MAX_S)
         self._replication_factor = settings.replication_factor
         self._interval_s = settings.interval_s
         self._resolve = Resolver(settings.providers).resolve_client
@@ -99,7 +99,7 @@ class HeartbeatWriter:
                     await self._beat()
                 except MirrorFlowError as error:
                     self._note(error)
-                await asyncio.sleep(self._setbacks.pause_s)
+                await asyncio.sleep(self._retry.pause_s)
         finally:
             if self._cluster is not None:
                 await self._cluster.close()
@@ -116,7 +116,7 @@ class HeartbeatWriter:
         due = now()
         while True:
             await self._write(cluster)
-            self._setbacks.over()
+            self._retry.succeeded()
             # From the last due time, to keep the interval; from now if that has passed, so that missed ones
             # are not made up for.
             due = max(due + self._interval_s, now())
@@ -124,7 +124,7 @@ class HeartbeatWriter:
 
     @property
     def problem(self) -> MirrorFlowError | None:
-        return self._setbacks.newest
+        return self._retry.problem
 
     @property
     def side(self) -> SideReport:
@@ -167,7 +167,7 @@ class HeartbeatWriter:
         self.newest_ms = now_ms
 
     def _note(self, error: MirrorFlowError) -> None:
-        self._setbacks.note(error)
+        self._retry.failed(error)
         if self._cluster is None:
             self._sides.note(error)
         self.errors[error.reason] += 1

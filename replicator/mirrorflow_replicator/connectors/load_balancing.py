@@ -32,7 +32,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 class LoadBalancer:
-    """Balances the tasks of one connector. Created each time a process begins to lead it, with nothing measured."""
+    """Balances the tasks of one connector. A process that begins to lead it creates a new one, without measurements."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -47,11 +47,11 @@ class LoadBalancer:
         self.warning = ""  # what could not be measured, and why
 
     def place(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
-        """Returns an assignment of *partitions* to tasks, which have *held* so far."""
+        """Returns an assignment of *partitions* to tasks; *held* is the current one."""
         return place(partitions, self._settings.tasks_max, held, self.loads)
 
     async def balance(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
-        """Measures, and returns the new assignment; mostly *assignment* unchanged. Raises ClusterError."""
+        """Measures the loads; returns a balanced assignment, usually *assignment* itself. Raises ClusterError."""
         partitions = [one for task in assignment for one in task]
         positions = await self._positions(target)
         committed = self._settings.read_committed
@@ -64,9 +64,9 @@ class LoadBalancer:
         self._checks += 1
         await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
-        self._balance, better = self._balance.checked(assignment, self.loads)
-        _log_moves(assignment, better, self.loads)
-        return better
+        self._balance, balanced = self._balance.checked(assignment, self.loads)
+        _log_moves(assignment, balanced, self.loads)
+        return balanced
 
     def failed(self, error: MirrorFlowError) -> None:
         """Notes that a measurement failed: the tasks keep their assignment."""
@@ -104,7 +104,7 @@ class LoadBalancer:
                 )
                 return
             except MirrorFlowError as error:
-                log.info("no record of %s is measured for now: %s", one, error)
+                log.info("The record size of %s cannot be measured: %s", one, error)
                 continue
             offsets = sum(batch.next_offset - batch.base_offset for batch in batches)
             if offsets:
@@ -115,4 +115,6 @@ class LoadBalancer:
 def _log_moves(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
     task_of = {one: task for task, had in enumerate(after) for one in had}
     for one in moved(before, after):
-        log.info("%s goes to task %d, for %.0f bytes/s of it", one, task_of[one], loads.get(one, 0.0))
+        log.info(
+            "Moving %s (%.0f bytes/s) to task %d to balance the load", one, loads.get(one, 0.0), task_of[one]
+        )

@@ -26,8 +26,8 @@ from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.http.partition_rates import Samples
 
-WAITS = "Another process owns this flow and copies; this one takes over when it stops."
-TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partitions has all of them
+STANDBY_WARNING = "Another process owns this flow and copies; this one takes over when it stops."
+TRACE_MESSAGES_MAX = 3  # about partitions, in a task's trace; /progress/partitions has all of them
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -57,13 +57,15 @@ class SourceParts:
         self._samples = samples
         self._started_at_s = time.time()
         self._claim = claim or self.owner.start_of
-        self._logged = ""  # the reason of the problem that was logged last
+        self._logged_reason = ""  # the reason of the problem that was logged last
         self._balances = bool(group) and settings.balance_tasks_s is not None
         self._resolve = Resolver(settings.providers).resolve_client
         self.discovery = self._new_discovery()
         route = make_naming(settings).route
         self._target_topic: Callable[[str], str] = lambda topic: route(topic).name
-        self._pulse = HeartbeatMonitor(connector.name, make_replication_policy(settings).is_heartbeats_topic)
+        self._heartbeats = HeartbeatMonitor(
+            connector.name, make_replication_policy(settings).is_heartbeats_topic
+        )
         self._syncs_topic = (
             None
             if settings.syncs is None
@@ -83,17 +85,17 @@ class SourceParts:
         self.discovery = self._new_discovery()
 
     async def discover_topics(
-        self, hand: Callable[[Assignment], Awaitable[None]], *others: Coroutine[Any, Any, None]
+        self, on_assignment: Callable[[Assignment], Awaitable[None]], *others: Coroutine[Any, Any, None]
     ) -> None:
-        """Discovers topics and gives each assignment to *hand* until cancelled; runs *others* beside."""
-        jobs = [self._pulse.run(self.discovery), *others]
+        """Discovers topics until cancelled, and calls *on_assignment* with each new assignment; runs *others* meanwhile."""
+        jobs = [self._heartbeats.run(self.discovery), *others]
         if self._syncs_topic is not None:
             jobs.append(self._syncs_topic.run())
-        beside = [asyncio.create_task(job) for job in jobs]
+        background = [asyncio.create_task(job) for job in jobs]
         try:
-            await self.discovery.run(hand)
+            await self.discovery.run(on_assignment)
         finally:
-            for job in beside:
+            for job in background:
                 job.cancel()
 
     async def stop(self, grace_s: float) -> None:
@@ -107,12 +109,12 @@ class SourceParts:
             del self.tasks[number]
 
     def bytes_per_s(self, tasks: int) -> int | None:
-        """Returns the share of one of so many tasks in the flow's limit."""
+        """Returns the share of the flow's rate limit for each of *tasks* tasks; None if there is no limit."""
         limit = self._settings.bytes_per_second
         return None if limit is None else max(1, limit // max(1, tasks))
 
     def task(self, number: int) -> TaskSupervisor:
-        """Returns the task with that number, whose process is started when it is new."""
+        """Returns task *number*; a new one starts its process."""
         if number not in self.tasks:
             self.tasks[number] = TaskSupervisor(
                 self._settings,
@@ -128,7 +130,7 @@ class SourceParts:
             self.tasks[task].restart()
 
     def _finish_tasks(self) -> None:
-        """Ends what all tasks do: another process owns the flow."""
+        """Finishes all tasks, because another process owns the flow."""
         for task in self.tasks.values():
             task.finish()
 
@@ -136,21 +138,21 @@ class SourceParts:
         self._samples.observe(self._connector.name, report, time.time())
 
     async def log_problems(self) -> None:
-        """Logs a problem of the discovery once until it is over, and each warning likewise."""
+        """Logs a problem of the discovery when it begins, and each warning."""
         warned: frozenset[str] = frozenset()
         while True:
             problem = self.discovery.problem
             if problem is None:
-                self._logged = ""
-            elif problem.reason != self._logged:
+                self._logged_reason = ""
+            elif problem.reason != self._logged_reason:
                 # Compared by reason: the message of a lost connection changes with each attempt.
-                self._logged = problem.reason
+                self._logged_reason = problem.reason
                 log.warning("%s: %s", self._connector.name, problem)
             warnings = self._warnings
             for warning in warnings:
                 if warning not in warned:
                     log.warning("%s: %s", self._connector.name, warning)
-            # Until all is well: two causes that alternate are not logged each time.
+            # Kept until there is no warning at all: two that alternate are not logged each time.
             warned = warned.union(warnings) if warnings else frozenset()
             await asyncio.sleep(1)
 
@@ -167,7 +169,7 @@ class SourceParts:
     def report(self, *, state: str, tasks: Sequence[TaskSupervisor]) -> ConnectorReport:
         """Reports the connector in *state*, with these *tasks* of it."""
         reports = tuple(
-            replace(report, trace=report.trace or _standing_still_in(report.partitions))
+            replace(report, trace=report.trace or _trace_of(report.partitions))
             for report in (task.report(self._target_topic) for task in tasks)
         )
         source, target = self.discovery.sides
@@ -185,8 +187,8 @@ class SourceParts:
             topics=tuple(
                 sorted({one.target_topic for task in reports for one in task.partitions if one.records})
             ),
-            warnings=(*self._warnings, *self._pulse.warnings),
-            heartbeats=self._pulse.report(self._settings.target_alias),
+            warnings=(*self._warnings, *self._heartbeats.warnings),
+            heartbeats=self._heartbeats.report(self._settings.target_alias),
             is_standby=self.is_standby,
             uncopied=self.discovery.uncopied,
             nothing_selected=self.discovery.nothing_selected,
@@ -201,7 +203,7 @@ class SourceParts:
         tasks = dict.fromkeys(
             warning for task in self.tasks.values() for warning in task.reports.newest.warnings
         )
-        waits = (WAITS,) if self.is_standby else ()
+        waits = (STANDBY_WARNING,) if self.is_standby else ()
         return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
 
     def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:
@@ -214,7 +216,7 @@ class SourceParts:
 
 
 class SourceConnector:
-    """One source connector in this process: call `run` until cancelled, then `stop`."""
+    """A source connector whose tasks all run here: call `run` until cancelled, then `stop`."""
 
     def __init__(
         self,
@@ -230,7 +232,7 @@ class SourceConnector:
     async def run(self) -> None:
         # Started before anything is known, so that its imports and connections run in parallel.
         self._parts.task(0)
-        await self._parts.discover_topics(self._hand, self._parts.log_problems(), self._prepare())
+        await self._parts.discover_topics(self._apply_assignment, self._parts.log_problems(), self._prepare())
 
     async def _prepare(self) -> None:
         """Creates the flow's own topics while the topics to copy are found and created."""
@@ -244,7 +246,7 @@ class SourceConnector:
     def restart_task(self, task: int) -> None:
         self._parts.restart_task(task)
 
-    async def _hand(self, assignment: Assignment) -> None:
+    async def _apply_assignment(self, assignment: Assignment) -> None:
         parts = self._parts
         await parts.owner.own(parts.discovery.clusters, assignment)
         share = parts.bytes_per_s(len(assignment))
@@ -274,8 +276,9 @@ class SourceConnector:
         return parts.report(state=parts.discovery.state, tasks=tasks)
 
 
-def _standing_still_in(parts: Sequence[PartitionReport]) -> str:
+def _trace_of(parts: Sequence[PartitionReport]) -> str:
     """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
     found = [one.message for one in parts if one.phase is PartitionPhase.STOPPED or one.is_stalled]
-    more = [f"{len(found) - TOLD_MAX} further partitions stand still."] if len(found) > TOLD_MAX else []
-    return " ".join(found[:TOLD_MAX] + more)
+    if (more := len(found) - TRACE_MESSAGES_MAX) > 0:
+        found[TRACE_MESSAGES_MAX:] = [f"{more} further partitions are stopped or stalled."]
+    return " ".join(found)

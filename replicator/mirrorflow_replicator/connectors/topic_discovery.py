@@ -37,7 +37,7 @@ from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
 from mirrorflow_replicator.process import now_ms
 
-Hand = Callable[[Assignment], Awaitable[None]]
+OnAssignment = Callable[[Assignment], Awaitable[None]]
 
 # Backoff after a failure of a cluster: short at first, because brokers restart in seconds, then twice a
 # minute.
@@ -55,8 +55,9 @@ RELIST_MIN_S = 2.0
 RELIST_SHARE = 0.25
 CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
 WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
-GONE_MAX = 20  # topics that left, newest last
-LOOK_S = 20.0  # an unreachable cluster is reported within half a minute, as where records are copied
+TOPICS_GONE_MAX = 20  # topics that left, newest last
+# An unreachable cluster is reported within half a minute, as where records are copied.
+REACH_CHECK_S = 20.0
 NEVER = float("inf")
 
 
@@ -76,7 +77,7 @@ class TargetSyncs(NamedTuple):
 
 
 class TopicDiscovery:
-    """The discovery of one MirrorSourceConnector. `run` ends only by cancellation; all properties are safe to read at any time."""
+    """Discovers the topics of one MirrorSourceConnector. `run` ends only by cancellation; all properties are safe at any time."""
 
     def __init__(
         self, settings: SourceSettings, *, resolve: Resolve, balancer: LoadBalancer | None = None
@@ -93,7 +94,7 @@ class TopicDiscovery:
         self._internal_warnings: tuple[str, ...] | None = None  # None: its own topics were not checked yet
         self._config_warnings: tuple[str, ...] = ()
         self._acl_warnings: tuple[str, ...] = ()
-        self._gone: deque[str] = deque(maxlen=GONE_MAX)
+        self._topics_gone: deque[str] = deque(maxlen=TOPICS_GONE_MAX)
         self._failures = 0  # consecutive failed passes
         self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
         self._first_listing_at: float | None = None
@@ -104,7 +105,7 @@ class TopicDiscovery:
 
     @property
     def state(self) -> str:
-        """The state in Connect's terms. UNASSIGNED: it has not reached both clusters yet."""
+        """The connector's state in Connect's terms. UNASSIGNED: it has not reached both clusters yet."""
         if self.assignment is None:
             return "UNASSIGNED" if self.problem is None else "FAILED"
         return "RUNNING" if self.problem is None else "FAILED"
@@ -130,32 +131,32 @@ class TopicDiscovery:
 
     @property
     def nothing_selected(self) -> str:
-        """A message if no topic but heartbeats is selected; else ""."""
+        """A message if no topic other than heartbeats is selected; "" otherwise."""
         return self._arrangement.nothing_selected if self._arrangement is not None else ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What failed for single topics, or was left out; bounded."""
+        """What failed for single topics or was left out; at most WARNINGS_MAX messages of a kind."""
         arranged = self._arrangement.warnings if self._arrangement is not None else ()
         found = (
             *((self.nothing_selected,) if self.nothing_selected else ()),
             *(self._internal_warnings or ()),
-            *_shown(self.uncopied),
-            *_shown(arranged),
-            *_shown(self._config_warnings),
-            *_shown(self._acl_warnings),
+            *_bounded(self.uncopied),
+            *_bounded(arranged),
+            *_bounded(self._config_warnings),
+            *_bounded(self._acl_warnings),
             *((self._balancer.warning,) if self._balancer is not None and self._balancer.warning else ()),
-            *self._gone,
+            *self._topics_gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
-        return tuple(dict.fromkeys(found))  # a setting refused at creation is refused at the next sync, too
+        return tuple(dict.fromkeys(found))  # a config refused at creation is refused again at the next sync
 
-    async def run(self, hand: Hand) -> None:
-        """Follows both clusters until cancelled. Calls *hand* with all tasks' partitions whenever they change."""
+    async def run(self, on_assignment: OnAssignment) -> None:
+        """Runs until cancelled. Calls *on_assignment* with all tasks' partitions whenever they change."""
         try:
             while True:
                 try:
-                    await self._follow(await self.connect(), hand)
+                    await self._follow(await self.connect(), on_assignment)
                 except MirrorFlowError as error:
                     self.problem = error
                     self._failures += 1
@@ -200,10 +201,10 @@ class TopicDiscovery:
             self.connected.set()
         return self._syncs
 
-    async def _follow(self, syncs: TargetSyncs, hand: Hand) -> None:
+    async def _follow(self, syncs: TargetSyncs, on_assignment: OnAssignment) -> None:
         """Runs the periodic jobs until one fails as a whole."""
         now = asyncio.get_running_loop().time
-        jobs = [job for job in self._jobs(syncs, hand) if job.interval_s is not None]
+        jobs = [job for job in self._jobs(syncs, on_assignment) if job.interval_s is not None]
         due_at = {job.name: now() for job in jobs}
         while True:
             due = next((job for job in jobs if due_at[job.name] <= now()), None)
@@ -213,7 +214,7 @@ class TopicDiscovery:
             self.problem, self._failures = None, 0
             await self._sleep_until(min(due_at.values()))
 
-    def _jobs(self, syncs: TargetSyncs, hand: Hand) -> tuple[PeriodicJob, ...]:
+    def _jobs(self, syncs: TargetSyncs, on_assignment: OnAssignment) -> tuple[PeriodicJob, ...]:
         """Returns the periodic jobs; of several that are due, the first runs: a new copy matters more than its settings."""
         settings = self._settings
         balance_s = None if self._balancer is None else settings.balance_tasks_s
@@ -221,31 +222,31 @@ class TopicDiscovery:
             PeriodicJob(
                 "arrange topics",
                 settings.refresh_topics_s or NEVER,  # at least once
-                partial(self._arrange, syncs.topics, hand),
+                partial(self._arrange, syncs.topics, on_assignment),
             ),
             PeriodicJob(
                 "sync topic configs", settings.sync_configs_s, partial(self._sync_configs, syncs.topics)
             ),
             PeriodicJob("sync ACLs", settings.sync_acls_s, partial(self._sync_acls, syncs.acls)),
-            PeriodicJob("balance tasks", balance_s, partial(self._balance, hand)),
+            PeriodicJob("balance tasks", balance_s, partial(self._balance, on_assignment)),
         )
 
-    async def _arrange(self, topics: TopicSync, hand: Hand) -> float:
+    async def _arrange(self, topics: TopicSync, on_assignment: OnAssignment) -> float:
         """Arranges topics and assigns their partitions; returns the seconds until the next time."""
         arrangement = await topics.arrange()
-        await self._take(arrangement, hand)
+        await self._assign(arrangement, on_assignment)
         if self._internal_warnings != ():  # check again until they are correct
             self._internal_warnings = await self._mend_internal_topics()
         if self._settings.sync_configs_s is None:
             # No other process would restore what a killed bulk job has held.
-            self._config_warnings = await self._give_back()
-        return self._refresh_after_s(arrangement)
+            self._config_warnings = await self._restore_retention()
+        return self._rearrange_after_s(arrangement)
 
     async def _sync_configs(self, topics: TopicSync) -> None:
-        held, unknown = await self._held()
+        held, unknown = await self._retention_holds()
         synced = await topics.sync_configs(self.names, held=held)
         # After the sync of settings, so that retention raised on the source meanwhile is never shorter.
-        self._config_warnings = (*synced, *(unknown or await self._give_back()))
+        self._config_warnings = (*synced, *(unknown or await self._restore_retention()))
 
     async def _sync_acls(self, acls: AclSync) -> None:
         self._acl_warnings = await acls.sync(self.names)
@@ -257,7 +258,7 @@ class TopicDiscovery:
         of_target = await mend_topics(target, internal_topics(self._settings))
         return (*of_target.warnings, *of_source.warnings)
 
-    async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
+    async def _retention_holds(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Returns the target topics whose retention a bulk job holds, and a message if that is unknown."""
         retention = await self._retention()
         try:
@@ -266,8 +267,8 @@ class TopicDiscovery:
             # A job with the same rights cannot have held anything.
             return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
 
-    async def _give_back(self) -> tuple[str, ...]:
-        """Restores what finished jobs have held; returns messages for what could not be restored."""
+    async def _restore_retention(self) -> tuple[str, ...]:
+        """Restores the retention that finished bulk jobs held; returns messages for topics where that failed."""
         retention = await self._retention()
         try:
             return () if retention is None else await retention.settle()
@@ -275,7 +276,7 @@ class TopicDiscovery:
             return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
 
     async def _retention(self) -> RetentionWriter | None:
-        """Returns the writer; None if nothing was ever decided, so that nothing can be held."""
+        """Returns the writer of retention holds; None if the flow has no decision log, and so no holds."""
         if self._decisions is None:
             self._decisions = DecisionLog(
                 self._clusters["target"],
@@ -289,19 +290,19 @@ class TopicDiscovery:
     async def _sleep_until(self, due_at: float) -> None:
         """Sleeps until *due_at*.
 
-        While no task has anything to copy, it checks every LOOK_S that both clusters can be reached.
+        While no task has anything to copy, it checks every REACH_CHECK_S that both clusters can be reached.
         """
         now = asyncio.get_running_loop().time
-        while not any(self.assignment or ()) and now() + LOOK_S < due_at:
-            await asyncio.sleep(LOOK_S)
+        while not any(self.assignment or ()) and now() + REACH_CHECK_S < due_at:
+            await asyncio.sleep(REACH_CHECK_S)
             # The cluster's own reach reports a failed connection; the next pass reports any other error.
-            looks = (cluster.refresh([]) for cluster in self.clusters)
-            for failed in await asyncio.gather(*looks, return_exceptions=True):
+            checks = (cluster.refresh([]) for cluster in self.clusters)
+            for failed in await asyncio.gather(*checks, return_exceptions=True):
                 if isinstance(failed, BaseException) and not isinstance(failed, ClusterError):
                     raise failed
         await asyncio.sleep(max(0.0, due_at - now()))
 
-    def _refresh_after_s(self, arrangement: Arrangement) -> float:
+    def _rearrange_after_s(self, arrangement: Arrangement) -> float:
         every_s = NEVER
         if self._settings.refresh_topics_s is not None:
             now = asyncio.get_running_loop().time()
@@ -315,40 +316,40 @@ class TopicDiscovery:
             every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
         )
 
-    def take_over(self, held: Assignment) -> None:
-        """Continues from *held*, the assignment of an earlier leader."""
-        self._earlier_assignment = held
+    def continue_from(self, assignment: Assignment) -> None:
+        """Continues from *assignment*, which an earlier leader has made."""
+        self._earlier_assignment = assignment
 
-    async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
+    async def _assign(self, arrangement: Arrangement, on_assignment: OnAssignment) -> None:
         before = self.names
-        self._gone.extend(
+        self._topics_gone.extend(
             f"Topic {topic} is no longer visible on {self._settings.source_alias} (deleted, or Describe was revoked); "
             f"its copy {before[topic]} stays as it is."
             for topic in sorted(before.keys() - arrangement.names)
         )
         self._arrangement = arrangement
         held = self._earlier_assignment if self.assignment is None else self.assignment
-        copied = _copied(arrangement, held)
+        copied = _assignable(arrangement, held)
         if self._balancer is None:
             assignment = assign(copied, self._settings.tasks_max, held)
         else:
             assignment = self._balancer.place(copied, held)
         if assignment != self.assignment:
-            await hand(assignment)
+            await on_assignment(assignment)
             self.assignment = assignment
 
-    async def _balance(self, hand: Hand) -> None:
+    async def _balance(self, on_assignment: OnAssignment) -> None:
         """Balances the load of the tasks. With a single task there is nothing to measure."""
         if self._balancer is None or self.assignment is None or len(self.assignment) < 2:
             return
         try:
             assignment = await self._balancer.balance(*self.clusters, self.assignment)
         except MirrorFlowError as error:
-            # Copying continues unchanged; if a cluster is unreachable, the next refresh reports it.
+            # Tasks keep their partitions; if a cluster is unreachable, the next arrangement reports it.
             self._balancer.failed(error)
             return
         if assignment != self.assignment:
-            await hand(assignment)
+            await on_assignment(assignment)
             self.assignment = assignment
 
 
@@ -357,10 +358,10 @@ def relist_after_s(age_s: float, every_s: float) -> float:
     return min(every_s, max(RELIST_MIN_S, RELIST_SHARE * age_s))
 
 
-def _copied(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
+def _assignable(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
     """Returns the partitions that exist on the target, and those that tasks already hold.
 
-    A task reports better than the connector what its copy lacks.
+    A task keeps a partition whose copy is missing: it reports the cause better than the connector can.
     """
     return {*arrangement.partitions} | {
         partition
@@ -370,7 +371,7 @@ def _copied(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
     }
 
 
-def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
+def _bounded(warnings: tuple[str, ...]) -> tuple[str, ...]:
     if len(warnings) <= WARNINGS_MAX:
         return warnings
     return (

@@ -80,7 +80,7 @@ class ShareFollower:
 
     def __init__(self, name: str) -> None:
         self.share = TaskShare()
-        self._setbacks = RetryState(name, pause_max_s=RETRY_MAX_S)
+        self._retry = RetryState(name, pause_max_s=RETRY_MAX_S)
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -109,7 +109,7 @@ class ShareFollower:
     @property
     def problem(self) -> MirrorFlowError | None:
         """What prevents the share from beginning; None if nothing does."""
-        return self._setbacks.newest
+        return self._retry.problem
 
     async def run(self, let_go: Step, begin: Step, wait: Step) -> None:
         """Ends what left the share, then begins what joined it; retries until the share changes."""
@@ -120,12 +120,12 @@ class ShareFollower:
             try:
                 await begin()
             except MirrorFlowError as error:
-                self._setbacks.note(error)
+                self._retry.failed(error)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._setbacks.pause_s):
+                    async with asyncio.timeout(self._retry.pause_s):
                         await wait()
             else:
-                self._setbacks.over()
+                self._retry.succeeded()
                 await wait()
 
     def close(self) -> None:
@@ -232,9 +232,9 @@ class SharedConnector:
     async def _begin(self) -> None:
         parts = self._parts
         if self._share.leads and self._leading is None:
-            parts.discovery.take_over(self._share.known)
+            parts.discovery.continue_from(self._share.known)
             self._leading = asyncio.create_task(
-                parts.discover_topics(self._hand), name=f"leading-{self._name}"
+                parts.discover_topics(self._publish_assignment), name=f"leading-{self._name}"
             )
             self._leading.add_done_callback(lambda _: self._follower.wake())
         share = self._share
@@ -260,7 +260,7 @@ class SharedConnector:
             raise NotAssignedError(self._name, task)
         return claimed
 
-    async def _hand(self, assignment: Assignment) -> None:
+    async def _publish_assignment(self, assignment: Assignment) -> None:
         await self._parts.owner.own(self._parts.discovery.clusters, assignment)
         # A node that has waited since the flow began sees in the stored tasks that another has begun it.
         await self._publish(assignment, self._initial and not self._share.known)

@@ -108,7 +108,7 @@ def test_a_flow_without_topics_notices_that_its_source_is_away(
     here: KafkaCluster, there: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No task asks anybody then, and the next look for topics may be ten minutes away."""
-    monkeypatch.setattr(topic_discovery, "LOOK_S", 0.2)
+    monkeypatch.setattr(topic_discovery, "REACH_CHECK_S", 0.2)
     idle = settings(here.proxied_bootstrap, there, "no-such-topic", refresh_topics_s=600.0)
 
     async def main() -> list[str | None]:

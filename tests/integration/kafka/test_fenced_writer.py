@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connectors.source_connector import WAITS
+from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, digest, load, records
@@ -176,7 +176,7 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         successor.wait_for_phase("copying", topic)
         frozen.thaw()
         successor.wait_until_caught_up(partitions=PARTITIONS)
-        wait_until("the thawed process waits", lambda: WAITS in str(frozen.progress()))
+        wait_until("the thawed process waits", lambda: STANDBY_WARNING in str(frozen.progress()))
         assert frozen.partitions() == []
         load(east, topic, 1_000, first=21_000)
         successor.wait_until_caught_up(partitions=PARTITIONS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_replicator.connectors.source_connector import WAITS
+from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -63,7 +63,7 @@ def test_a_process_that_was_frozen_while_the_ids_expired_repeats_nothing(
         load(flow.source, topic, 1_500, first=1_000)
         new.wait_until_caught_up()
         old.thaw()
-        wait_until("the old process waits", lambda: WAITS in str(old.progress()))
+        wait_until("the old process waits", lambda: STANDBY_WARNING in str(old.progress()))
         load(flow.source, topic, 100, first=2_500)
         new.wait_until_caught_up()
 

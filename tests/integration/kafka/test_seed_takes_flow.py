@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connectors.source_connector import WAITS
+from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until
@@ -90,7 +90,7 @@ def test_a_seed_takes_the_flow_from_the_connector_which_continues_behind_it(
         connector.wait_until_caught_up(partitions=PARTITIONS)
         load(flow.source, topic, RECORDS, first=10, size_bytes=1_000, batch_bytes=65_536)
         running = start(flow, topic, **SLOW)
-        wait_until("the connector waits", lambda: WAITS in str(connector.progress()))
+        wait_until("the connector waits", lambda: STANDBY_WARNING in str(connector.progress()))
         load(flow.source, topic, 100, first=RECORDS + 10)
         finished = running.wait()
         assert (finished["status"], finished["guarantee"]) == (0, "exactly-once"), finished
@@ -112,7 +112,7 @@ def test_a_restore_takes_the_flow_from_the_connector_which_continues_behind_it(
     with flow.replicator(topic, {"mirrorflow.bytes.per.second": "10000"}) as connector:
         wait_until("the connector copies", lambda: copied(flow, topic) > 0)
         running = start(flow, topic, "restore", **archive, **SLOW)
-        wait_until("the connector waits", lambda: WAITS in str(connector.progress()))
+        wait_until("the connector waits", lambda: STANDBY_WARNING in str(connector.progress()))
         finished = running.wait()
         assert finished["status"] == 0, finished
         assert "but not" not in finished["message"]

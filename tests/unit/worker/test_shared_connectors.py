@@ -124,8 +124,8 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> l
     async def run() -> None:
         connector = shared(publish, share)
         monkeypatch.setattr(connector._parts.owner, "own", own)
-        await connector._hand(FIRST)
-        await connector._hand(FIRST)
+        await connector._publish_assignment(FIRST)
+        await connector._publish_assignment(FIRST)
 
     monkeypatch.setattr(TopicDiscovery, "clusters", property(lambda _: ()))
     asyncio.run(run())
