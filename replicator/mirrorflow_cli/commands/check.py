@@ -62,10 +62,10 @@ from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.connectors.flow_takeover import refuse_changed_clusters
 from mirrorflow_replicator.connectors.internal_topics import (
+    correct_topic_configs,
     internal_topics,
     internal_topics_of_source,
     is_internal,
-    mend_topics,
 )
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
@@ -421,11 +421,11 @@ def _copies(
 
 async def check_retention(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
     """Reports the flow's own *topics* that expire records and whose settings the flow may not change."""
-    unmended = await mend_topics(cluster, topics, validate_only=True)
-    for sentence in unmended.refused:
+    uncorrected = await correct_topic_configs(cluster, topics, validate_only=True)
+    for sentence in uncorrected.refused:
         findings.problem(sentence)
-    if unmended.unread:
+    if uncorrected.unread:
         findings.note(
-            f"The retention of {first_of(unmended.unread)} on {cluster.alias} cannot be read without the permission "
+            f"The retention of {first_of(uncorrected.unread)} on {cluster.alias} cannot be read without the permission "
             "DescribeConfigs."
         )

@@ -210,7 +210,7 @@ async def _read_known_offsets(
         await known.read_maps()
     except ClusterError as error:
         problems.append(f"{known.map_topic} cannot be read, so only offset syncs are used: {error}")
-    problems += known.passed_over.values()
+    problems += known.skipped.values()
     return known
 
 

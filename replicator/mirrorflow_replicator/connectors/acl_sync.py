@@ -48,15 +48,15 @@ async def doubtful_access(
 
     Changes nothing, so it cannot know whether the flow's user is a super user. Raises ClusterError.
     """
-    firsts = first_acls(create, target)
-    if not firsts or not await may_be_open(cluster):
+    first = first_acls(create, target)
+    if not first or not await may_be_open(cluster):
         return ""
     if not await may_write_topic(cluster, rules.target_topic(PROBE_TOPIC)):
         return ""
     return (
         f"Where {cluster.alias} opens topics that no ACL names to everyone ({SETTING}), these ACLs would deny this "
-        f"flow its own topics, unless its user is a super user: {firsts[0]}"
-        f"{f' and {len(firsts) - 1} more' if len(firsts) > 1 else ''}. The flow tries that first, and then does not "
+        f"flow its own topics, unless its user is a super user: {first[0]}"
+        f"{f' and {len(first) - 1} more' if len(first) > 1 else ''}. The flow tries that first, and then does not "
         f"create them. {GRANT}"
     )
 
@@ -72,7 +72,7 @@ class AclSync:
         self._target = target
         self._report_only = settings.acls_report_only
         self._rules = acl_rules(settings, selection)
-        self._keeps_access = False  # known: the first ACL of a topic does not deny it to this flow
+        self._keeps_access = False  # known: the first ACL of a topic does not lock this flow out
         self._log = DecisionLog(
             target, settings.source_alias, replication_factor=settings.offsets.replication_factor
         )
@@ -89,7 +89,7 @@ class AclSync:
         except BrokerError as error:
             if error.code != SECURITY_DISABLED:
                 return (f"Topic ACLs are not synchronised: {error}",)
-            self._tell_once(error.cluster)
+            self._log_once(error.cluster)
             return ()
 
     async def _sync(self, topics: Collection[str]) -> tuple[str, ...]:
@@ -107,28 +107,28 @@ class AclSync:
                 *(f"{acl}: would be removed, but ACLs are only reported." for acl in plan.remove),
                 *plan.left_out,
             )
-        closing = await self._closing(plan.create, target)
-        plan = replace(plan, create=tuple(acl for acl in plan.create if acl not in closing))
+        locking_out = await self._locking_out(plan.create, target)
+        plan = replace(plan, create=tuple(acl for acl in plan.create if acl not in locking_out))
         return (
             *await self._carry_out(plan),
             *plan.left_out,
             *(
                 f"{acl} is not created: {self._target.alias} opens topics that no ACL names to everyone "
                 f"({SETTING}), and this flow could no longer write. {GRANT}"
-                for acl in closing
+                for acl in locking_out
             ),
         )
 
-    async def _closing(
+    async def _locking_out(
         self, create: Collection[AclBinding], target: Collection[AclBinding]
     ) -> tuple[AclBinding, ...]:
-        """Returns those of *create* that would deny the flow its own target topics."""
-        firsts = first_acls(create, target)
-        if not firsts or self._keeps_access:
+        """Returns those of *create* that would lock the flow out of its own target topics."""
+        first = first_acls(create, target)
+        if not first or self._keeps_access:
             return ()
         open_now = await may_be_open(self._target)
         if open_now and await loses_access(self._target, self._rules.target_topic(PROBE_TOPIC)):
-            return firsts
+            return first
         self._keeps_access = True
         return ()
 
@@ -144,8 +144,8 @@ class AclSync:
             # Marked first: after a kill in between, the next process still knows that the ACL is the flow's.
             # ACLs refused before are marked when they exist: otherwise each refusal would write two marks in
             # every pass, to a topic that keeps them forever.
-            hopeful = [acl for acl in plan.create if acl not in self._refused]
-            await self._marks.write(ours=hopeful, others=(), now_ms=now_ms)
+            not_refused = [acl for acl in plan.create if acl not in self._refused]
+            await self._marks.write(ours=not_refused, others=(), now_ms=now_ms)
             created = await admin.create_acls(self._target, plan.create)
             await self._marks.write(ours=self._done("created", created), others=(), now_ms=now_ms)
         if plan.remove:
@@ -169,11 +169,11 @@ class AclSync:
             log.info("%s: ACL %s on %s: %s", self._name, verb, self._target.alias, acl)
         return done
 
-    def _tell_once(self, cluster: str) -> None:
+    def _log_once(self, cluster: str) -> None:
         if cluster in self._without_authorizer:
             return
         self._without_authorizer.add(cluster)
-        message = "%s: Topic ACLs are not synchronised: cluster %s has no authorizer; sync.topic.acls.enabled=false says so."
+        message = "%s: Topic ACLs are not synchronised: cluster %s has no authorizer; set sync.topic.acls.enabled=false if it needs none."
         # A source without an authorizer is common; with a target without one, copies are open to all.
         level = logging.WARNING if cluster == self._target.alias else logging.INFO
         log.log(level, message, self._name, cluster)

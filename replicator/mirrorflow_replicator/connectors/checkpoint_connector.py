@@ -6,7 +6,7 @@
 
 Guarantees: what it knew before a restart is read back from the checkpoints topic; an error of a cluster is
 reported and retried forever, one of a single group, topic or permission stops only that
-(`connectors.checkpoint_passes`). Checkpoints that a slow pass missed are not made up for. There is no task
+(`connectors.checkpoint_passes`). Passes that a slow one has delayed are not repeated. There is no task
 process: a few requests a minute do not need one.
 """
 
@@ -28,7 +28,7 @@ from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 
 # The first pause is short: brokers restart in seconds, and the source connector creates the offset-syncs
 # topic within one.
-PAUSE_MAX_S = 30.0  # after many failures in a row
+RETRY_MAX_S = 30.0  # after many failures in a row
 # A failed listing of groups is retried after this, instead of the ten minutes of a refresh.
 REFRESH_RETRY_S = 10.0
 NEVER = float("inf")
@@ -52,11 +52,11 @@ class CheckpointConnector:
         self._passed_s: float | None = None  # wall clock of the last whole pass
         self._passes: CheckpointPasses | None = None  # set once both clusters were reached
         self._opened = False
-        self._retry = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
         self.target_cluster_id = ""
-        self.has_reported_all = False  # whether every group was read once
+        self.has_reported_all = False  # whether a whole pass has succeeded
 
     async def run(self) -> None:
         try:
@@ -70,7 +70,7 @@ class CheckpointConnector:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
 
     async def stop(self, grace_s: float) -> None:
-        """Does nothing: the next process finds again what was not written."""
+        """Does nothing: the next process translates again, and writes what was not written."""
 
     async def _open(self) -> CheckpointPasses:
         if self._passes is None:
@@ -96,11 +96,11 @@ class CheckpointConnector:
 
     async def _cluster(self, client: ClientSettings) -> Cluster:
         """Returns one client for all settings with the same connection and user."""
-        way = frozenset({"alias": client.alias, **shared(client.properties)}.items())
-        if way not in self._clusters:
-            self._clusters[way] = await Cluster.connect(client, resolve=self._resolve)
-            self._sides.connected(self._clusters[way])
-        return self._clusters[way]
+        connection = frozenset({"alias": client.alias, **shared(client.properties)}.items())
+        if connection not in self._clusters:
+            self._clusters[connection] = await Cluster.connect(client, resolve=self._resolve)
+            self._sides.connected(self._clusters[connection])
+        return self._clusters[connection]
 
     async def _follow(self, passes: CheckpointPasses) -> None:
         """Runs passes until a cluster fails."""
@@ -117,13 +117,13 @@ class CheckpointConnector:
                 refresh_at = now() + wait_s
             emits, syncs = now() >= emit_at, now() >= sync_at
             if emits or syncs:
-                await passes.look()
+                await passes.translate_groups()
                 # Even if only groups are due: no group is moved to an offset without a checkpoint.
-                await passes.write()
+                await passes.write_checkpoints()
             if emits:
                 emit_at = now() + (settings.emit_s or NEVER)
             if syncs:
-                await passes.sync()
+                await passes.sync_groups()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._log_warnings(passes)
             self._retry.succeeded()

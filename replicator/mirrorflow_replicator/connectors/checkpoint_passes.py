@@ -47,7 +47,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
-from mirrorflow_replicator.connectors.internal_topics import mend_topics
+from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.http.partition_rates import Window
 
@@ -57,7 +57,7 @@ GROUPS_AT_ONCE = 32
 GROUP = "{group}"  # placeholder for the group's name
 WARNINGS_MAX = 100  # warnings shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 # The subject of a warning: "group", "topic" or "setting", its name, and what cannot be done with it.
 Subject = tuple[str, str, str]
 # Errors that are not about a single group, topic or permission.
@@ -81,30 +81,30 @@ class CheckpointPasses:
         self._groups: tuple[str, ...] = ()
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
-        self._target: dict[str, Mapping[TopicPartition, Committed]] = {}
+        self._target_offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
         self._writable: dict[str, Writable] = {}
         self._warnings: dict[Subject, str] = {}
-        self._unlike: tuple[str, ...] = ()  # messages about groups that are not consumer groups
+        self._not_consumer_groups: tuple[str, ...] = ()  # messages about groups that are not consumer groups
         self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
-        self._written = self._moved = self._active = 0
+        self._checkpoints_written = self._offsets_moved = self._active_groups = 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What failed for single groups or topics, and which groups cannot be synchronised; bounded."""
-        found = (*self._warnings.values(), *self._unlike)
+        found = (*self._warnings.values(), *self._not_consumer_groups)
         more = len(found) - WARNINGS_MAX
         return found if more <= 0 else (*found[:WARNINGS_MAX], f"{more} further warnings are not shown.")
 
     @property
     def report(self) -> GroupsReport:
-        """Counts and latencies."""
+        """The counts and latencies of all passes so far."""
         return GroupsReport(
             selected=len(self._groups),
             failing=len({name for kind, name, _ in self._warnings if kind == "group"}),
-            unlike=len(self._unlike),
-            active=self._active,
-            checkpoints=self._written,
-            moved=self._moved,
+            unlike=len(self._not_consumer_groups),
+            active=self._active_groups,
+            checkpoints=self._checkpoints_written,
+            moved=self._offsets_moved,
             translations=self._translations,
             offsets=self.explain,
             latencies=tuple(
@@ -120,7 +120,7 @@ class CheckpointPasses:
         )
 
     def explain(self, group: str | None) -> Iterator[GroupOffset]:
-        """Yields where *group*, or each group if None, stood in the last pass."""
+        """Yields the offsets of *group*, or of each group if None, as of the last pass."""
         for name in self._groups if group is None else (group,):
             if name in self._standings:
                 facts = GroupFacts(
@@ -128,7 +128,7 @@ class CheckpointPasses:
                     standings=self._standings[name],
                     points=self._store.of(name),
                     written_ms=self._store.written_ms,
-                    target=self._target.get(name),
+                    target=self._target_offsets.get(name),
                     writable=self._writable.get(name, Writable.YES),
                     is_synchronised=self._settings.sync_s is not None,
                     problem=self._warnings.get(("group", name, "target"), ""),
@@ -141,7 +141,7 @@ class CheckpointPasses:
         Raises ClusterError if offset syncs cannot be read.
         """
         if self._settings.emit_s is not None:
-            await self._alone(
+            await self._isolated(
                 ("topic", self.topic, "creation"),
                 f"Checkpoints topic {self.topic} cannot be created",
                 compacted_topic.create_mirror_topic(
@@ -153,24 +153,24 @@ class CheckpointPasses:
             )
             own = admin.NewTopic(name=self.topic, partitions=1, configs=compacted_topic.MIRROR_TOPIC_CONFIGS)
             subject = ("topic", self.topic, "settings")
-            unmended = await self._alone(
+            uncorrected = await self._isolated(
                 subject,
                 f"The settings of checkpoints topic {self.topic} cannot be checked",
-                mend_topics(self._clusters.target, [own]),
+                correct_topic_configs(self._clusters.target, [own]),
             )
-            if unmended is not None and unmended.warnings:
-                self._warnings[subject] = unmended.warnings[0]
-        read = await self._alone(
+            if uncorrected is not None and uncorrected.warnings:
+                self._warnings[subject] = uncorrected.warnings[0]
+        read = await self._isolated(
             ("topic", self.topic, "reading"),
             f"Earlier checkpoints cannot be read from {self.topic}, so that groups that lag are translated only from "
             "what is copied from now on",
             self._known.read_checkpoints(),
         )
         await self._known.open_syncs(must_read_to_end=read is None)
-        self._passed_over()
+        self._note_skipped()
 
-    def _passed_over(self) -> None:
-        for topic, sentence in self._known.passed_over.items():
+    def _note_skipped(self) -> None:
+        for topic, sentence in self._known.skipped.items():
             self._warnings["topic", topic, "records"] = sentence
 
     async def refresh(self) -> None:
@@ -185,12 +185,12 @@ class CheckpointPasses:
         except InvalidSettingError as error:
             if not self._groups:
                 raise
-            self._warnings[subject] = f"Groups are not listed anew: {error}"
+            self._warnings[subject] = f"The list of groups is not refreshed: {error}"
             return
         self._warnings.pop(subject, None)
         self._groups = tuple(group.name for group in selected if group.is_consumer_group)
         alias = self._settings.source_alias
-        self._unlike = tuple(
+        self._not_consumer_groups = tuple(
             f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
             for group in selected
             if not group.is_consumer_group and group.why_not
@@ -198,7 +198,7 @@ class CheckpointPasses:
         gone = self._standings.keys() - set(self._groups)
         for name in gone:
             del self._standings[name]
-            self._target.pop(name, None)
+            self._target_offsets.pop(name, None)
             self._writable.pop(name, None)
         self._warnings = {
             subject: warning
@@ -207,60 +207,59 @@ class CheckpointPasses:
         }
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
 
-    async def look(self) -> None:
-        """Translates where all groups stand now, and decides which checkpoints are due. Raises UnreachableError."""
+    async def translate_groups(self) -> None:
+        """Translates the current offsets of all groups, and decides which checkpoints are due. Raises UnreachableError."""
         known = self._known
-        await self._alone(
+        await self._isolated(
             ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
         )
-        await self._alone(
+        await self._isolated(
             ("topic", known.map_topic, "reading"),
             f"Groups that lag are translated by offset syncs alone, because {known.map_topic} cannot be read",
             known.read_maps(),
         )
-        self._passed_over()
-        back: dict[str, frozenset[TopicPartition]] = {}
+        self._note_skipped()
+        rewound: dict[str, frozenset[TopicPartition]] = {}
 
-        async def stand(group: str) -> None:
-            # Its earlier offsets are no reason to move the target's group: the group may have been set back
-            # since.
+        async def translate(group: str) -> None:
+            # Earlier offsets must not move the target's group: the source's group may have been reset since.
             self._standings.pop(group, None)
             offsets = await groups.fetch_offsets(self._clusters.source, group)
             now = standings(offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator)
             last = self._store.of(group)
             self._standings[group] = now
-            back[group] = decisions.set_back_beyond(last, now)
-            self._take(group, decisions.due(last, now))
+            rewound[group] = decisions.set_back_beyond(last, now)
+            self._keep(group, decisions.due(last, now))
 
         alias = self._settings.source_alias
-        await self._each(
-            self._groups, stand, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
+        await self._for_each_group(
+            self._groups, translate, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
         )
-        await self._go_back(back)
+        await self._rewind(rewound)
         self._translations = Counter(
             one.translation for now in self._standings.values() for one in now.values()
         )
 
-    async def write(self) -> None:
+    async def write_checkpoints(self) -> None:
         """Writes the checkpoints that are due. Raises UnreachableError."""
         if self._unwritten:
-            await self._alone(
+            await self._isolated(
                 ("topic", self.topic, "writing"),
                 f"Checkpoints cannot be written to {self.topic}",
                 self._write(),
             )
 
-    async def _go_back(self, back: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """Sets groups that were set back to before every sync to the beginning of the copy."""
-        wanted = frozenset().union(*back.values()) if back else frozenset()
+    async def _rewind(self, rewound: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """Moves groups that were reset to before every offset sync to the beginning of the copy."""
+        wanted = frozenset().union(*rewound.values()) if rewound else frozenset()
         if not wanted:
             return
         answers = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
         beginnings = {partition: one.offset for partition, one in answers.items() if not one.error}
-        for group, partitions in back.items():
-            self._take(group, decisions.at_beginning(partitions, self._standings[group], beginnings))
+        for group, partitions in rewound.items():
+            self._keep(group, decisions.at_beginning(partitions, self._standings[group], beginnings))
 
-    def _take(self, group: str, points: Points) -> None:
+    def _keep(self, group: str, points: Points) -> None:
         if points:
             self._store.take(group, points)
             if self._settings.emit_s is not None:
@@ -291,7 +290,7 @@ class CheckpointPasses:
         if records:
             await compacted_topic.append(self._writer, self.topic, records)
         latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
-        self._written += len(records)
+        self._checkpoints_written += len(records)
         self._unwritten = {}
         for group, points in written.items():
             self._store.note_written(group, points, now_ms)
@@ -305,8 +304,8 @@ class CheckpointPasses:
             window.take(now_s, latency_ms)
             self._latencies[group, partition] = (latency_ms, window)
 
-    async def sync(self) -> None:
-        """Moves the target's groups to what `look` found, unless they are active there.
+    async def sync_groups(self) -> None:
+        """Commits the translated offsets for the target's groups, unless they are active there.
 
         Raises ClusterError if the target's groups cannot be listed.
         """
@@ -326,22 +325,22 @@ class CheckpointPasses:
                     active += 1
                 case Writable.OTHER_KIND:
                     kind = "" if group is None else (group.type or group.protocol_type).lower()
-                    why = f"there it is a group of another kind ({kind})"
+                    why = f"it exists there as a group of another kind ({kind})"
                     raise GroupNotMovedError(cluster=target.alias, group=name, why=why)
                 case Writable.YES:
                     active += await self._move(name)
 
         alias = self._settings.target_alias
-        await self._each(
+        await self._for_each_group(
             names, move, "target", f"The offsets of group {GROUP} are not synchronised on {alias}"
         )
-        self._active = active
+        self._active_groups = active
 
     async def _move(self, group: str) -> bool:
         """Commits offsets for an idle *group*; returns whether it was active after all. Raises ClusterError."""
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
-        own = self._target[group] = await groups.fetch_offsets(target, group)
+        own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
         given = decisions.to_give(self._store.of(group), self._standings[group], own)
         if not given:
             return False
@@ -362,8 +361,8 @@ class CheckpointPasses:
         if groups.MEMBERS_PRESENT & set(answers.values()):
             return True
         done = {partition: inside[partition] for partition, code in answers.items() if not code}
-        self._target[group] = {**own, **done}
-        self._moved += len(done)
+        self._target_offsets[group] = {**own, **done}
+        self._offsets_moved += len(done)
         refused |= {partition: name_of(code) for partition, code in answers.items() if code}
         if refused:
             partition, why = min(refused.items())
@@ -371,12 +370,12 @@ class CheckpointPasses:
             raise GroupNotMovedError(cluster=target.alias, group=group, why=f"{partition}: {why}{more}")
         return False
 
-    async def _each(
+    async def _for_each_group(
         self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
     ) -> None:
         """Calls *ask* for each group, GROUPS_AT_ONCE at a time.
 
-        Failures become warnings. Raises an error that all of them failed with.
+        A failure becomes a warning. If all of them fail with an error of the whole cluster, it is raised.
         """
         waiting, answered = list(names), False
         for at in range(0, len(waiting), GROUPS_AT_ONCE):
@@ -395,7 +394,7 @@ class CheckpointPasses:
             if len(lost) == len(asked) and (not answered or len(asked) == GROUPS_AT_ONCE):
                 raise lost[0]
 
-    async def _alone(self, subject: Subject, failed: str, step: Awaitable[Answer]) -> Answer | None:
+    async def _isolated(self, subject: Subject, failed: str, step: Awaitable[Result]) -> Result | None:
         """Returns the result of *step*; None if it failed, which becomes a warning.
 
         Raises errors of the whole cluster.

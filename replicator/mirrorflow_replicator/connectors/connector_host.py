@@ -8,7 +8,7 @@ A paused source connector writes nothing, but still reports the lag:
         ^                    ^───────────────────────────────────────┘
         └── any error: reported, retried after a backoff
 
-It reports for each partition what the next copier will find: the offset that the last one stored, and the source's end since.
+It reports for each partition the stored offset, where the next copier begins, and the current end of the source.
 The offsets topic is created if it is missing, as by any worker that starts.
 """
 
@@ -37,8 +37,8 @@ from mirrorflow_replicator.http.commands import simple_name
 from mirrorflow_replicator.http.partition_rates import Samples
 
 # Maximum age of the reported lag. It costs a few requests, however many partitions there are.
-LAG_S = 5.0
-PAUSE_MAX_S = 30.0  # after many failures in a row
+LAG_INTERVAL_S = 5.0
+RETRY_MAX_S = 30.0  # after many failures in a row
 PAUSED = "PAUSED"
 
 
@@ -56,7 +56,7 @@ class PausedSource:
         self._store: PositionStore | None = None
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._partitions: tuple[PartitionReport, ...] = ()
-        self._retry = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
         self.has_reported_all = False  # whether every partition was read once
 
     async def run(self) -> None:
@@ -70,12 +70,12 @@ class PausedSource:
                 else:
                     self._retry.succeeded()
                     self.has_reported_all = True
-                    await asyncio.sleep(LAG_S)
+                    await asyncio.sleep(LAG_INTERVAL_S)
         finally:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
 
     async def stop(self, grace_s: float) -> None:
-        """Does nothing: nothing is under way."""
+        """Does nothing: no work is in progress."""
 
     @property
     def target_cluster_id(self) -> str:
@@ -84,8 +84,8 @@ class PausedSource:
 
     async def _read_lag(self) -> None:
         settings = self._settings
-        source = await self._reach("source", settings.source_admin)
-        target = await self._reach("target", settings.target_producer)
+        source = await self._connect("source", settings.source_admin)
+        target = await self._connect("target", settings.target_producer)
         if self._store is None:
             store = position_store(settings, target)
             await store.open()
@@ -101,16 +101,16 @@ class PausedSource:
         )
         committed = settings.read_committed
         ends = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
-        begins = await self._begins(source, partitions, self._store.positions)
+        start_offsets = await self._start_offsets(source, partitions, self._store.positions)
         self._partitions = tuple(
-            self._report(one, self._store.positions.get(one), begins.get(one, -1), ends[one].offset)
+            self._report(one, self._store.positions.get(one), start_offsets.get(one, -1), ends[one].offset)
             for one in partitions
             if not ends[one].error
         )
         self._samples.observe(self._connector.name, self._task(), time.time())
         self._samples.retain(self._connector.name, self._partitions)
 
-    async def _reach(self, side: str, client: ClientSettings) -> Cluster:
+    async def _connect(self, side: str, client: ClientSettings) -> Cluster:
         if side not in self._clusters:
             try:
                 cluster = await Cluster.connect(client, resolve=self._resolve)
@@ -121,10 +121,10 @@ class PausedSource:
             self._clusters[side] = cluster
         return self._clusters[side]
 
-    async def _begins(
+    async def _start_offsets(
         self, source: Cluster, partitions: list[TopicPartition], positions: Mapping[TopicPartition, Position]
     ) -> dict[TopicPartition, int]:
-        """Returns where partitions without a stored offset begin, if that is known before they are copied."""
+        """Returns the start offsets of partitions without a stored offset, where they are known before copying."""
         new = [one for one in partitions if one not in positions]
         if not new or self._settings.start is not StartPosition.EARLIEST:
             return {}
@@ -132,14 +132,14 @@ class PausedSource:
         return {one: answer.offset for one, answer in found.items() if not answer.error}
 
     def _report(
-        self, partition: TopicPartition, position: Position | None, begin: int, end: int
+        self, partition: TopicPartition, position: Position | None, start_offset: int, end: int
     ) -> PartitionReport:
         return PartitionReport(
             topic=partition.topic,
             target_topic=self._selection.target_topic(partition.topic),
             partition=partition.partition,
             phase=PartitionPhase.WAITING,
-            source_offset=begin if position is None else position.source_offset + 1,
+            source_offset=start_offset if position is None else position.source_offset + 1,
             source_end_offset=end,
             target_offset=-1
             if position is None or position.target_offset < 0
@@ -190,7 +190,7 @@ class IdleConnector:
         await asyncio.Event().wait()
 
     async def stop(self, grace_s: float) -> None:
-        """Does nothing: nothing is under way."""
+        """Does nothing: no work is in progress."""
 
     def report(self) -> ConnectorReport:
         properties, error = self._properties, self._error
@@ -220,7 +220,7 @@ class ConnectorHost(Protocol):
         """Runs until cancelled. If it ends by itself, the process ends: a bug must not go unnoticed."""
 
     async def stop(self, grace_s: float) -> None:
-        """Ends gracefully what has to be; `run` is cancelled afterwards."""
+        """Stops its work gracefully; `run` is cancelled afterwards."""
 
     def report(self) -> ConnectorReport:
         """Returns the current report of the connector; safe at any time."""
@@ -239,7 +239,7 @@ class RestartsTasks(Protocol):
     """A connector whose tasks have processes of their own."""
 
     def restart_task(self, task: int) -> None:
-        """Stops the process of one task gracefully; a new one continues where it was."""
+        """Restarts the process of one task gracefully; the new one continues from the stored offsets."""
 
 
 def host(connector: ConnectorSettings, *, samples: Samples) -> ConnectorHost:

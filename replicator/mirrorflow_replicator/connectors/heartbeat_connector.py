@@ -50,16 +50,15 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 
-# A frozen broker would otherwise be waited for until the connection's own limit, and nothing would be
-# reported meanwhile.
+# Without it, a frozen broker would delay the report of the failure until the connection times out.
 WRITE_TIMEOUT_S = 10.0
 # Short at first, because brokers restart in seconds. The longest pause is shorter than elsewhere, because
 # monitors take a long silence after a cluster's return for a loss. One attempt costs a few small requests.
-PAUSE_MAX_S = 5.0
+RETRY_MAX_S = 5.0
 REPLICATION_FACTOR_KEY = "heartbeats.topic.replication.factor"
 
-READ_S = 3.0  # interval of the monitor; heartbeats come each second by default
-TOPICS_MAX = 50  # one for each upstream cluster; of more, the first by name are shown
+MONITOR_INTERVAL_S = 3.0  # interval of the monitor; heartbeats come each second by default
+MONITORED_TOPICS_MAX = 50  # one for each upstream cluster; of more, the first by name are shown
 # The last offset may be a transaction marker, or removed by compaction. Heartbeats are 100 bytes, and a batch
 # is returned whole.
 LOOK_BACK_RECORDS = 32
@@ -80,7 +79,7 @@ class HeartbeatWriter:
         self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
         self.errors: Counter[str] = Counter()
         self.cluster_id = ""
-        self._retry = RetryState(name, pause_max_s=PAUSE_MAX_S)
+        self._retry = RetryState(name, pause_max_s=RETRY_MAX_S)
         self._replication_factor = settings.replication_factor
         self._interval_s = settings.interval_s
         self._resolve = Resolver(settings.providers).resolve_client
@@ -96,7 +95,7 @@ class HeartbeatWriter:
         try:
             while True:
                 try:
-                    await self._beat()
+                    await self._write_heartbeats()
                 except MirrorFlowError as error:
                     self._note(error)
                 await asyncio.sleep(self._retry.pause_s)
@@ -104,7 +103,7 @@ class HeartbeatWriter:
             if self._cluster is not None:
                 await self._cluster.close()
 
-    async def _beat(self) -> None:
+    async def _write_heartbeats(self) -> None:
         """Writes heartbeats until one fails."""
         if self._cluster is None:
             self._cluster = await self._connect(self.settings.producer)
@@ -268,10 +267,10 @@ class HeartbeatMonitor:
 
     async def run(self, copying: TopicDiscovery) -> None:
         while True:
-            await asyncio.sleep(READ_S)
+            await asyncio.sleep(MONITOR_INTERVAL_S)
             copies = sorted(
                 target for source, target in copying.names.items() if self._is_heartbeats_topic(source)
-            )[:TOPICS_MAX]
+            )[:MONITORED_TOPICS_MAX]
             for gone in self._newest.keys() - set(copies):
                 del self._newest[gone]
             if not copies:
@@ -302,7 +301,7 @@ class HeartbeatMonitor:
         starts = await admin.list_offsets(cluster, unread, EARLIEST) if unread else {}
         for one, end in moved.items():
             begin = starts[one].offset if one in starts else self._read_to[one]
-            # Forgotten while it is read: if its beginning was deleted meanwhile, the first offset is
+            # Removed until it has been read: if its beginning was deleted meanwhile, the first offset is
             # requested again.
             self._read_to.pop(one, None)
             newest = await _newest(cluster, one, max(begin, end - LOOK_BACK_RECORDS), end)

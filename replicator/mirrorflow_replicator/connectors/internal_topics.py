@@ -31,7 +31,7 @@ DELETE_RETENTION_MIN_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmended:
+class UncorrectedTopics:
     """Topics that were not corrected on cluster *alias*.
 
     *refused*: a message for each topic that loses records and may not be changed; *unread*: topics that may
@@ -46,7 +46,7 @@ class Unmended:
     def warnings(self) -> tuple[str, ...]:
         """A message for each topic that loses records, or may do so."""
         return self.refused + tuple(
-            f"Whether topic {name} on {self.alias} keeps the records of this flow cannot be read: grant DescribeConfigs on "
+            f"The configs of topic {name} on {self.alias} cannot be read, so its retention is unknown: grant DescribeConfigs on "
             "it (`mirrorflow acls` prints the command)."
             for name in self.unread
         )
@@ -107,7 +107,7 @@ def is_internal(topic: str) -> bool:
     return topic.endswith("internal") and (topic.startswith("mm2-") or "checkpoints" in topic)
 
 
-def mends(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
+def corrections(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
     """Returns the changes without which *topic* would lose records; () if it keeps all. *found*: its settings."""
     values = {entry.name: entry.value for entry in found}
     keeping = ("cleanup.policy", "retention.ms", "retention.bytes")
@@ -122,9 +122,9 @@ def mends(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigCh
     )
 
 
-async def mend_topics(
+async def correct_topic_configs(
     cluster: Cluster, topics: Iterable[admin.NewTopic], *, validate_only: bool = False
-) -> Unmended:
+) -> UncorrectedTopics:
     """Sets the required settings on those of *topics* that exist. *validate_only*: nothing is changed.
 
     A topic whose name is not one of MM2's internal ones may hold other data and is never changed. Raises ClusterError.
@@ -137,14 +137,14 @@ async def mend_topics(
         except NotAuthorizedError:
             unread.append(topic.name)
             continue
-        if topic.name in found and (changes := mends(topic, found[topic.name])):
+        if topic.name in found and (changes := corrections(topic, found[topic.name])):
             wanted[topic.name] = changes
     foreign = {name: wanted.pop(name) for name in list(wanted) if not is_internal(name)}
     refused = await _alter(cluster, wanted, validate_only=validate_only) if wanted else ()
     refused += tuple(
-        _sentence(cluster.alias, name, of, "it may hold other data") for name, of in foreign.items()
+        _warning(cluster.alias, name, of, "it may hold other data") for name, of in foreign.items()
     )
-    return Unmended(alias=cluster.alias, refused=refused, unread=tuple(unread))
+    return UncorrectedTopics(alias=cluster.alias, refused=refused, unread=tuple(unread))
 
 
 async def _alter(
@@ -153,18 +153,18 @@ async def _alter(
     try:
         answers = await admin.alter_topic_configs(cluster, wanted, validate_only=validate_only)
     except UnsupportedBrokerError as error:
-        return tuple(_sentence(cluster.alias, name, changes, str(error)) for name, changes in wanted.items())
+        return tuple(_warning(cluster.alias, name, changes, str(error)) for name, changes in wanted.items())
     for name, refusal in answers.items():
         if refusal is None and not validate_only:
-            log.info("Topic %s on %s was given %s.", name, cluster.alias, _pairs(wanted[name]))
+            log.info("Set %s on topic %s of %s.", _pairs(wanted[name]), name, cluster.alias)
     return tuple(
-        _sentence(cluster.alias, name, wanted[name], str(refusal))
+        _warning(cluster.alias, name, wanted[name], str(refusal))
         for name, refusal in answers.items()
         if refusal is not None
     )
 
 
-def _sentence(alias: str, topic: str, changes: Iterable[ConfigChange], why: str) -> str:
+def _warning(alias: str, topic: str, changes: Iterable[ConfigChange], why: str) -> str:
     return (
         f"Topic {topic} on {alias} loses records of this flow with time, and its settings may not be changed by it "
         f"({' '.join(why.split()).rstrip('.')}); ask an administrator to run kafka-configs.sh --alter --entity-type topics "

@@ -1,7 +1,7 @@
 """Reads what is known about offsets and groups: checkpoints, offset syncs and the offset map.
 
 Guarantees: nothing is written here; each record is read once, and records that cannot be decoded are counted
-in `passed_over`; a map counts only while both topics are still the ones it is about.
+in `skipped`; a map is used only until one of its topics is re-created.
 `connectors.checkpoint_passes` reads repeatedly and the command once; both handle the errors.
 """
 
@@ -50,7 +50,7 @@ class KnownOffsets:
         self.rename = renaming(make_naming(settings), target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
         # A message for each topic with records that cannot be decoded.
-        self.passed_over: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
         self._clusters = clusters
         self._syncs = OffsetSyncStore(must_read_to_end=True)
         self._has_history = True
@@ -66,12 +66,12 @@ class KnownOffsets:
 
     async def read_checkpoints(self) -> bool:
         """Reads all checkpoints; returns True. Raises ClusterError."""
-        wrong = 0
+        undecodable = 0
         async for record in MirrorLog(self._clusters.reader, self.checkpoints_topic).read_new():
             try:
                 found = decode_checkpoint(record.key, record.value)
             except ValueError:
-                wrong += 1
+                undecodable += 1
                 continue
             point = Point(
                 upstream_offset=found.upstream_offset,
@@ -81,7 +81,7 @@ class KnownOffsets:
             at = TopicPartition(found.topic, found.partition)
             self.checkpoints.take(found.group, {at: point})
             self.checkpoints.note_written(found.group, [at], record.timestamp)
-        self._pass_over(self.checkpoints_topic, wrong, "checkpoints")
+        self._note_skipped(self.checkpoints_topic, undecodable, "checkpoints")
         return True
 
     async def open_syncs(self, *, must_read_to_end: bool) -> None:
@@ -94,13 +94,13 @@ class KnownOffsets:
 
     async def read_syncs(self) -> bool:
         """Reads the new offset syncs; returns True. Raises ClusterError."""
-        wrong = 0
+        undecodable = 0
         try:
             async for record in self._syncs_log.read_new():
                 try:
                     found = decode_offset_sync(record.key, record.value)
                 except ValueError:
-                    wrong += 1
+                    undecodable += 1
                     continue
                 sync = Sync(found.upstream_offset, found.downstream_offset)
                 self._syncs.add(TopicPartition(found.topic, found.partition), sync)
@@ -109,22 +109,22 @@ class KnownOffsets:
                 raise
             alias = self._clusters.syncs.alias
             raise OffsetSyncsMissingError(cluster=alias, topic=self.syncs_topic) from error
-        self._pass_over(self.syncs_topic, wrong, "offset syncs")
+        self._note_skipped(self.syncs_topic, undecodable, "offset syncs")
         return True
 
     async def read_maps(self) -> bool:
-        """Reads the maps that tasks have written since; returns True. Raises ClusterError.
+        """Reads the new offset maps; returns True. Raises ClusterError.
 
-        There are none where Java copies, or where nothing does.
+        There are none where Java MM2 copies, or nothing.
         """
         newest: dict[TopicPartition, bytes | None] = {}
-        wrong = 0
+        undecodable = 0
         try:
             async for record in self._map_log.read_new():
                 try:
                     newest[decode_map_key(record.key)] = record.value
                 except ValueError:
-                    wrong += 1
+                    undecodable += 1
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -134,8 +134,8 @@ class KnownOffsets:
             try:
                 self._maps[partition] = decode_map(value)
             except ValueError:
-                wrong += 1
-        self._pass_over(self.map_topic, wrong, "maps of offsets that this version knows")
+                undecodable += 1
+        self._note_skipped(self.map_topic, undecodable, "offset maps of this version")
         await self._compare_topics()
         return True
 
@@ -146,7 +146,7 @@ class KnownOffsets:
             await source.refresh({partition.topic for partition in self._maps})
             await target.refresh({self.rename(partition).topic for partition in self._maps})
 
-        def still(partition: TopicPartition, known: OffsetMap) -> bool:
+        def is_same_topic(partition: TopicPartition, known: OffsetMap) -> bool:
             now = (
                 source.metadata.topic_id(partition.topic),
                 target.metadata.topic_id(self.rename(partition).topic),
@@ -154,13 +154,13 @@ class KnownOffsets:
             ids = zip(now, known.stream[1:], strict=True)
             return all(not one or not other or one == other for one, other in ids)
 
-        known = {at: one for at, one in self._maps.items() if still(at, one)}
+        known = {at: one for at, one in self._maps.items() if is_same_topic(at, one)}
         self._valid_maps = await self._not_lost(known)
 
     async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
-        """Returns *maps* without what the target has lost since.
+        """Returns *maps* without the target offsets that the target has lost since.
 
-        The copying task writes that as well, but perhaps not at once.
+        The copying task stores the shorter map as well, but perhaps later.
         """
         target, found = self._clusters.target, dict(maps)
         moved = {
@@ -177,6 +177,6 @@ class KnownOffsets:
                 found[at] = left
         return found
 
-    def _pass_over(self, topic: str, count: int, what: str) -> None:
+    def _note_skipped(self, topic: str, count: int, what: str) -> None:
         if count:
-            self.passed_over[topic] = f"{count} records of {topic} are no {what} and were passed over."
+            self.skipped[topic] = f"{count} records of {topic} cannot be decoded as {what} and were skipped."

@@ -29,9 +29,9 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.internal_topics import (
+    correct_topic_configs,
     internal_topics,
     internal_topics_of_source,
-    mend_topics,
 )
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
@@ -236,7 +236,7 @@ class TopicDiscovery:
         arrangement = await topics.arrange()
         await self._assign(arrangement, on_assignment)
         if self._internal_warnings != ():  # check again until they are correct
-            self._internal_warnings = await self._mend_internal_topics()
+            self._internal_warnings = await self._correct_internal_topics()
         if self._settings.sync_configs_s is None:
             # No other process would restore what a killed bulk job has held.
             self._config_warnings = await self._restore_retention()
@@ -251,11 +251,11 @@ class TopicDiscovery:
     async def _sync_acls(self, acls: AclSync) -> None:
         self._acl_warnings = await acls.sync(self.names)
 
-    async def _mend_internal_topics(self) -> tuple[str, ...]:
+    async def _correct_internal_topics(self) -> tuple[str, ...]:
         """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
         source, target = self.clusters
-        of_source = await mend_topics(source, internal_topics_of_source(self._settings))
-        of_target = await mend_topics(target, internal_topics(self._settings))
+        of_source = await correct_topic_configs(source, internal_topics_of_source(self._settings))
+        of_target = await correct_topic_configs(target, internal_topics(self._settings))
         return (*of_target.warnings, *of_source.warnings)
 
     async def _retention_holds(self) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -69,7 +69,7 @@ class Arrangement:
     names: Mapping[str, str]  # source topic -> target topic, of all selected topics
     sizes: Mapping[str, int]  # source topic -> its partitions on the source
     warnings: tuple[str, ...]
-    # source topic that does not exist, or not wholly, on the target -> why, as a message
+    # source topic that lacks its copy, or partitions of it -> why, as a message
     uncopied: Mapping[str, str]
     incomplete: bool  # some of those may exist later
     nothing_selected: str = ""  # a message if no topic but heartbeats is selected
@@ -133,7 +133,7 @@ class TopicSync:
             for topic, other in plan.clashes.items()
         }
         lacking = {
-            topic: failures.get(name) or self._unseen(name)
+            topic: failures.get(name) or self._invisible(name)
             for topic, name in sorted(names.items())
             if target.get(name, 0) < source[topic]
         }
@@ -164,8 +164,8 @@ class TopicSync:
         job writes older records into them.
         """
         warnings: list[str] = []
-        there = _sizes(self._target)
-        present = [topic for topic, name in sorted(names.items()) if name in there]
+        on_target = _sizes(self._target)
+        present = [topic for topic, name in sorted(names.items()) if name in on_target]
         for topics in _chunks(present):
             try:
                 warnings += await self._sync_some({topic: names[topic] for topic in topics}, held)
@@ -195,16 +195,16 @@ class TopicSync:
                     f"Target topic {name} would be given {differences}, but settings are only reported."
                 )
             elif deleted := [one for one in accepted if one.value is None]:
-                # A user who set them on the target would look for the reason.
+                # For a user who has set them on the target and looks for the reason.
                 log.info(
-                    "Settings of target topic %s were deleted, for %s has none of its own: %s; "
+                    "Settings of target topic %s were deleted, because the topic on %s has none of its own: %s; "
                     "mirrorflow.config.properties.exclude.by.topic (topics.configs.exceptions) keeps them.",
                     name,
                     self._source.alias,
                     ", ".join(explain(one, target[name]) for one in deleted),
                 )
         warnings += [
-            f"The settings of target topic {name} stay: {refusal}."
+            f"The settings of target topic {name} cannot be changed: {refusal}."
             for name, refusal in outcome.refused.items()
         ]
         return warnings
@@ -252,9 +252,9 @@ class TopicSync:
             if refusal is not None and refusal.code != INVALID_PARTITIONS
         }
 
-    def _unseen(self, name: str) -> str:
+    def _invisible(self, name: str) -> str:
         return (
-            f"Target topic {name} is there, but not all of its partitions are to be seen on {self._target.alias}:"
+            f"Target topic {name} exists, but not all of its partitions are visible on {self._target.alias}:"
             " they have no leader yet, or Describe on it is not granted."
         )
 
@@ -327,13 +327,15 @@ class RetentionWriter:
         lease = RetentionLease(holder=holder, until_ms=now_ms + LEASE_MS)
         holds = (await self._log.decide([lease], now_ms=now_ms)).holds
         found = await admin.describe_topic_configs(self._target, sorted(settings))
-        news = {
+        changed_by_others = {
             topic: changed(found.get(topic, ()), names, holds.before(topic))
             for topic, names in settings.items()
         }
-        if any(news.values()):
+        if any(changed_by_others.values()):
             noted = [
-                Hold(holder=holder, topic=t, before=one, is_change=True) for t, one in news.items() if one
+                Hold(holder=holder, topic=t, before=one, is_change=True)
+                for t, one in changed_by_others.items()
+                if one
             ]
             await self._log.decide(noted, now_ms=now_ms)
         changes = {
@@ -356,7 +358,7 @@ class RetentionWriter:
             return ()
         found = await admin.describe_topic_configs(self._target, sorted(topics))
         changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in found.items()}
-        refused = await self._alter(changes, "cannot be given back")
+        refused = await self._alter(changes, "cannot be restored")
         if not refused:
             over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]
             await self._log.decide(over, now_ms=now_ms)

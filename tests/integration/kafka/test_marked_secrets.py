@@ -29,7 +29,7 @@ from tests.integration.kafka.running import RunningCommand
 pytestmark = pytest.mark.more
 
 WAIT_S = 90.0
-READ_S = 30.0
+MONITOR_INTERVAL_S = 30.0
 TOPIC = "orders"
 MARK = f"marked-{uuid.uuid4().hex[:12]}"  # what is looked for; each secret is this and a word
 PASSWORD, OTHER, STORE, WRONG, LISTENER, CLIENT = (
@@ -177,7 +177,7 @@ def everything_in(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
         consumer.assign([TopicPartition(topic, number, 0) for topic, number in partitions])
         open_ = set(partitions)
         while open_:
-            message = consumer.poll(READ_S)
+            message = consumer.poll(MONITOR_INTERVAL_S)
             assert message is not None, f"{open_} cannot be read to the end"
             if message.error():
                 open_.discard((message.topic(), message.partition()))

@@ -55,7 +55,7 @@ def test_known_groups_are_still_followed(passes: CheckpointPasses, monkeypatch: 
 
     (warning,) = passes.warnings
     assert warning.startswith(
-        f"Groups are not listed anew: groups: 'g-(a|a)*' cannot be matched against '{SLOW[:60]}"
+        f"The list of groups is not refreshed: groups: 'g-(a|a)*' cannot be matched against '{SLOW[:60]}"
     )
 
 

@@ -5,10 +5,10 @@ import pytest
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_replicator.connectors.internal_topics import (
-    Unmended,
+    UncorrectedTopics,
+    corrections,
     internal_topics,
     internal_topics_of_source,
-    mends,
 )
 from tests.unit.connectors.flow_settings import settings
 
@@ -51,14 +51,14 @@ def test_only_what_would_lose_records_is_changed(
 ) -> None:
     expected = {ConfigChange(name=name, value=value) for name, value in changed.items()}
 
-    assert expected == set(mends(topic, entries(found)))
+    assert expected == set(corrections(topic, entries(found)))
 
 
 def test_a_topic_that_may_not_be_read_is_a_warning_as_well() -> None:
     """Beside those that lose records; the sentence names the right that is missing."""
-    unmended = Unmended(alias="west", refused=("Topic a loses records.",), unread=("b",))
+    uncorrected = UncorrectedTopics(alias="west", refused=("Topic a loses records.",), unread=("b",))
 
-    first, second = unmended.warnings
+    first, second = uncorrected.warnings
     assert first == "Topic a loses records."
     assert "topic b on west" in second
     assert "DescribeConfigs" in second
