@@ -3,7 +3,7 @@
     read config topic ──> run what it defines ──> write changes to the status topic, each second ────────┐
                               ^  command: write, read back, run             ^────────────────────────────┘
 
-What runs on this node, and who carries out a command, is up to its `WorkerNode`: the only node of the worker, or one of a group.
+Its `WorkerNode` decides what runs here and which node carries out a command. It is the only node of the worker, or one of a group.
 
 Guarantees: when a command succeeds, its result is in the topics, replicated, so that the next process that
 starts with them (ours after kill -9, or Java's worker) continues with the same connectors, states and
@@ -76,7 +76,7 @@ class DistributedHerder:
                 await asyncio.Event().wait()  # nothing may start any more; it is cancelled after `stop`
             node.arrange()
             await together(
-                [asyncio.create_task(node.run()), asyncio.create_task(self._publish_for_ever(node))]
+                [asyncio.create_task(node.run()), asyncio.create_task(self._publish_periodically(node))]
             )
         finally:
             if self._cluster is not None:
@@ -165,7 +165,7 @@ class DistributedHerder:
             except SettingError:
                 raise
             except MirrorFlowError as error:
-                self._note(error)
+                self._note_problem(error)
 
     async def _read(self) -> _OpenedWorker:
         distributed = self._context.distributed
@@ -186,17 +186,17 @@ class DistributedHerder:
             configs=configs, node=node, commands=CommandExecutor(self._context, node, configs)
         )
 
-    async def _publish_for_ever(self, node: WorkerNode) -> None:
+    async def _publish_periodically(self, node: WorkerNode) -> None:
         while True:
             try:
                 await node.read_on()  # what another client of the topic has written
                 await node.publish()
                 self._problem = None
             except MirrorFlowError as error:
-                self._note(error)
+                self._note_problem(error)
             await asyncio.sleep(PUBLISH_S)
 
-    def _note(self, error: MirrorFlowError) -> None:
+    def _note_problem(self, error: MirrorFlowError) -> None:
         if self._problem is None or self._problem.reason != error.reason:
-            log.warning("the worker's topics cannot be used: %s", error)
+            log.warning("The worker's config and status topics cannot be used: %s", error)
         self._problem = error

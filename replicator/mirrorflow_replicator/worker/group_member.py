@@ -49,13 +49,13 @@ from mirrorflow_replicator.http import commands
 # After a failed rebalance: a coordinator that has moved is found within a second or two.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 # Attempts whose error is not reported: the first group of a cluster waits for brokers to create its coordinator.
-UNREPORTED = 2
+UNREPORTED_FAILURES = 2
 REBALANCE_MAX_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
 IDLE_MAX_S = (
     30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
 )
-LOOK_S = 0.1
-UNSYNC_S = 1.0  # after a sync whose leader was behind the config topic: it reads on meanwhile
+POLL_S = 0.1
+UNSYNC_S = 1.0  # after a sync whose leader had not read the config topic to its end; it reads on meanwhile
 
 log = logging.getLogger("mirrorflow.group")
 
@@ -63,7 +63,7 @@ log = logging.getLogger("mirrorflow.group")
 class GroupMember:
     """One node's membership of the group.
 
-    *read* reads the config topic to its end. *follow* starts what is held, and returns when all else has ended.
+    *read* reads the config topic to its end. *follow* starts what is held, and returns when everything else has stopped.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class GroupMember:
         self._follow = follow
         self._rejoin = asyncio.Event()
         self._assignment: GroupAssignment | None = None
-        self._shared_out: Units = frozenset()
+        self._assigned_units: Units = frozenset()
         self._states: Mapping[str, MemberState] = {}
         self.held: Units = frozenset()
         self.generation = -1
@@ -109,7 +109,7 @@ class GroupMember:
         if (
             self.leads
             and not self.is_rebalancing
-            and commands.units(self._configs.configs) != self._shared_out
+            and commands.units(self._configs.configs) != self._assigned_units
         ):
             self._rejoin.set()
 
@@ -137,10 +137,10 @@ class GroupMember:
         return await self._until(lambda: not self.holders(connector), timeout_s=IDLE_MAX_S)
 
     async def _until(self, is_true: Callable[[], bool], *, timeout_s: float) -> bool:
-        for _ in range(round(timeout_s / LOOK_S)):
+        for _ in range(round(timeout_s / POLL_S)):
             if not self.is_rebalancing and is_true():
                 return True
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return False
 
     async def run(self) -> None:
@@ -151,21 +151,21 @@ class GroupMember:
                 await self._rebalance()
                 self.problem = None
                 attempts.reset()
-                await self._stay()
+                await self._send_heartbeats()
             except MemberLostError:
-                await self._lose()
+                await self._drop_assignment()
                 attempts.reset()
             except RejoinError:
                 attempts.reset()
             except MirrorFlowError as error:
-                if attempt > UNREPORTED:
-                    self._note(error)
+                if attempt > UNREPORTED_FAILURES:
+                    self._note_problem(error)
 
     async def leave(self) -> None:
         try:
             await self._membership.leave()
         except MirrorFlowError as error:
-            log.warning("the group could not be left in order: %s", error)
+            log.warning("Leaving group %s failed: %s", self._settings.group_id, error)
 
     async def _rebalance(self) -> None:
         self._rejoin.clear()
@@ -178,7 +178,10 @@ class GroupMember:
         self.generation, self.protocol, self.leads = joined.generation, joined.protocol, joined.leads
         self.leader_url = assignment.leader_url
         if assignment.error:
-            log.warning("the group's leader is behind the config topic; rejoining")
+            log.warning(
+                "The leader of group %s has not read the config topic to its end; rejoining",
+                self._settings.group_id,
+            )
             await asyncio.sleep(UNSYNC_S)
             raise RejoinError
         if assignment.config_offset > self._configs.offset:
@@ -189,7 +192,7 @@ class GroupMember:
             assignment, assigned=self.held, revoked=frozenset(), delay_ms=0, leader=joined.leader_id
         )
         log.info(
-            "generation %d of group %s: %d units here, %d new, %d revoked%s",
+            "Joined generation %d of group %s: %d connectors and tasks here, %d new, %d revoked%s",
             joined.generation,
             self._settings.group_id,
             len(self.held),
@@ -197,7 +200,7 @@ class GroupMember:
             len(revoked),
             "; this node leads" if joined.leads else "",
         )
-        await self._followed()
+        await self._apply_assignment()
         if revoked:
             raise RejoinError
         self.is_rebalancing = False
@@ -227,7 +230,7 @@ class GroupMember:
         wanted = commands.units(self._configs.configs)
         shares = share_out(held, wanted)
         if not behind:
-            self._shared_out = wanted
+            self._assigned_units = wanted
             self._states = {
                 member: replace(
                     state,
@@ -257,7 +260,7 @@ class GroupMember:
             for member, share in shares.items()
         }
 
-    async def _followed(self) -> None:
+    async def _apply_assignment(self) -> None:
         """Waits until what is revoked has ended; sends heartbeats meanwhile, as stopping can take long."""
         following = asyncio.create_task(self._follow())
         try:
@@ -272,7 +275,7 @@ class GroupMember:
         finally:
             await cancel_and_wait(following)
 
-    async def _stay(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Sends heartbeats until a rebalance is due."""
         while True:
             try:
@@ -285,7 +288,7 @@ class GroupMember:
             try:
                 standing = await self._membership.heartbeat()
             except ClusterError as error:
-                self._note(error)
+                self._note_problem(error)
                 continue
             self.problem = None
             if standing is MemberStanding.REBALANCING:
@@ -293,13 +296,13 @@ class GroupMember:
             if standing is MemberStanding.LOST:
                 raise MemberLostError
 
-    async def _lose(self) -> None:
-        """Stops everything: other nodes have our work by now."""
+    async def _drop_assignment(self) -> None:
+        """Stops everything, because the group has assigned it to other nodes."""
         log.warning("Removed from group %s (session expired); rejoining", self._settings.group_id)
         self.held, self._assignment, self.leads = frozenset(), None, False
         await self._follow()
 
-    def _note(self, error: MirrorFlowError) -> None:
+    def _note_problem(self, error: MirrorFlowError) -> None:
         if self.problem is None or self.problem.reason != error.reason:
             log.warning("group %s: %s", self._settings.group_id, error)
         self.problem = error

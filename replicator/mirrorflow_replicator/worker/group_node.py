@@ -31,10 +31,10 @@ from mirrorflow_replicator.connectors.child_process import WarmProcess
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
-from mirrorflow_replicator.http.commands import task_configs as sent_tasks
+from mirrorflow_replicator.http.commands import task_configs as posted_tasks
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
-from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
+from mirrorflow_replicator.worker.group_member import POLL_S, GroupMember
 from mirrorflow_replicator.worker.group_tasks import GroupContext, TaskConfigWriter, TaskFencing
 from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
 from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
@@ -43,8 +43,8 @@ from mirrorflow_replicator.worker.shared_connectors import SharedConnector, Shar
 from mirrorflow_replicator.worker.status_writer import SharedStatuses
 from mirrorflow_replicator.worker.worker_node import NodeContext, WorkerNode, WorkerTopics
 
-WARM_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
-BUSY = (
+WARM_UP_MAX_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
+NO_LEADER = (
     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 )
 
@@ -62,8 +62,8 @@ class GroupNode:
         self._grace_s = context.settings.shutdown_s
         self._group = group
         self._url = url
-        self._spare = WarmProcess()
-        self._others = PeerClient(context.settings, group)
+        self._warm_process = WarmProcess()
+        self._peers = PeerClient(context.settings, group)
         self._member = GroupMember(
             Membership(topics.cluster, group),
             group,
@@ -74,14 +74,14 @@ class GroupNode:
         )
         self._leader = GroupLeader(topics.configs, group.keys, self._files)
         self._statuses = SharedStatuses(topics.statuses, worker_id=context.worker_id)
-        self._in_group = GroupContext(
+        self._group_context = GroupContext(
             cluster=topics.cluster,
             configs=topics.configs,
             member=self._member,
-            others=self._others,
+            peers=self._peers,
             read=self.read_on,
         )
-        self._writer = TaskConfigWriter(self._in_group, arrange=self.arrange)
+        self._writer = TaskConfigWriter(self._group_context, arrange=self.arrange)
         self.connectors = LocalConnectors(
             topics.configs.configs,
             context.distributed.worker,
@@ -101,7 +101,7 @@ class GroupNode:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Unreadable statuses, an error of the membership, and files that are not in force."""
+        """Unreadable statuses, an error of the membership, and files that differ from the config topic."""
         errors = [str(error) for error in (self._member.problem, self._leader.problem) if error is not None]
         return (*self._statuses.warnings, *errors)
 
@@ -119,28 +119,30 @@ class GroupNode:
         return begun and all(report.has_reported_all for report in mine)
 
     async def run(self) -> None:
-        await together([asyncio.create_task(self.connectors.run()), asyncio.create_task(self._be_a_member())])
+        await together(
+            [asyncio.create_task(self.connectors.run()), asyncio.create_task(self._join_when_warm())]
+        )
 
-    async def _be_a_member(self) -> None:
-        await self._warm()
+    async def _join_when_warm(self) -> None:
+        await self._warm_up()
         self._membership = asyncio.create_task(self._member.run(), name="node")
         await asyncio.wait({self._membership})
         if not self._membership.cancelled():
             self._membership.result()
         await asyncio.Event().wait()  # it was cancelled, in order to leave
 
-    async def _warm(self) -> None:
-        """Gets ready before the group assigns to this node what another node copies at this moment."""
+    async def _warm_up(self) -> None:
+        """Connects and starts a process first, because another node copies what the group will assign to this one."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WARM_S):
-                await self._spare.ready()
-        for _ in range(round(WARM_S / LOOK_S)):
+            async with asyncio.timeout(WARM_UP_MAX_S):
+                await self._warm_process.ready()
+        for _ in range(round(WARM_UP_MAX_S / POLL_S)):
             hosted = self.connectors.hosted.values()
             if all(
                 one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
             ):
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
         """Stops this node's part gracefully, writes its last statuses and leaves the group.
@@ -148,7 +150,7 @@ class GroupNode:
         Other nodes can then take over at once.
         """
         self._stopping = True
-        await asyncio.gather(self.connectors.stop(), self._spare.close())
+        await asyncio.gather(self.connectors.stop(), self._warm_process.close())
         await self._statuses.write_final()
         if self._membership is not None:
             self._membership.cancel()
@@ -160,7 +162,7 @@ class GroupNode:
         if states:
             self._leader.renew([with_state(file, states.get(file["name"], RUNNING)) for file in self._files])
 
-    # -- the topics
+    # -- topics
 
     async def read_on(self) -> None:
         records = await read_config_topic(self._configs)
@@ -188,7 +190,7 @@ class GroupNode:
     # -- what runs here
 
     async def _follow(self) -> None:
-        """Starts what is held, and returns when nothing else runs any more."""
+        """Starts what is held; returns when everything else has stopped."""
         if self._member.leads:
             if self._leader.is_new:
                 await self._fence_leader()
@@ -208,9 +210,9 @@ class GroupNode:
         """
         if self._configs.configs.fenced:
             try:
-                await self._others.fence_leader(self._topics.cluster)
+                await self._peers.fence_leader(self._topics.cluster)
             except NotAuthorizedError as error:
-                log.warning("A Java worker that led before is not fenced: %s", error)
+                log.warning("An earlier leader that is a Java worker is not fenced: %s", error)
 
     def arrange(self) -> None:
         self.connectors.arrange()
@@ -220,7 +222,7 @@ class GroupNode:
         self._member.rejoin_if_due()
 
     def _runs_here(self, name: str, wanted: commands.Wanted) -> bool:
-        return name in {unit.connector for unit in self._member.held} or _stands_by(wanted)
+        return name in {unit.connector for unit in self._member.held} or _is_standby(wanted)
 
     def _share(self, name: str) -> TaskShare:
         return share_of(name, self._configs.configs.tasks.get(name, ()), self._member.held)
@@ -230,22 +232,22 @@ class GroupNode:
         if not settings.is_enabled:
             return host(settings, samples=self._samples)
         hosted = self._shared_host(name, settings)
-        # At once: the re-created connector must not run even briefly with its earlier share.
+        # At once, so that a re-created connector never runs without its share.
         hosted.share(self._share(name))
         return hosted
 
     def _shared_host(self, name: str, settings: ConnectorSettings) -> SharedConnector | SharedTask:
         if settings.source is not None:
-            self._spare.prepare()
+            self._warm_process.prepare()
         if settings.source is not None and not settings.is_paused:
             return SharedConnector(
                 settings,
                 settings.source,
                 samples=self._samples,
                 publish=partial(self._writer.assignment, name),
-                start=self._spare.take,
+                start=self._warm_process.take,
                 grace_s=self._grace_s,
-                claiming=TaskFencing(name, self._in_group, fences_java=self._group.fences_java),
+                fencing=TaskFencing(name, self._group_context, fences_java=self._group.fences_java),
             )
         return SharedTask(
             settings,
@@ -268,7 +270,7 @@ class GroupNode:
         if (
             not await node.wait_for_leader()
         ):  # first: whether the group signs is known only after the rebalance
-            raise ConnectError(409, BUSY)
+            raise ConnectError(409, NO_LEADER)
         if isinstance(command, PutTasks | Fence) and node.signs:
             if topic.configs.session_key is None:
                 await self.read_on()
@@ -282,19 +284,19 @@ class GroupNode:
         match command:
             case PutTasks(name=name):
                 self._must_exist(name)
-                await self._writer.write(name, sent_tasks(request))
+                await self._writer.write(name, posted_tasks(request))
                 return Response(status=204)
             case Fence(name=name):
                 self._must_exist(name)
                 try:
-                    await self._others.fence(name, self._topics.cluster, topic)
+                    await self._peers.fence(name, self._topics.cluster, topic)
                 except TasksChangedError as error:
                     raise ConnectError(409, str(error)) from error
                 return Response(status=204)
         return None
 
     async def _forward(self, url: str, request: Request) -> Response:
-        answer = await self._others.forward(url, request)
+        answer = await self._peers.forward(url, request)
         # A client that calls the same node again must see what it has just changed.
         await self.read_on()
         return answer
@@ -340,7 +342,7 @@ class GroupNode:
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
 
 
-def _stands_by(wanted: commands.Wanted) -> bool:
+def _is_standby(wanted: commands.Wanted) -> bool:
     """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
     plugin = commands.simple_name(wanted.properties.get("connector.class", ""))
     return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
@@ -362,21 +364,21 @@ class GroupLeader:
         self._rules = rules
         self._files = files
         self._in_force: set[str] = set()  # connectors that the topic once had as in our file
-        self._led = False  # whether the steps of a new leader are done
+        self._has_led = False  # whether a new leader's first writes are done
         self.problem: FilesDifferError | None = None  # which of our files the topic differs from
         self.note_files()
 
     def note_files(self) -> None:
-        """Notes which of our files are in force, after the topic may have changed."""
+        """Notes which of our files the topic has, after it may have changed."""
         known = self._topic.configs.connectors
         self._in_force |= {file["name"] for file in self._files if known.get(file["name"]) == file}
 
     def renew(self, files: Sequence[Mapping[str, str]]) -> None:
-        """Replaces our files; the leader writes those that differ from the topic."""
+        """Replaces our files; a leader writes those that differ from the topic."""
         self._files = files
         self._in_force.clear()
         self.note_files()
-        self._led = False
+        self._has_led = False
 
     async def lead(self) -> None:
         """Writes a due session key and, when newly elected, our files. Raises ClusterError."""
@@ -384,20 +386,20 @@ class GroupLeader:
         if is_due(topic.configs.session_key, self._rules, now_ms=now_ms()):
             key = secrets.token_bytes(self._rules.size_bytes)
             records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
-        if not self._led:
+        if not self._has_led:
             files = [file for file in self._files if file["name"] not in self._in_force]
             records += commands.seeds(files, topic.configs)
         if records:
             await topic.put(*records, now_ms=now_ms())
-        self._led = True
+        self._has_led = True
 
     @property
     def is_new(self) -> bool:
-        return not self._led
+        return not self._has_led
 
     def follow(self) -> None:
         """Notes that another node leads."""
-        self._led = False
+        self._has_led = False
 
     def compare(self) -> None:
         """Logs once which of our files differ from the topic.

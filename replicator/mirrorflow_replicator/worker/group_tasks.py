@@ -1,7 +1,7 @@
 """What a node of a group does for the tasks of its connectors: it stores their configs, and fences their earlier owners.
 
-Task configs are stored through the leader, or directly on it; directly, too, where the leader serves no HTTP: only the node of
-a connector stores its tasks, so no two write.
+A follower sends task configs to the leader, which stores them. A node stores them itself if it leads, or if the leader serves
+no HTTP: only the node that has a connector stores its tasks, so no two write.
 
 Before a task begins, no earlier owner of its partitions may write (KIP-618):
 
@@ -11,9 +11,9 @@ Earlier owners may be Java's tasks. It works as Java's worker does, by transacti
 round covers tasks that were re-created since, whose partitions may have been under another number; taking the id covers the
 earlier owner of this number. Then the offsets topic holds all that they have committed, and what they left open is aborted.
 
-Guarantees: storing is retried for as long as the connector is this node's, also while the leader is gone or busy; nothing is
-written that is stored already; values are the connector's own, so that references stay references. When a claim returns, it
-held after all others had been fenced, with the partitions that are stored now.
+Guarantees: storing is retried while the connector is this node's, also while the leader is gone or busy. Configs that are
+stored already are not written again. Values stay as the connector has them, so references stay references. When a claim
+returns, all earlier owners were fenced, the task still is this node's, and its stored partitions are the same.
 """
 
 import logging
@@ -43,7 +43,7 @@ class NotAssignedError(MirrorFlowError):
     retriable = True
 
     def __init__(self, connector: str, task: int) -> None:
-        super().__init__(f"Task {task} of {connector} is not, or not yet, this node's to begin.")
+        super().__init__(f"Task {task} of {connector} is not assigned to this node, or not yet.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class GroupContext:
     cluster: Cluster
     configs: ConfigTopic
     member: GroupMember
-    others: PeerClient
+    peers: PeerClient
     read: Callable[[], Awaitable[None]]
 
 
@@ -71,7 +71,7 @@ class TaskFencing:
 
     @property
     def group_id(self) -> str:
-        return self._node.others.group_id
+        return self._node.peers.group_id
 
     @property
     def is_needed(self) -> bool:
@@ -84,29 +84,29 @@ class TaskFencing:
         self.check(task)
         await self._fence()
         producer_id, epoch = await init_producer_id(
-            node.cluster, node.others.transactional_id(name, task), timeout_ms=FENCE_TIMEOUT_MS
+            node.cluster, node.peers.transactional_id(name, task), timeout_ms=FENCE_TIMEOUT_MS
         )
-        written = node.configs.configs.tasks.get(name)
+        stored = node.configs.configs.tasks.get(name)
         await node.read()
         self.check(task)
-        if written != node.configs.configs.tasks.get(name):
+        if stored != node.configs.configs.tasks.get(name):
             raise NotAssignedError(name, task)
         if not self._warned:
             self._warned = True
             log.warning(
-                "Java's tasks have had a part of %s: they copy again what ours has copied since its last position, where "
-                "ours is killed.",
+                "Connector %s has had tasks on Java workers. If a task of this worker is killed, a Java task that takes over "
+                "copies the records since the last stored offset again.",
                 name,
             )
-        log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
+        log.info("Claimed task %d of %s with producer id %d, epoch %d", task, name, producer_id, epoch)
 
     async def _fence(self) -> None:
         node, name = self._node, self._name
         if node.member.acts_for_leader:
-            await node.others.fence(name, node.cluster, node.configs)
+            await node.peers.fence(name, node.cluster, node.configs)
         else:
             key = node.configs.configs.session_key if node.member.signs else None
-            await node.others.ask_to_fence(node.member.leader_url, name, key)
+            await node.peers.request_fencing(node.member.leader_url, name, key)
 
     def check(self, task: int) -> None:
         """Raises NotAssignedError unless the group has given the task to this node."""
@@ -152,8 +152,8 @@ class TaskConfigWriter:
                 return
             properties = topic.configs.connectors[name]
             tasks = commands.with_task_class(properties.get("connector.class", ""), make(properties))
-            written = topic.configs.tasks.get(name)
-            if worker_state.are_same_tasks(tasks, written) and name not in topic.configs.inconsistent:
+            stored = topic.configs.tasks.get(name)
+            if worker_state.are_same_tasks(tasks, stored) and name not in topic.configs.inconsistent:
                 return
             try:
                 if node.acts_for_leader:
@@ -161,7 +161,7 @@ class TaskConfigWriter:
                     return
                 if node.leader_url and not node.is_rebalancing:
                     key = topic.configs.session_key if node.signs else None
-                    await self._node.others.post_tasks(node.leader_url, name, tasks, key)
+                    await self._node.peers.post_tasks(node.leader_url, name, tasks, key)
                 await self._node.read()
             except MirrorFlowError as error:
-                log.warning("%s: task configs not stored yet: %s", name, error)
+                log.warning("%s: the task configs are not stored yet: %s", name, error)

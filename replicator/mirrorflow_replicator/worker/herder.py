@@ -6,10 +6,10 @@ The file of a connector may pause and resume it while the process runs (`StateFi
 files of a mounted ConfigMap in place, so a MirrorFlow is paused without another pod. Every other setting in the files takes
 effect at the next start.
 
-    run ──> set_state(another state) ──> stop gracefully ──> run the other form
+    run ──> set_states(another state) ──> stop gracefully ──> run the other form
 
-Guarantees: both forms never run at the same time. The report is that of the form that runs, so a connector that is about to
-pause is RUNNING until it has stopped.
+Guarantees: the running and the paused form never run at the same time. The report is that of the form that runs, so a
+connector that is about to pause is RUNNING until it has stopped.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 log = logging.getLogger("mirrorflow.worker")
 
 
-# A source that cannot be reached must not delay heartbeats to the target for long.
-BESIDE_AFTER_S: Final = 3.0
-LOOK_BESIDE_S: Final = 0.1
+# Other connectors start then at the latest: an unreachable source must not delay heartbeats to the target for long.
+OTHERS_START_AFTER_S: Final = 3.0
+START_POLL_S: Final = 0.1
 KEY: Final = "mirrorflow.state"
 RUNNING: Final = "running"
 PAUSED: Final = "paused"
@@ -47,7 +47,7 @@ States = Mapping[str, str]  # RUNNING or PAUSED, by the connector's name
 
 
 class StateFiles:
-    """The states in the texts that *read* returns, one for each file of a connector.
+    """Follows the state in each connector's file. *read* returns the texts of the files.
 
     *providers* are the worker's config providers.
     """
@@ -65,7 +65,7 @@ class StateFiles:
             self.poll(apply)
 
     def poll(self, apply: Callable[[States], None]) -> None:
-        """Applies the states of changed files; if a file is unusable, logs that once and keeps all states."""
+        """Applies the states of changed files. If a file is invalid, logs that once and keeps all states."""
         try:
             texts = tuple(self._read())
             if texts == self._texts:
@@ -141,7 +141,7 @@ class Herder(Protocol):
 
 
 class FixedHerder:
-    """Runs the connectors that files define. Raises SettingError where one can never run."""
+    """Runs the connectors that files define. Raises SettingError if the settings of one are invalid."""
 
     takes_changes = False
     has_connectors = True
@@ -154,7 +154,7 @@ class FixedHerder:
         self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
         self.settings = {one.name: one for one in connectors if one.is_enabled}
         for one in self.settings.values():
-            host(one, samples=samples)  # raises for what can never run, before anything starts
+            host(one, samples=samples)  # raises for invalid settings, before anything starts
         self._slots = {
             name: ConnectorSlot(name, make=self._make, broken=self._broken.put_nowait, grace_s=grace_s)
             for name in self.settings
@@ -171,10 +171,10 @@ class FixedHerder:
                 log.warning("%s: %s", settings.name, warning)
         copying = [slot for name, slot in self._slots.items() if self.settings[name].source is not None]
         self._start(copying)
-        for _ in range(round(BESIDE_AFTER_S / LOOK_BESIDE_S)):
+        for _ in range(round(OTHERS_START_AFTER_S / START_POLL_S)):
             if all(slot.hosted is not None and slot.hosted.has_reported_all for slot in copying):
                 break
-            await asyncio.sleep(LOOK_BESIDE_S)
+            await asyncio.sleep(START_POLL_S)
         self._start(self._slots.values())
         (await self._broken.get()).result()
 
@@ -219,7 +219,7 @@ class FixedHerder:
         return has_started(tuple(reports)) and all(report.has_reported_all for report in reports)
 
     def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
-        """Whether the connectors have started; nothing can be asked of it before."""
+        """Whether the connectors have started."""
         return self.is_ready(reports)
 
     @property

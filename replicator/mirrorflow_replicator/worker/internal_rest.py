@@ -44,8 +44,8 @@ from mirrorflow_replicator.http.worker_view import (
 )
 from mirrorflow_replicator.process import now_ms
 
-FORWARD_S = 60.0  # less than the 90 s after which the client's request times out
-ASK_S = 30.0
+FORWARD_TIMEOUT_S = 60.0  # less than the 90 s after which the client's request times out
+REQUEST_TIMEOUT_S = 30.0
 FENCE_TIMEOUT_MS = 60_000  # of a transaction that never begins
 CONFLICT = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's text
@@ -59,7 +59,7 @@ class TasksChangedError(MirrorFlowError):
     retriable = True
 
     def __init__(self, connector: str) -> None:
-        super().__init__(f"The tasks of {connector} have changed meanwhile; try again.")
+        super().__init__(f"The task configs of {connector} have changed during fencing; try again.")
 
 
 class PeerClient:
@@ -82,30 +82,34 @@ class PeerClient:
             raise ConnectError(409, CONFLICT)
         query["forward"] = "true" if hop is None else "false"
         try:
-            return await self._call(url, replace(request, query=urlencode(query)), timeout_s=FORWARD_S)
+            return await self._call(
+                url, replace(request, query=urlencode(query)), timeout_s=FORWARD_TIMEOUT_S
+            )
         except UnreachableError as error:
             raise ConnectError(500, f"Error trying to forward REST request: {error}") from error
 
     async def post_tasks(
         self, url: str, name: str, tasks: Sequence[Mapping[str, str]], key: SessionKey | None
     ) -> None:
-        """Makes the leader at *url* store *tasks* of connector *name*; *key* signs, if the group signs.
+        """Sends *tasks* of connector *name* to the leader at *url*, which stores them; signed with *key*, if the group signs.
 
         Raises UnreachableError, or BrokerError if the leader refuses.
         """
         body = json.dumps(tasks, ensure_ascii=False, separators=(",", ":")).encode()
-        await self._ask(url, name, "tasks", key, body)
+        await self._request(url, name, "tasks", key, body)
 
-    async def ask_to_fence(self, url: str, name: str, key: SessionKey | None) -> None:
-        """Makes the leader at *url* fence earlier tasks of connector *name*. Raises UnreachableError, BrokerError."""
-        await self._ask(url, name, "fence", key)
+    async def request_fencing(self, url: str, name: str, key: SessionKey | None) -> None:
+        """Requests that the leader at *url* fence earlier tasks of connector *name*. Raises UnreachableError, BrokerError."""
+        await self._request(url, name, "fence", key)
 
-    async def _ask(self, url: str, name: str, what: str, key: SessionKey | None, body: bytes = b"") -> None:
+    async def _request(
+        self, url: str, name: str, what: str, key: SessionKey | None, body: bytes = b""
+    ) -> None:
         method = "POST" if body else "PUT"
         path = f"{self._prefix}/connectors/{quote(name, safe='')}/{what}"
         signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
         request = Request(method=method, path=path, body=body, content_type=JSON, signature=signature)
-        answer = await self._call(url, request, timeout_s=ASK_S)
+        answer = await self._call(url, request, timeout_s=REQUEST_TIMEOUT_S)
         if answer.status // 100 != 2:
             raise BrokerError(
                 cluster=self._group.client.alias,
@@ -154,8 +158,8 @@ class PeerClient:
         return f"{self._group.group_id}-{name}-{task}"
 
 
-CONNECT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
-ANSWER_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
+CONNECT_TIMEOUT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
+RESPONSE_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
 READ_BYTES = 64 * 1024
 
 
@@ -180,18 +184,18 @@ async def call(
     target = f"{request.path}?{request.query}" if request.query else request.path
     head = h11.Request(method=request.method, target=target, headers=headers)
     try:
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             name = certificate_name(server_name or parts.hostname) if secure else None
             reader, writer = await asyncio.open_connection(
                 parts.hostname, port, ssl=secure, server_hostname=name
             )
     except (TimeoutError, OSError) as error:
-        raise _unreachable(url, str(error) or "no answer") from error
+        raise _unreachable(url, str(error) or "no response") from error
     try:
         async with asyncio.timeout(timeout_s):
             return await _exchange(reader, writer, head, request.body)
     except (TimeoutError, OSError, h11.ProtocolError) as error:
-        raise _unreachable(url, str(error) or f"no answer within {timeout_s:g} s") from error
+        raise _unreachable(url, str(error) or f"no response within {timeout_s:g} s") from error
     finally:
         writer.transport.abort()
 
@@ -205,7 +209,7 @@ async def _exchange(
         writer.write(client.send(h11.Data(data=body)) or b"")
     writer.write(client.send(h11.EndOfMessage()) or b"")
     await writer.drain()
-    status, content_type, passed_on, answer = 0, JSON, [], bytearray()
+    status, content_type, forwarded, answer = 0, JSON, [], bytearray()
     while True:
         event = client.next_event()
         if event is h11.NEED_DATA:
@@ -218,15 +222,15 @@ async def _exchange(
                 if name == b"location":
                     # Without the other node's address: the client called this node.
                     there = urlsplit(value.decode("latin-1"))
-                    passed_on.append(("Location", there._replace(scheme="", netloc="").geturl()))
+                    forwarded.append(("Location", there._replace(scheme="", netloc="").geturl()))
         elif isinstance(event, h11.Data):
             answer += event.data
-            if len(answer) > ANSWER_BYTES_MAX:
-                message = f"an answer of more than {ANSWER_BYTES_MAX} bytes"
+            if len(answer) > RESPONSE_BYTES_MAX:
+                message = f"the response has more than {RESPONSE_BYTES_MAX} bytes"
                 raise h11.RemoteProtocolError(message)
         elif isinstance(event, h11.EndOfMessage):
             return Response(
-                status=status, content_type=content_type, headers=tuple(passed_on), body=bytes(answer)
+                status=status, content_type=content_type, headers=tuple(forwarded), body=bytes(answer)
             )
         elif isinstance(event, h11.ConnectionClosed):
             message = "it closed the connection"

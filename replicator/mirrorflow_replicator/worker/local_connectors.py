@@ -51,8 +51,9 @@ async def read_config_topic(topic: ConfigTopic) -> Sequence[ConfigRecord]:
 class LocalConnectors:
     """The connectors of this process, by name.
 
-    *configs* is the state of the config topic. *host* returns what runs connector *name* with such settings; *runs_here* is whether this process runs it at all; *worker* are the worker's properties, whose
-    references its connectors may use; *label* precedes names where they are shown beside another worker's.
+    *configs* is the state of the config topic. *host* returns what runs a connector with such settings; *runs_here* is whether
+    this process runs it at all. *worker* has the worker's properties, whose config providers its connectors may use. *label*
+    precedes names where they are shown with those of another worker.
     """
 
     def __init__(
@@ -146,11 +147,11 @@ class LocalConnectors:
             self.restart(name)
 
     def _make(self, name: str, wanted: Wanted) -> ConnectorHost:
-        stand_in = partial(IdleConnector, name, wanted.properties)
+        idle = partial(IdleConnector, name, wanted.properties)
         if wanted.target is TargetState.STOPPED:
-            return stand_in(state="STOPPED")
+            return idle(state="STOPPED")
         if wanted.target is TargetState.PAUSED:
-            return stand_in(state="PAUSED", tasks=self._configs.tasks.get(name, ()))
+            return idle(state="PAUSED", tasks=self._configs.tasks.get(name, ()))
         warnings, shown = list[str](), self._label + name
         try:
             properties = setting_table.canonical({**wanted.properties, "name": name}, warnings)
@@ -159,7 +160,7 @@ class LocalConnectors:
             hosted = self._host(name, replace(settings, name=shown))
         except SettingError as error:
             log.warning("%s: %s", shown, error)
-            return stand_in(state="FAILED", error=error)
+            return idle(state="FAILED", error=error)
         for warning in (*warnings, *settings.warnings):
             log.warning("%s: %s", shown, warning)
         return hosted

@@ -52,7 +52,7 @@ from mirrorflow_replicator.worker.worker_node import NodeContext, SingleNode
 
 log = logging.getLogger("mirrorflow.worker")
 
-_SINGLE = (STANDALONE, DISTRIBUTED)  # modes with one worker, whose connector names are unique
+_SINGLE_WORKER_MODES = (STANDALONE, DISTRIBUTED)  # modes with one worker, whose connector names are unique
 STARTED_AFTER_S = 5.0  # then memory left by reading settings and first discovery goes back to the kernel
 
 
@@ -73,7 +73,7 @@ class Worker:
         self._scheme = "http"
         self._id = uuid.uuid4()
         self._group = _group(self._settings[0])
-        self._herd = self._make_herd()
+        self._herder = self._make_herder()
         self._warnings = tuple(dict.fromkeys(warning for worker in settings for warning in worker.warnings))
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        # First: if an address is in use, the process ends before it has started anything.
+        # The server starts first: if its address is in use, the process ends before it has started anything else.
         tls = self._tls()
         auth = self._settings[0].http.others_client_auth
         others = self._tls(auth) if auth else None
@@ -98,19 +98,19 @@ class Worker:
         self._publish_addresses(server.addresses)
         internal = await self._internal_server(tls)
         loop.call_later(STARTED_AFTER_S, process.give_back)
-        running = asyncio.create_task(self._herd.run())
+        running = asyncio.create_task(self._herder.run())
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
         waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
         if self._state_files is not None:
-            waits.append(asyncio.create_task(self._state_files.follow(self._herd.set_states)))
+            waits.append(asyncio.create_task(self._state_files.follow(self._herder.set_states)))
         try:
             await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
         finally:
-            await self._herd.stop(self._grace_s)
+            await self._herder.stop(self._grace_s)
             await asyncio.gather(*(cancel_and_wait(task) for task in [running, *waits] if not task.done()))
             await asyncio.gather(server.close(), internal.close())
 
@@ -123,7 +123,7 @@ class Worker:
             carry_out=self._carry_out,
             tls=_context(tls),
             # Where users may change connectors at any node, nodes forward those calls.
-            route=None if self._takes_calls else partial(route, flows=flows or None),
+            route=None if self._serves_peers else partial(route, flows=flows or None),
         )
         for address in server.addresses:
             log.info("Listening for group members on %s", address)
@@ -131,15 +131,15 @@ class Worker:
             self._set_address(server.addresses[0])
         return server
 
-    def _make_herd(self) -> Herder:
+    def _make_herder(self) -> Herder:
         first = self._settings[0]
         if first.distributed is not None and (self._group is None or first.name == DISTRIBUTED):
-            return self._herder(first, first.distributed, "")
-        self._check_that_any_runs()
+            return self._distributed_herder(first, first.distributed, "")
+        self._check_any_enabled()
         if self._group is not None:
             return DedicatedHerders(
                 {
-                    distributed.group.flow: self._herder(worker, distributed, f"/{worker.name}")
+                    distributed.group.flow: self._distributed_herder(worker, distributed, f"/{worker.name}")
                     for worker in self._settings
                     if (distributed := worker.distributed) is not None
                     and distributed.group is not None
@@ -148,7 +148,7 @@ class Worker:
             )
         return FixedHerder(first.connectors, samples=self._samples, grace_s=self._grace_s)
 
-    def _check_that_any_runs(self) -> None:
+    def _check_any_enabled(self) -> None:
         connectors = [connector for worker in self._settings for connector in worker.connectors]
         if not any(connector.is_enabled for connector in connectors):
             raise RefusedSettingError(
@@ -160,7 +160,7 @@ class Worker:
     def _grace_s(self) -> float:
         return max((worker.shutdown_s for worker in self._settings), default=5.0)
 
-    def _herder(
+    def _distributed_herder(
         self, worker: WorkerSettings, distributed: DistributedSettings, suffix: str
     ) -> DistributedHerder:
         """Returns a herder whose worker id ends with *suffix*."""
@@ -169,7 +169,7 @@ class Worker:
             distributed=distributed,
             samples=self._samples,
             worker_id=partial(self._worker_id, suffix),
-            label="" if worker.name in _SINGLE else f"{worker.name}.",
+            label="" if worker.name in _SINGLE_WORKER_MODES else f"{worker.name}.",
         )
         if distributed.group is None:
             return DistributedHerder(context, SingleNode.begin)
@@ -180,10 +180,10 @@ class Worker:
     async def _carry_out(self, command: Command, request: Request) -> Response:
         try:
             # A cluster of one worker has only that worker's loggers.
-            if isinstance(command, SetLevel) and not (command.everywhere and self._herd.takes_changes):
+            if isinstance(command, SetLevel) and not (command.everywhere and self._herder.takes_changes):
                 changed = LOGGERS.set(command.name, command.level)
                 return Response(status=204) if command.everywhere else json_response(changed)
-            return await self._herd.carry_out(command, request)
+            return await self._herder.carry_out(command, request)
         except ConnectError as error:
             return error_response(error.status, str(error))
         except MirrorFlowError as error:
@@ -229,32 +229,32 @@ class Worker:
 
     def view(self) -> WorkerView:
         first = self._settings[0]
-        connectors = tuple(self._named(report) for report in self._herd.reports())
+        connectors = tuple(self._with_worker_id(report) for report in self._herder.reports())
         return WorkerView(
             connectors=connectors,
             now_s=time.time(),
-            kafka_cluster_id=self._herd.target_cluster_id,
+            kafka_cluster_id=self._herder.target_cluster_id,
             version=version(),
             modify_enabled=first.http.modify_enabled,
-            takes_changes=self._herd.takes_changes,
+            takes_changes=self._herder.takes_changes,
             in_group=self._group is not None,
-            takes_calls=self._takes_calls,
-            ready=self._herd.is_ready(connectors),
-            has_connectors=self._herd.has_connectors,
-            serving=self._herd.is_serving(connectors),
+            takes_calls=self._serves_peers,
+            ready=self._herder.is_ready(connectors),
+            has_connectors=self._herder.has_connectors,
+            serving=self._herder.is_serving(connectors),
             metrics_level=first.metrics_level,
-            warnings=(*self._warnings, *self._herd.warnings),
+            warnings=(*self._warnings, *self._herder.warnings),
             samples=self._samples,
             # Settings that a connector may omit because the worker has them.
             validate=partial(problems, worker=first.shared),
             loggers=LOGGERS.levels,
             process=resource_usage,
-            is_rebalancing=self._herd.is_rebalancing,
+            is_rebalancing=self._herder.is_rebalancing,
         )
 
-    def _named(self, report: ConnectorReport) -> ConnectorReport:
+    def _with_worker_id(self, report: ConnectorReport) -> ConnectorReport:
         """Returns *report* with the worker's id; MM2 in dedicated mode appends the flow to it (since 4.1)."""
-        one = self._settings[0].name in _SINGLE
+        one = self._settings[0].name in _SINGLE_WORKER_MODES
         return replace(
             report,
             worker_id=report.worker_id
@@ -263,7 +263,7 @@ class Worker:
         )
 
     @property
-    def _takes_calls(self) -> bool:
+    def _serves_peers(self) -> bool:
         first = self._settings[0]
         in_group = self._group is not None and first.name == DISTRIBUTED
         return in_group and (first.http.modify_enabled or not first.http.internal)
@@ -288,20 +288,23 @@ def _context(tls: ServerTls | None) -> ssl.SSLContext | None:
 
 
 class DedicatedHerders:
-    """One herder for each flow. *herds* maps (source alias, target alias) to its herder."""
+    """One herder for each flow. *herders* maps (source alias, target alias) to its herder."""
 
     takes_changes = False
 
-    def __init__(self, herds: Mapping[Flow, DistributedHerder]) -> None:
-        self._herds = herds
+    def __init__(self, herders: Mapping[Flow, DistributedHerder]) -> None:
+        self._herders = herders
 
     async def run(self) -> None:
         await together(
-            [asyncio.create_task(herd.run(), name=_flow_name(flow)) for flow, herd in self._herds.items()]
+            [
+                asyncio.create_task(herder.run(), name=_flow_name(flow))
+                for flow, herder in self._herders.items()
+            ]
         )
 
     async def stop(self, grace_s: float) -> None:
-        await asyncio.gather(*(herd.stop(grace_s) for herd in self._herds.values()))
+        await asyncio.gather(*(herder.stop(grace_s) for herder in self._herders.values()))
 
     def set_states(self, states: States) -> None:
         """Does nothing: an mm2.properties is not followed."""
@@ -309,8 +312,8 @@ class DedicatedHerders:
     def reports(self) -> tuple[ConnectorReport, ...]:
         return tuple(
             replace(report, name=f"{_flow_name(flow)}.{report.name}")
-            for flow, herd in self._herds.items()
-            for report in herd.reports()
+            for flow, herder in self._herders.items()
+            for report in herder.reports()
         )
 
     @property
@@ -318,36 +321,36 @@ class DedicatedHerders:
         """The warnings of each flow, with the flow before them."""
         return tuple(
             f"{_flow_name(flow)}: {warning}"
-            for flow, herd in self._herds.items()
-            for warning in herd.warnings
+            for flow, herder in self._herders.items()
+            for warning in herder.warnings
         )
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether this node's part of each flow has started."""
-        return all(herd.is_ready(herd.reports()) for herd in self._herds.values())
+        return all(herder.is_ready(herder.reports()) for herder in self._herders.values())
 
     @property
     def is_rebalancing(self) -> bool:
-        return any(herd.is_rebalancing for herd in self._herds.values())
+        return any(herder.is_rebalancing for herder in self._herders.values())
 
     @property
     def has_connectors(self) -> bool:
-        return all(herd.has_connectors for herd in self._herds.values())
+        return all(herder.has_connectors for herder in self._herders.values())
 
     def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether each flow knows its connectors."""
-        return all(herd.is_serving(()) for herd in self._herds.values())
+        return all(herder.is_serving(()) for herder in self._herders.values())
 
     @property
     def target_cluster_id(self) -> str:
-        return next(filter(None, (herd.target_cluster_id for herd in self._herds.values())), "")
+        return next(filter(None, (herder.target_cluster_id for herder in self._herders.values())), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out another node's call for one of the flows. Raises ConnectError, MirrorFlowError."""
-        herd = self._herds.get(flow_of(request) or ("", ""))
-        if herd is None:
+        herder = self._herders.get(flow_of(request) or ("", ""))
+        if herder is None:
             raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")
-        return await herd.carry_out(command, request)
+        return await herder.carry_out(command, request)
 
 
 def _flow_name(flow: Flow) -> str:

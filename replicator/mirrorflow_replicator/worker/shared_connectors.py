@@ -4,10 +4,10 @@ A node runs discovery, tasks, or both for a MirrorSourceConnector:
 
     discovery ── publish(assignment) ──> config topic ──> share(leads, tasks) of every node ──> task processes
 
-A node with no part keeps ready to take over what other nodes may lose.
+A node without a part stays connected, ready to take over from other nodes.
 
-Guarantees: a part that stays is not disturbed by one that comes or goes, and neither are the other partitions
-of a task. A task that goes has written its offsets and stopped before `settled` returns. What cannot start is
+Guarantees: adding or removing one part does not interrupt the others, nor the other partitions of a task. A
+task that is removed has stored its offsets and stopped before `settled` returns. A part that cannot start is
 reported and retried.
 
 A checkpoint or heartbeat connector has one task and no process for it (`SharedTask`): the node that has the
@@ -76,7 +76,7 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Task
 
 
 class ShareFollower:
-    """Follows this node's share of a connector: ends what left it, then begins what joined it."""
+    """Follows this node's share of a connector: releases what left it, then begins what joined it."""
 
     def __init__(self, name: str) -> None:
         self.share = TaskShare()
@@ -84,18 +84,18 @@ class ShareFollower:
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
-        self._is_over = False
+        self._is_closed = False
 
     def take(self, share: TaskShare) -> None:
         """Follows *share* from now on; ignored once the connector ends."""
-        if share == self.share or self._is_over:
+        if share == self.share or self._is_closed:
             return
         self.share = share
         self._settled.clear()
         self._changed.set()
 
     def wake(self) -> None:
-        """Applies the share again, though it is the same."""
+        """Applies the unchanged share again."""
         self._changed.set()
 
     async def changed(self) -> None:
@@ -111,11 +111,11 @@ class ShareFollower:
         """What prevents the share from beginning; None if nothing does."""
         return self._retry.problem
 
-    async def run(self, let_go: Step, begin: Step, wait: Step) -> None:
-        """Ends what left the share, then begins what joined it; retries until the share changes."""
+    async def run(self, release: Step, begin: Step, wait: Step) -> None:
+        """Releases what left the share, then begins what joined it; retries until the share changes."""
         while True:
             self._changed.clear()
-            await let_go()
+            await release()
             self._settled.set()
             try:
                 await begin()
@@ -130,7 +130,7 @@ class ShareFollower:
 
     def close(self) -> None:
         """Ignores later shares: the connector ends."""
-        self.share, self._is_over = TaskShare(), True
+        self.share, self._is_closed = TaskShare(), True
 
     def end(self) -> None:
         """Ends for good: `settled` returns at once."""
@@ -150,17 +150,17 @@ class SharedConnector:
         publish: Publish,
         start: Spawn,
         grace_s: float,
-        claiming: TaskFencing,
+        fencing: TaskFencing,
     ) -> None:
         self._name = connector.name
         self._parts = SourceParts(
-            connector, settings, samples=samples, start=start, group=claiming.group_id, claim=self._claim
+            connector, settings, samples=samples, start=start, group=fencing.group_id, claim=self._claim
         )
         self._follower = ShareFollower(connector.name)
         self._publish = publish
         self._grace_s = grace_s
-        self._claiming = claiming
-        self._given: dict[int, TaskAssignment] = {}
+        self._fencing = fencing
+        self._assigned: dict[int, TaskAssignment] = {}
         self._leading: asyncio.Task[None] | None = None
         self._initial = True
         self._is_connected = False
@@ -187,7 +187,7 @@ class SharedConnector:
     async def run(self) -> None:
         logged = asyncio.create_task(self._parts.log_problems())
         try:
-            await self._follower.run(self._let_go, self._begin_unless_changed, self._follower.changed)
+            await self._follower.run(self._release, self._begin_unless_changed, self._follower.changed)
         finally:
             logged.cancel()
             self._follower.end()
@@ -205,23 +205,23 @@ class SharedConnector:
 
     async def _begin_unless_changed(self) -> None:
         """Begins, which may wait long for a cluster, unless the share changes meanwhile."""
-        doing, changed = asyncio.create_task(self._begin()), asyncio.create_task(self._follower.changed())
+        beginning, changed = asyncio.create_task(self._begin()), asyncio.create_task(self._follower.changed())
         try:
-            await asyncio.wait({doing, changed}, return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                doing.result()
+            await asyncio.wait({beginning, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if beginning.done():
+                beginning.result()
         finally:
             changed.cancel()
-            if not doing.done():
-                await cancel_and_wait(doing)
+            if not beginning.done():
+                await cancel_and_wait(beginning)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         if self._leading is not None and self._leading.done():
             self._leading.result()  # ends only by cancellation; raises after a bug
         gone = [task for task in self._parts.tasks if task not in self._share.tasks]
         await self._parts.end_tasks(gone, self._grace_s)
         for task in gone:
-            self._given.pop(task, None)
+            self._assigned.pop(task, None)
         if self._leading is not None and not self._share.leads:
             await cancel_and_wait(self._leading)
             self._leading = None
@@ -243,19 +243,19 @@ class SharedConnector:
         bytes_per_s = parts.bytes_per_s(share.count)
         for task, partitions in share.tasks.items():
             wanted = TaskAssignment(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
-            if self._given.get(task) != wanted:
-                self._given[task] = wanted
+            if self._assigned.get(task) != wanted:
+                self._assigned[task] = wanted
                 parts.task(task).assign(wanted)
 
     async def _claim(self, task: int, wanted: TaskAssignment) -> Assign:
         """Returns *wanted* with its start, when no earlier task can write to its partitions any more."""
-        if self._claiming.is_needed:
-            await self._claiming.claim(task)
-        self._claiming.check(task)
+        if self._fencing.is_needed:
+            await self._fencing.claim(task)
+        self._fencing.check(task)
         parts = self._parts
         await parts.discovery.connect()
         claimed = await parts.owner.start_in_group(parts.discovery.clusters, task, wanted)
-        self._claiming.check(task)
+        self._fencing.check(task)
         if self._share.tasks.get(task) != wanted.partitions:
             raise NotAssignedError(self._name, task)
         return claimed
@@ -307,7 +307,7 @@ class SharedTask:
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
-        self._follower = ShareFollower(f"{connector.name}: its task cannot be written down")
+        self._follower = ShareFollower(f"{connector.name}: its task config cannot be stored")
         state = "PAUSED" if connector.is_paused else "RUNNING"
         self._absent = IdleConnector(connector.name, connector.properties, state=state)
         self._make = make
@@ -327,7 +327,7 @@ class SharedTask:
 
     async def run(self) -> None:
         try:
-            await self._follower.run(self._let_go, self._begin, self._wait)
+            await self._follower.run(self._release, self._begin, self._wait)
         finally:
             self._slot.want(None)
             await self._slot.settled()
@@ -342,7 +342,7 @@ class SharedTask:
     def _work(self, _name: str, _wanted: bool) -> ConnectorHost:  # noqa: FBT001 the slot's
         return self._make()
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         """Starts or ends the work: the one task is the whole share."""
         self._slot.want(bool(self._follower.share.tasks) or None)
         await self._slot.settled()

@@ -21,7 +21,7 @@ from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.process import now_ms
 
-GOODBYE_S = 3.0  # for the last statuses; a later worker writes its own
+FINAL_WRITE_TIMEOUT_S = 3.0  # for the last statuses; a later worker writes its own
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -48,10 +48,10 @@ class StatusWriter:
             if status.state is not WorkerState.UNASSIGNED
         ]
         try:
-            async with asyncio.timeout(GOODBYE_S), self._publishing:
+            async with asyncio.timeout(FINAL_WRITE_TIMEOUT_S), self._publishing:
                 await self._topic.put(*last, now_ms=now_ms())
         except (MirrorFlowError, TimeoutError) as error:
-            log.warning("the last statuses could not be written: %s", error or "no answer")
+            log.warning("The final statuses could not be written: %s", error or "no response")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class StatusWriter:
         if records := (*tombstones, *changed):
             await self._topic.put(*records, now_ms=now_ms())
 
-    def _known(self) -> list[WorkerStatus]:
+    def _all_statuses(self) -> list[WorkerStatus]:
         """Returns the last status of everything, from any worker."""
         statuses = self._topic.statuses
         return [
@@ -81,7 +81,7 @@ class WorkerStatuses(StatusWriter):
     def __init__(self, configs: ConfigTopic, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
         super().__init__(topic, worker_id=worker_id)
         self._configs = configs
-        known = self._known()
+        known = self._all_statuses()
         # Earlier writers have a lower generation: a late record of theirs is ignored.
         self._generation = 1 + max((status.generation for status in known), default=0)
         self._written = {status.key: status for status in known}
@@ -141,9 +141,9 @@ class SharedStatuses(StatusWriter):
             changed = [
                 status
                 for key, status in now.items()
-                if _differs(self._written.get(key), status) or self._is_lost(status)
+                if _differs(self._written.get(key), status) or self._is_overwritten(status)
             ]
-            known = () if wanted is None else self._known()
+            known = () if wanted is None else self._all_statuses()
             await self._put((status for status in known if _unit(status) not in (wanted or ())), changed)
             self._written = now
 
@@ -161,7 +161,7 @@ class SharedStatuses(StatusWriter):
             part,
             task_properties=tuple(tasks),
             tasks=tuple(
-                here[number] if number in here else self._elsewhere(name, number)
+                here[number] if number in here else self._remote_task(name, number)
                 for number in range(len(tasks))
             ),
         )
@@ -178,7 +178,7 @@ class SharedStatuses(StatusWriter):
             is_here=False,
         )
 
-    def _elsewhere(self, name: str, number: int) -> TaskReport:
+    def _remote_task(self, name: str, number: int) -> TaskReport:
         status = self._topic.statuses.tasks(name).get(number)
         if status is None:
             return TaskReport(
@@ -192,7 +192,7 @@ class SharedStatuses(StatusWriter):
             worker_id=status.worker_id or NO_WORKER,
         )
 
-    def _is_lost(self, status: WorkerStatus) -> bool:
+    def _is_overwritten(self, status: WorkerStatus) -> bool:
         """Whether another node has overwritten the status of a unit that is here.
 
         A leader that does not know a new task yet writes its tombstone, after which that task would have no status. A

@@ -37,7 +37,7 @@ from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts, flow_topics
 from mirrorflow_replicator.process import die_with_parent, now_ms
 
-HEARD_S = 1.0  # for work under way when a stop arrives; an assignment takes milliseconds
+STOP_WAIT_S = 1.0  # for work in progress when a stop arrives; an assignment takes milliseconds
 REPORT_S = 0.5  # interval of reports
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
 CONNECT_TIMEOUT_S = 15.0
@@ -58,8 +58,8 @@ class TaskProcess:
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
         self._changing = asyncio.Lock()
         self._starts_ended = 0
-        self._earlier: dict[TopicPartition, PartitionCopier] = {}
-        self._ended_why = ""
+        self._earlier_copiers: dict[TopicPartition, PartitionCopier] = {}
+        self._end_reason = ""
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._stamped: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -76,7 +76,7 @@ class TaskProcess:
         try:
             # A stop takes effect while a connection attempt to an unresponsive cluster is still running.
             await asyncio.wait({serving, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({serving}, timeout=HEARD_S)
+            await asyncio.wait({serving}, timeout=STOP_WAIT_S)
             if serving.done():
                 serving.result()
         finally:
@@ -105,9 +105,9 @@ class TaskProcess:
                     await self._assign(clusters, message)
 
     async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
-        """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
+        """Ends start *number* of the task, unless it has ended; the worker then sends the next start.
 
-        It was fenced, or cannot know what of its writing is in the target. *leaves*: it finishes first.
+        A start ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
         """
         async with self._changing:
             task = self._task
@@ -115,10 +115,10 @@ class TaskProcess:
                 return
             if why:
                 log.warning("Restarting the task: %s", why)
-            self._earlier |= task.copiers
+            self._earlier_copiers |= task.copiers
             # Where nothing can be fenced, the next start finds only what is stored.
             await task.end(leaves=leaves or not task.is_fenced)
-            self._task, self._ended_why, self._acknowledged = None, why, task.acknowledged()
+            self._task, self._end_reason, self._acknowledged = None, why, task.acknowledged()
             self._starts_ended += 1
 
     def _end_soon(self, number: int, why: str) -> None:
@@ -179,7 +179,7 @@ class TaskProcess:
         fenced = FencedStart(
             start=message.start,
             transactions=ProducerTransactions(target, topics, sequences=message.sequences),
-            earlier=self._earlier,
+            earlier=self._earlier_copiers,
             stamped=self._stamped,
             end=partial(self._end_soon, self._starts_ended),
         )
@@ -200,15 +200,15 @@ class TaskProcess:
                 self._send_report(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
             elif self._task is None:
                 state = "RESTARTING" if self._starts_ended else "UNASSIGNED"
-                self._send_report(TaskReport(task=self._begin.task, state=state, trace=self._ended_why))
+                self._send_report(TaskReport(task=self._begin.task, state=state, trace=self._end_reason))
             else:
                 self._send_report(self._with_warnings(self._task.report()))
             await asyncio.sleep(REPORT_S)
 
     def _with_warnings(self, report: TaskReport) -> TaskReport:
         """Adds the warnings that connections have about their secrets to the task's."""
-        said = dict.fromkeys(warning for cluster in self._clusters for warning in cluster.warnings)
-        return replace(report, warnings=(*report.warnings, *said)) if said else report
+        warnings = dict.fromkeys(warning for cluster in self._clusters for warning in cluster.warnings)
+        return replace(report, warnings=(*report.warnings, *warnings)) if warnings else report
 
     def _send_report(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters)
@@ -286,15 +286,15 @@ async def begin(
         route=make_naming(settings).route,
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
-        syncs=_syncing(settings, errors, target, resolve),
+        syncs=_offset_sync_writer(settings, errors, target, resolve),
         fenced=fenced,
     )
-    begun = CopyTask(settings, task, parts)
-    await begun.start()
-    return begun
+    copy_task = CopyTask(settings, task, parts)
+    await copy_task.start()
+    return copy_task
 
 
-def _syncing(
+def _offset_sync_writer(
     settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
 ) -> OffsetSyncWriter | None:
     if settings.syncs is None:

@@ -27,7 +27,8 @@ from mirrorflow_replicator.worker.status_writer import WorkerStatuses, is_settle
 class NodeContext:
     """What a node gets from its process.
 
-    *worker_id* returns the worker's current id; *label* precedes names where they are shown beside another worker's.
+    *worker_id* returns the worker's current id; *label* precedes connector names where
+    they are shown with those of another worker.
     """
 
     settings: WorkerSettings

@@ -128,4 +128,4 @@ def leader(nodes: Sequence[Replicator]) -> Replicator:
 
 
 def last_meeting(node: Replicator) -> str:
-    return [line for line in node.log_text().splitlines() if " units here" in line][-1]
+    return [line for line in node.log_text().splitlines() if " connectors and tasks here" in line][-1]

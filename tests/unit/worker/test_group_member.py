@@ -202,7 +202,7 @@ def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch
     """A cluster creates the first coordinator when it is asked for one; a later failure is a problem."""
     reported: list[MirrorFlowError] = []
     monkeypatch.setattr(group_member, "BACKOFF_MIN_S", 0.001)
-    monkeypatch.setattr(GroupMember, "_note", lambda _, error: reported.append(error))
+    monkeypatch.setattr(GroupMember, "_note_problem", lambda _, error: reported.append(error))
 
     class Unready(Coordinator):
         failures = 4

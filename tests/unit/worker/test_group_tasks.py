@@ -38,7 +38,7 @@ class Group:
     async def fence(self, *_: object) -> None:
         self.done.append("fence")
 
-    async def ask_to_fence(self, url: str, *_: object) -> None:
+    async def request_fencing(self, url: str, *_: object) -> None:
         self.done.append(f"ask {url}")
 
     def transactional_id(self, name: str, task: int) -> str:
@@ -53,7 +53,7 @@ class Group:
             cluster=cast("Any", None),
             configs=cast("Any", SimpleNamespace(configs=self.configs)),
             member=cast("Any", self.node),
-            others=cast("Any", self),
+            peers=cast("Any", self),
             read=self.read,
         )
         made = TaskFencing(NAME, node, fences_java=False)

@@ -92,7 +92,7 @@ def herder_of(
 
 def test_others_begin_when_what_copies_was_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before: their first requests would compete with the first record."""
-    monkeypatch.setattr(herder, "BESIDE_AFTER_S", 1e6)
+    monkeypatch.setattr(herder, "OTHERS_START_AFTER_S", 1e6)
 
     async def main() -> None:
         fixed, started = herder_of(monkeypatch, HEARTBEATS, SOURCE)
@@ -112,7 +112,7 @@ def test_others_begin_all_the_same_where_nothing_can_be_copied(
     monkeypatch: pytest.MonkeyPatch, files: tuple[dict[str, str], ...]
 ) -> None:
     """A source that cannot be reached does not silence the heartbeats to the target; without one they begin at once."""
-    monkeypatch.setattr(herder, "BESIDE_AFTER_S", 0.2)
+    monkeypatch.setattr(herder, "OTHERS_START_AFTER_S", 0.2)
 
     async def main() -> None:
         fixed, started = herder_of(monkeypatch, *files)

@@ -37,7 +37,7 @@ def shared(publish: Publish, share: TaskShare) -> SharedConnector:
         publish=publish,
         start=lambda *_, **__: pytest.fail("no task is given"),
         grace_s=1,
-        claiming=cast("TaskFencing", SimpleNamespace(group_id="group")),
+        fencing=cast("TaskFencing", SimpleNamespace(group_id="group")),
     )
     connector.share(share)
     return connector
