@@ -78,39 +78,40 @@ async def _exchange(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     request: Request,
-    place: str,
+    endpoint: str,
 ) -> tuple[int, bytes]:
     """Sends one POST and reads the whole response."""
     import h11  # noqa: PLC0415 - only for this kind of token
 
     target, headers, body = request
     client = h11.Connection(h11.CLIENT)
-    status, answer = 0, bytearray()
+    status, response = 0, bytearray()
     try:
-        for event in (
+        for sent in (
             h11.Request(method="POST", target=target, headers=headers),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ):
-            writer.write(client.send(event) or b"")
+            writer.write(client.send(sent) or b"")
         await writer.drain()
         while True:
-            heard = client.next_event()
-            if heard is h11.NEED_DATA:
+            event = client.next_event()
+            if event is h11.NEED_DATA:
                 client.receive_data(await reader.read(65536))
-            elif isinstance(heard, h11.Response):
-                status = heard.status_code
-            elif isinstance(heard, h11.Data):
-                answer += heard.data
-                if len(answer) > TOKEN_BYTES_MAX:
-                    raise TokenError(f"{place} answers with more than {TOKEN_BYTES_MAX} bytes")
-            elif isinstance(heard, h11.EndOfMessage):
-                return status, bytes(answer)
-            elif isinstance(heard, h11.ConnectionClosed):
-                raise TokenError(f"{place} closed the connection", final=False)
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                response += event.data
+                if len(response) > TOKEN_BYTES_MAX:
+                    raise TokenError(f"{endpoint} returned more than {TOKEN_BYTES_MAX} bytes")
+            elif isinstance(event, h11.EndOfMessage):
+                return status, bytes(response)
+            elif isinstance(event, h11.ConnectionClosed):
+                raise TokenError(f"{endpoint} closed the connection", final=False)
     except h11.ProtocolError:
         raise TokenError(
-            f"{place} does not speak HTTP, or a credential holds characters that HTTP refuses", final=False
+            f"{endpoint} returned an invalid HTTP response, or a credential has characters that HTTP does not allow",
+            final=False,
         ) from None
 
 
@@ -135,7 +136,7 @@ class ClientCredentials:
     retry_total_s: float = 10.0
 
     @property
-    def place(self) -> str:
+    def endpoint(self) -> str:
         """The endpoint for error messages, without query and user part, which could hold a secret."""
         url = urlsplit(self.url)
         port = f":{url.port}" if url.port else ""
@@ -147,36 +148,37 @@ class ClientCredentials:
         attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
         async for _ in attempts:
             try:
-                return await self._ask()
+                return await self._request_token()
             except TokenError as error:
                 if error.final or time.monotonic() + attempts.next_s > ends_at:
                     raise
         raise AssertionError("the last attempt raises")
 
-    async def _ask(self) -> Token:
+    async def _request_token(self) -> Token:
         status, body = await self._post()
         try:
-            answer = json.loads(body)
+            response = json.loads(body)
         except ValueError:
-            answer = None
-        fields = answer if isinstance(answer, dict) else {}
+            response = None
+        fields = response if isinstance(response, dict) else {}
         if status != 200:
             code = str(fields.get("error", ""))
             shown = f" {code}" if _ERROR_CODE.fullmatch(code) else ""
             raise TokenError(
-                f"{self.place} answers {status}{shown}", final=status in _FINAL_STATUSES or status < 400
+                f"{self.endpoint} returned HTTP {status}{shown}",
+                final=status in _FINAL_STATUSES or status < 400,
             )
         text = fields.get("access_token") or fields.get("id_token")
         if not isinstance(text, str):
-            raise TokenError(f"{self.place} answers without an access_token")
+            raise TokenError(f"{self.endpoint} returned a response without an access_token")
         seconds = fields.get("expires_in")
         return read_token(
-            text, origin=self.place, expires_in_s=seconds if isinstance(seconds, int | float) else None
+            text, origin=self.endpoint, expires_in_s=seconds if isinstance(seconds, int | float) else None
         )
 
     async def _post(self) -> tuple[int, bytes]:
-        """Sends one request; returns status and body. Errors show `place` instead of the URL."""
-        url, place = urlsplit(self.url), self.place
+        """Sends one request; returns status and body. Errors show `endpoint` instead of the URL."""
+        url, endpoint = urlsplit(self.url), self.endpoint
         is_https = url.scheme == "https"
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -188,22 +190,24 @@ class ClientCredentials:
                 )
         except TimeoutError:
             raise TokenError(
-                f"{place} does not answer within {self.connect_timeout_s:g} s", final=False
+                f"{endpoint} did not accept a connection within {self.connect_timeout_s:g} s", final=False
             ) from None
         except ssl.SSLCertVerificationError as error:
-            raise TokenError(f"the certificate of {place} is not accepted ({error.verify_message})") from None
+            raise TokenError(
+                f"the TLS certificate of {endpoint} cannot be verified ({error.verify_message})"
+            ) from None
         except OSError as error:
             problem = error.strerror or type(error).__name__
-            raise TokenError(f"{place} cannot be reached ({problem})", final=False) from None
+            raise TokenError(f"{endpoint} cannot be reached ({problem})", final=False) from None
         try:
             async with asyncio.timeout(self.read_timeout_s):
-                return await _exchange(reader, writer, self._request(), place)
+                return await _exchange(reader, writer, self._request(), endpoint)
         except TimeoutError:
             raise TokenError(
-                f"{place} does not answer within {self.read_timeout_s:g} s", final=False
+                f"{endpoint} did not respond within {self.read_timeout_s:g} s", final=False
             ) from None
         except OSError:
-            raise TokenError(f"{place} closed the connection", final=False) from None
+            raise TokenError(f"{endpoint} closed the connection", final=False) from None
         finally:
             writer.transport.abort()
 
@@ -281,9 +285,9 @@ class RefreshWindow:
     buffer_s: float = 300.0
 
     def due_at(self, token: Token, chance: float) -> float:
-        """Returns when to refresh *token* (seconds since 1970), as ExpiringCredentialRefreshingLogin.
+        """Returns when to refresh *token*, in seconds since 1970 (Java's ExpiringCredentialRefreshingLogin.refreshMs).
 
-        As its refreshMs method; *chance* is a random number from 0 to 1 for the jitter.
+        *chance* is a random number from 0 to 1 for the jitter.
         """
         if token.expires_at is None:
             return token.begins_at
@@ -331,11 +335,11 @@ class TokenCache:
                 if serves and held is not None:
                     self._due_at = self._now() + REFRESH_RETRY_S
                     return held.text
-                raise self._failed(address, f"there is no token: {error}") from None
+                raise self._failed(address, f"no token was obtained: {error}") from None
             if fresh.expires_at is not None and fresh.expires_at <= self._now():
                 raise self._failed(address, "the token has expired already; check its source and the clock")
             self._token = fresh
-            self._due_at = self._window.due_at(fresh, random.random())  # noqa: S311 - spreads load, hides nothing
+            self._due_at = self._window.due_at(fresh, random.random())  # noqa: S311 - spreads load, is no secret
             return fresh.text
 
     def _failed(self, address: str, problem: str) -> AuthenticationFailedError:

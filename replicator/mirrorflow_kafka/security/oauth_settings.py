@@ -37,13 +37,13 @@ def unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
         lifetime_s = float(options.get("unsecuredLoginLifetimeSeconds", lifetime_s))
     except ValueError:
         raise InvalidSettingError(
-            key=JAAS, problem="a number among the unsecuredLogin options is no number"
+            key=JAAS, problem="an unsecuredLogin option that must be a number is not one"
         ) from None
     principal = options.get("unsecuredLoginPrincipalClaimName", "sub")
     if not claims.get(principal):
         raise InvalidSettingError(
             key=JAAS,
-            problem="the principal's claim is missing",
+            problem="the claim for the principal is missing",
             action="set the option unsecuredLoginStringClaim_sub",
         )
     return UnsecuredToken(claims=claims, lifetime_s=lifetime_s)
@@ -84,7 +84,7 @@ def number(
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise InvalidSettingError(key=key, problem=f"it is no number from {least:g} to {most:g}")
+        raise InvalidSettingError(key=key, problem=f"must be a number from {least:g} to {most:g}")
     return value
 
 
@@ -122,21 +122,21 @@ def token_source(
     # handler.
     unsecured = any(name.startswith("unsecuredLogin") for name in options) and handler not in _OAUTH_HANDLERS
     if handler == _UNSECURED_HANDLER or unsecured:
-        warning = f"{JAAS}: unsecured tokens prove nothing; use them for development only"
+        warning = f"{JAAS}: unsecured tokens are not signed; use them for development only"
         return unsecured_token(options), (warning,)
     url = properties.get(_URL, "").strip()
     scheme = urlsplit(url).scheme.lower() if url.isprintable() and url.isascii() else ""
     if not url:
-        raise InvalidSettingError(key=_URL, problem="it is missing; OAUTHBEARER needs it")
+        raise InvalidSettingError(key=_URL, problem="is missing; OAUTHBEARER needs it")
     if scheme == "file":
         path = unquote(urlsplit(url).path)
         if not PurePosixPath(path).is_absolute():
             raise InvalidSettingError(
-                key=_URL, problem="its path is not absolute", action="write file:///path/to/token"
+                key=_URL, problem="its path must be absolute", action="write file:///path/to/token"
             )
         return TokenFile(path=path), ()
     if scheme not in {"http", "https"} or not _has_host(url):
-        raise InvalidSettingError(key=_URL, problem="it is no https:, http: or file: URL")
+        raise InvalidSettingError(key=_URL, problem="must be an https:, http: or file: URL")
     return _credentials(properties, options, url)
 
 
@@ -168,7 +168,7 @@ def _credentials(
         # secret itself.
         context, _ = build_context({**chosen, "ssl.endpoint.identification.algorithm": "https"})
     else:
-        warnings = (f"{_URL}: http: sends the client's secret readable over the network",)
+        warnings = (f"{_URL}: an http: URL sends the client secret unencrypted",)
     source = ClientCredentials(
         url=url,
         client_id=client_id,

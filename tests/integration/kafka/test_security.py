@@ -341,7 +341,7 @@ def test_unsecured_tokens(guarded: KafkaCluster):
 def test_client_credentials(guarded: KafkaCluster):
     """A token endpoint's token enters; when the endpoint says no, that is the sentence."""
     assert guarded.cluster_id == asyncio.run(_with_endpoint(guarded, "200 OK", token(lasts_s=300)))
-    with pytest.raises(AuthenticationFailedError, match=r"there is no token: .* answers 401"):
+    with pytest.raises(AuthenticationFailedError, match=r"no token was obtained: .* returned HTTP 401"):
         asyncio.run(_with_endpoint(guarded, "401 Unauthorized", ""))
 
 

@@ -157,9 +157,13 @@ def test_passing_trouble_is_tried_again():
 @pytest.mark.parametrize(
     ("answer", "words", "asked"),
     [
-        ((401, {"error": "invalid_client", "error_description": SECRET}), "answers 401 invalid_client", 1),
-        ((400, {"error": f"no {SECRET}"}), "answers 400", 1),
-        ((302, b""), "answers 302", 1),
+        (
+            (401, {"error": "invalid_client", "error_description": SECRET}),
+            "returned HTTP 401 invalid_client",
+            1,
+        ),
+        ((400, {"error": f"no {SECRET}"}), "returned HTTP 400", 1),
+        ((302, b""), "returned HTTP 302", 1),
         ((200, {"token": SECRET}), "without an access_token", 1),
         ((200, b"[]"), "without an access_token", 1),
         ((200, {"access_token": "a\x01auth=b"}), "returned an invalid bearer token", 1),
@@ -194,7 +198,7 @@ def test_silent_endpoint_is_given_up():
         async with listening(lambda reader, _: reader.read()) as port:
             await credentials(f"http://127.0.0.1:{port}/", read_timeout_s=0.05, retry_total_s=0).fetch()
 
-    with pytest.raises(TokenError, match=r"does not answer within 0\.05 s"):
+    with pytest.raises(TokenError, match=r"did not respond within 0\.05 s"):
         asyncio.run(run())
 
 
@@ -270,7 +274,7 @@ def test_failing_endpoint_does_no_harm_while_the_token_is_valid():
         clock.now += 999
         held = await cache.token(address="b")
         clock.now += 12
-        with pytest.raises(AuthenticationFailedError, match="there is no token: it is down"):
+        with pytest.raises(AuthenticationFailedError, match="no token was obtained: it is down"):
             await cache.token(address="b:9092")
         source.broken = False
         return held, await cache.token(address="b")
