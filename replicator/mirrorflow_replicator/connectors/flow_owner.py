@@ -194,7 +194,7 @@ class FlowOwner:
     ) -> Assign:
         started = await owned.start_task(task, wanted, ids)
         if isinstance(started, Fenced):
-            self._lose(owned)
+            self._note_loss(owned)
         # The next owner knows no ids but those of tasks, and of positions, which these are in only now.
         elif ids is None or await owned.holds_lock():
             return started
@@ -257,7 +257,7 @@ class FlowOwner:
             preempts=preempts,
         )
         if isinstance(taken, Fenced):
-            self._lose(self._flow)
+            self._note_loss(self._flow)
             raise FlowTakenError(source=self._settings.source_alias)
         self._flow = taken
         log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.ownership.lock.epoch)
@@ -297,7 +297,7 @@ class FlowOwner:
                         await self._try_to_fence(flow)
                     case OwnedFlow() as flow:
                         if not await flow.renew() and not await self._still_holds(flow):
-                            self._lose(flow)
+                            self._note_loss(flow)
                     case UnownedFlow() as flow if self._assignment:
                         async with self._working:
                             await self._take(flow, waits_for_group=True)
@@ -305,7 +305,7 @@ class FlowOwner:
                         return  # of a group whose other process owns the flow
             except MirrorFlowError as error:
                 # The brokers refuse everything of an owner that is not the newest, so nothing is at risk.
-                log.warning("%s: the flow's claim is not renewed: %s", self._settings.name, error)
+                log.warning("%s: renewing the claim of the flow failed: %s", self._settings.name, error)
 
     async def _still_holds(self, owned: OwnedFlow) -> bool:
         for _ in range(CHECKS_MAX):
@@ -314,11 +314,11 @@ class FlowOwner:
             await asyncio.sleep(CHECK_S)
         return False
 
-    def _lose(self, flow: Flow | None) -> None:
+    def _note_loss(self, flow: Flow | None) -> None:
         if flow is not self._flow or not isinstance(flow, OwnedFlow):
             return
         log.warning(
-            "%s: its hold on the flow is over: another process has taken it, or the target has forgotten its transactional ids.",
+            "%s: lost the ownership of the flow: another process has taken it, or its transactional ids have expired on the target.",
             self._settings.name,
         )
         self._flow = UnownedFlow(flow.clusters)

@@ -21,7 +21,7 @@ _SIZE = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """The first message: the task's settings and ids. Clients connect at once, to be warm when the work comes."""
+    """The first message: the settings and number of the task, which connects to both clusters at once."""
 
     settings: SourceSettings
     task: int
@@ -29,17 +29,19 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAssignment:
-    """What a task copies. `initial`: the partitions existed when the flow began."""
+    """The partitions that a task copies. `initial`: they existed when the flow began."""
 
     partitions: tuple[TopicPartition, ...]
     initial: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
-    acknowledged: tuple[AcknowledgedPosition, ...] = ()  # by the task's start before; not stored
+    acknowledged: tuple[
+        AcknowledgedPosition, ...
+    ] = ()  # positions of the task's previous start that are not stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Copy exactly the partitions of the assignment, as `start` says."""
+    """Makes the task copy exactly the partitions of the assignment, from `start` on."""
 
     assignment: TaskAssignment
     start: TaskStart
@@ -49,23 +51,23 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Finish what is in flight, store positions, and wait for the next assignment."""
+    """Makes the task finish what is in flight, store positions, and wait for the next assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Finish what is in flight, store offsets, end."""
+    """Makes the process finish what is in flight, store positions, and end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Set the level of a logger and all below it."""
+class SetLogLevel:
+    """Sets the level of a logger and all loggers below it."""
 
     logger: str
     level: str
 
 
-Message = Begin | Assign | Finish | Stop | Level
+Message = Begin | Assign | Finish | Stop | SetLogLevel
 
 
 def encode(message: Message) -> bytes:
@@ -75,7 +77,7 @@ def encode(message: Message) -> bytes:
 
 
 async def read(stream: asyncio.StreamReader) -> Message | None:
-    """Returns the next message; None when the worker is gone."""
+    """Returns the next message; None if the worker has ended."""
     try:
         size = _SIZE.unpack(await stream.readexactly(_SIZE.size))[0]
         message: Message = pickle.loads(await stream.readexactly(size))  # noqa: S301 from our own parent

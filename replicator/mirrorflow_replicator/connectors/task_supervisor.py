@@ -20,7 +20,7 @@ from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import KILLED_S, ChildProcess, Spawn, spawn
-from mirrorflow_replicator.connectors.task_messages import Begin, Level, Stop, TaskAssignment
+from mirrorflow_replicator.connectors.task_messages import Begin, SetLogLevel, Stop, TaskAssignment
 from mirrorflow_replicator.connectors.task_starter import Claim, StartProblem, TaskStarter
 from mirrorflow_replicator.logs import LOGGERS
 
@@ -127,7 +127,7 @@ class TaskSupervisor:
     def set_level(self, logger: str, level: str) -> None:
         """Sets the level of *logger* in the task process; a later process gets it when it starts."""
         if self._child is not None:
-            self._child.send(Level(logger=logger, level=level))
+            self._child.send(SetLogLevel(logger=logger, level=level))
 
     def restart(self) -> None:
         """Ends the process gracefully, by force after RESTART_GRACE_S; the next one starts at once."""

@@ -28,7 +28,15 @@ from mirrorflow_replicator.config.connector import for_task, offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
-from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, read
+from mirrorflow_replicator.connectors.task_messages import (
+    Assign,
+    Begin,
+    Finish,
+    Message,
+    SetLogLevel,
+    Stop,
+    read,
+)
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
@@ -225,7 +233,7 @@ class TaskProcess:
 async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
     while True:
         message = await read(stream)
-        if isinstance(message, Level):
+        if isinstance(message, SetLogLevel):
             logs.apply(message.logger, message.level)
             continue
         await messages.put(message)

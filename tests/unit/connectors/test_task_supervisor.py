@@ -18,8 +18,8 @@ from mirrorflow_replicator.connectors.task_messages import (
     Assign,
     Begin,
     Finish,
-    Level,
     Message,
+    SetLogLevel,
     Stop,
     TaskAssignment,
 )
@@ -381,11 +381,11 @@ def test_a_process_that_does_not_stop_in_time_is_killed():
 def test_every_process_gets_the_levels_of_loggers():
     async def test(one: Supervised) -> None:
         one.task.set_level("mirrorflow.task", "DEBUG")
-        assert one.process.messages[1:] == [Level(logger="mirrorflow.task", level="DEBUG")]
+        assert one.process.messages[1:] == [SetLogLevel(logger="mirrorflow.task", level="DEBUG")]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LOGGERS, "was_set", {"mirrorflow": "WARN"})
             one.process.end(1)
             await until(lambda: len(one.processes) == 2 and len(one.process.messages) == 2)
-        assert one.process.messages[1] == Level(logger="mirrorflow", level="WARN")
+        assert one.process.messages[1] == SetLogLevel(logger="mirrorflow", level="WARN")
 
     run(test)
