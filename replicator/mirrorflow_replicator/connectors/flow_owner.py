@@ -195,7 +195,8 @@ class FlowOwner:
         started = await owned.start_task(task, wanted, ids)
         if isinstance(started, Fenced):
             self._note_loss(owned)
-        # The next owner knows no ids but those of tasks, and of positions, which these are in only now.
+        # An owner fences the ids of tasks and those in positions. These are in positions only now, so an owner that
+        # took the flow meanwhile does not know them.
         elif ids is None or await owned.holds_lock():
             return started
         raise FlowTakenError(source=self._settings.source_alias)

@@ -53,7 +53,7 @@ class UnfencedFlow:
 
 @dataclass(frozen=True, slots=True)
 class OwnedFlow:
-    """A flow that this process, or its group, owns. *starts*: of tasks, not given to them yet."""
+    """A flow that this process, or its group, owns. *starts*: by task, found when the flow was taken and not used yet."""
 
     clusters: FlowClusters
     ownership: Ownership

@@ -33,7 +33,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 class SourceParts:
-    """The parts of a source connector in this process, for its host: discovery, ownership and tasks.
+    """What a source connector runs in this process: its discovery, the ownership of its flow, and its tasks.
 
     *claim* returns a task's assignment with its start, and raises MirrorFlowError while the task must not begin; without it
     the owner of the flow answers. *group*: the Connect group whose processes share the connector; "": this process alone.

@@ -70,7 +70,7 @@ class PeriodicJob(NamedTuple):
 
 
 class TargetSyncs(NamedTuple):
-    """What a connector keeps in line on the target, once both clusters are connected."""
+    """The syncs of topics and ACLs, which need both clusters."""
 
     topics: TopicSync
     acls: AclSync
@@ -126,7 +126,7 @@ class TopicDiscovery:
 
     @property
     def uncopied(self) -> tuple[str, ...]:
-        """A message for each selected topic that is not, or not wholly, copied."""
+        """A message for each selected topic that is not copied completely."""
         return tuple(self._arrangement.uncopied.values()) if self._arrangement is not None else ()
 
     @property

@@ -50,7 +50,7 @@ class CommandExecutor:
         self._problems = partial(problems, worker=context.settings.shared)
 
     async def execute(self, command: Command) -> Response:
-        """Returns the answer when the result is in the topics and applied here. Raises ConnectError, MirrorFlowError."""
+        """Returns the response once the result is in the topics and applied here. Raises ConnectError, MirrorFlowError."""
         topic, node = self._configs, self._node
         await node.read_on()
         existed = command.name in topic.configs.connectors

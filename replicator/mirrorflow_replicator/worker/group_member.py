@@ -96,7 +96,7 @@ class GroupMember:
 
     @property
     def acts_for_leader(self) -> bool:
-        """Whether what a leader writes for this node is written here: it leads, or the leader serves no HTTP."""
+        """Whether this node writes what a leader writes for others: it leads, or the leader serves no HTTP."""
         return self.leads or self.leader_url == NO_URL
 
     @property
@@ -105,7 +105,7 @@ class GroupMember:
         return PROTOCOLS.get(self.protocol, 0) >= PROTOCOLS["sessioned"]
 
     def rejoin_if_due(self) -> None:
-        """Starts a rebalance if this node leads and the config topic has other work than was assigned."""
+        """Starts a rebalance if this node leads and the config topic has other connectors or tasks than were assigned."""
         if (
             self.leads
             and not self.is_rebalancing

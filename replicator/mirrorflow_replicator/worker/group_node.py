@@ -52,7 +52,7 @@ log = logging.getLogger("mirrorflow.group")
 
 
 class GroupNode:
-    """One node of *group*. *url* is the one at which the other nodes reach this one."""
+    """One node of *group*, which the other nodes reach at *url*."""
 
     def __init__(self, context: NodeContext, topics: WorkerTopics, group: GroupSettings, url: str) -> None:
         self._topics = topics
@@ -244,7 +244,7 @@ class GroupNode:
                 settings,
                 settings.source,
                 samples=self._samples,
-                publish=partial(self._writer.assignment, name),
+                publish=partial(self._writer.store_assignment, name),
                 start=self._warm_process.take,
                 grace_s=self._grace_s,
                 fencing=TaskFencing(name, self._group_context, fences_java=self._group.fences_java),
@@ -252,7 +252,7 @@ class GroupNode:
         return SharedTask(
             settings,
             make=partial(host, settings, samples=self._samples),
-            publish=partial(self._writer.one, name),
+            publish=partial(self._writer.store_single_task, name),
             grace_s=self._grace_s,
         )
 
@@ -302,7 +302,7 @@ class GroupNode:
         return answer
 
     async def restart(self, command: Restart, *, whole: bool, tasks: Sequence[int]) -> None:
-        """Writes the request: every node with a part of the connector, also this one, reads it in the topic."""
+        """Writes the request to the config topic. Every node with a part of the connector, also this one, reads it there."""
         await self._configs.put(
             RestartRequest(
                 connector=command.name,
@@ -343,7 +343,7 @@ class GroupNode:
 
 
 def _is_standby(wanted: commands.Wanted) -> bool:
-    """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
+    """Whether a node without a part of the connector stays ready for one, so that a takeover does not wait for a start."""
     plugin = commands.simple_name(wanted.properties.get("connector.class", ""))
     return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
 

@@ -48,7 +48,7 @@ class NotAssignedError(MirrorFlowError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
-    """The group of a node, once the group's topics were read. *read* reads on, and applies what they define."""
+    """What tasks need of their node's group. *read* reads the config topic to its end, and applies what it defines."""
 
     cluster: Cluster
     configs: ConfigTopic
@@ -109,7 +109,7 @@ class TaskFencing:
             await node.peers.request_fencing(node.member.leader_url, name, key)
 
     def check(self, task: int) -> None:
-        """Raises NotAssignedError unless the group has given the task to this node."""
+        """Raises NotAssignedError unless the group has assigned the task to this node."""
         node, unit = self._node.member, Unit(connector=self._name, task=task)
         if node.is_rebalancing or not node.leader_url or unit not in node.held:
             raise NotAssignedError(self._name, task)
@@ -129,13 +129,13 @@ class TaskConfigWriter:
         self._node = node
         self._arrange = arrange
 
-    async def assignment(self, name: str, assignment: Assignment, initial: bool) -> None:  # noqa: FBT001 Publish
+    async def store_assignment(self, name: str, assignment: Assignment, initial: bool) -> None:  # noqa: FBT001 Publish
         """Stores tasks of source connector *name* that share *assignment*."""
         await self._put(
             name, lambda properties: worker_state.source_task_configs(properties, assignment, initial=initial)
         )
 
-    async def one(self, name: str) -> None:
+    async def store_single_task(self, name: str) -> None:
         """Stores that connector *name* has one task."""
         await self._put(name, worker_state.single_task_config)
 

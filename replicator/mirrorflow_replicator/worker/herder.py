@@ -151,12 +151,14 @@ class FixedHerder:
     def __init__(self, connectors: Sequence[ConnectorSettings], *, samples: Samples, grace_s: float) -> None:
         self._samples = samples
         self._stopping = False
-        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
+        self._unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
         self.settings = {one.name: one for one in connectors if one.is_enabled}
         for one in self.settings.values():
             host(one, samples=samples)  # raises for invalid settings, before anything starts
         self._slots = {
-            name: ConnectorSlot(name, make=self._make, broken=self._broken.put_nowait, grace_s=grace_s)
+            name: ConnectorSlot(
+                name, make=self._make, on_unexpected_end=self._unexpected_ends.put_nowait, grace_s=grace_s
+            )
             for name in self.settings
         }
 
@@ -176,7 +178,7 @@ class FixedHerder:
                 break
             await asyncio.sleep(START_POLL_S)
         self._start(self._slots.values())
-        (await self._broken.get()).result()
+        (await self._unexpected_ends.get()).result()
 
     def _start(self, slots: Iterable[ConnectorSlot[ConnectorSettings]]) -> None:
         for slot in slots:

@@ -75,11 +75,11 @@ class LocalConnectors:
         self._slots: dict[str, ConnectorSlot[Wanted]] = {}
         self._stopping = False
         self._restarts: Counter[str] = Counter()  # requested restarts, by connector
-        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
+        self._unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
 
     async def run(self) -> None:
         """Raises what ended a connector: it ends only when stopped; any other end is a bug and must not go unnoticed."""
-        (await self._broken.get()).result()
+        (await self._unexpected_ends.get()).result()
 
     def arrange(self) -> None:
         """Starts, changes and stops connectors so that exactly those run that the config topic wants here now."""
@@ -90,7 +90,10 @@ class LocalConnectors:
         }
         for name in wanted.keys() - self._slots.keys():
             self._slots[name] = ConnectorSlot(
-                name, make=self._make, broken=self._broken.put_nowait, grace_s=self._grace_s
+                name,
+                make=self._make,
+                on_unexpected_end=self._unexpected_ends.put_nowait,
+                grace_s=self._grace_s,
             )
         for name, slot in [*self._slots.items()]:
             if name not in wanted and slot.is_settled and slot.hosted is None:
@@ -169,7 +172,7 @@ class LocalConnectors:
 class ConnectorSlot(Generic[T]):
     """The slot of one connector. *make* starts nothing: it returns the host whose `run` the slot runs.
 
-    *broken* receives each run that has ended by itself or could not be created.
+    *on_unexpected_end* receives each run that has ended by itself, and each change that failed.
     """
 
     def __init__(
@@ -177,39 +180,39 @@ class ConnectorSlot(Generic[T]):
         name: str,
         *,
         make: Callable[[str, T], ConnectorHost],
-        broken: Callable[["asyncio.Task[None]"], None],
+        on_unexpected_end: Callable[["asyncio.Task[None]"], None],
         grace_s: float,
     ) -> None:
         self.name = name
         self.hosted: ConnectorHost | None = None
         self._make = make
-        self._broken = broken
+        self._on_unexpected_end = on_unexpected_end
         self._grace_s = grace_s
         self._wanted: T | None = None
         self._current: T | None = None
         self._running: asyncio.Task[None] | None = None
-        self._moving: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
 
     def want(self, wanted: T | None) -> None:
         """Runs *wanted* from now on; None stops the connector."""
         self._wanted = wanted
         if wanted != self._current and self.is_settled:
-            self._moving = asyncio.create_task(self._move(), name=f"slot-{self.name}")
-            self._moving.add_done_callback(self._moved)
+            self._changing = asyncio.create_task(self._change(), name=f"slot-{self.name}")
+            self._changing.add_done_callback(self._change_ended)
 
     @property
     def is_settled(self) -> bool:
         """Whether no change is under way."""
-        return self._moving is None or self._moving.done()
+        return self._changing is None or self._changing.done()
 
     async def settled(self) -> None:
         """Waits until what runs is what is wanted."""
-        while self._moving is not None and not self._moving.done():
-            await asyncio.wait({self._moving})
-        if self._moving is not None:
-            self._moving.result()
+        while self._changing is not None and not self._changing.done():
+            await asyncio.wait({self._changing})
+        if self._changing is not None:
+            self._changing.result()
 
-    async def _move(self) -> None:
+    async def _change(self) -> None:
         while self._current != self._wanted:
             await self._end()
             # Read only now: stopping took its time.
@@ -229,10 +232,10 @@ class ConnectorSlot(Generic[T]):
         await cancel_and_wait(running)
         self.hosted = None
 
-    def _moved(self, moving: "asyncio.Task[None]") -> None:
-        if not moving.cancelled() and moving.exception() is not None:
-            self._broken(moving)
+    def _change_ended(self, changing: "asyncio.Task[None]") -> None:
+        if not changing.cancelled() and changing.exception() is not None:
+            self._on_unexpected_end(changing)
 
     def _ended(self, running: "asyncio.Task[None]") -> None:
         if running is self._running and not running.cancelled():
-            self._broken(running)
+            self._on_unexpected_end(running)

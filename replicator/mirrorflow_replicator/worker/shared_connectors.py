@@ -312,9 +312,12 @@ class SharedTask:
         self._absent = IdleConnector(connector.name, connector.properties, state=state)
         self._make = make
         self._publish = publish
-        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # work that ended by itself
+        self._unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
         self._slot = ConnectorSlot[bool](
-            connector.name, make=self._work, broken=self._broken.put_nowait, grace_s=grace_s
+            connector.name,
+            make=self._work,
+            on_unexpected_end=self._unexpected_ends.put_nowait,
+            grace_s=grace_s,
         )
 
     def share(self, share: TaskShare) -> None:
@@ -353,17 +356,17 @@ class SharedTask:
 
     async def _wait(self) -> None:
         """Waits until the share changes; raises if the work itself has ended, which is a bug."""
-        changed, broken = (
+        changed, ended = (
             asyncio.create_task(self._follower.changed()),
-            asyncio.create_task(self._broken.get()),
+            asyncio.create_task(self._unexpected_ends.get()),
         )
         try:
-            await asyncio.wait({changed, broken}, return_when=asyncio.FIRST_COMPLETED)
-            if broken.done():
-                broken.result().result()
+            await asyncio.wait({changed, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result().result()
         finally:
             changed.cancel()
-            broken.cancel()
+            ended.cancel()
 
     def report(self) -> ConnectorReport:
         hosted = self._slot.hosted

@@ -66,7 +66,7 @@ class WorkerNode(Protocol):
         """Whether this node has started what it should run."""
 
     async def run(self) -> None:
-        """Does until cancelled what the node does beside publishing."""
+        """Runs the connectors and the membership of the group until cancelled."""
 
     async def stop(self) -> None:
         """Stops this node's connectors gracefully and writes their last statuses."""
@@ -87,7 +87,7 @@ class WorkerNode(Protocol):
         """Reports connector *name* as a whole, wherever its parts run."""
 
     async def relay(self, command: Command, request: Request) -> Response | None:
-        """Has another node carry out *command*, or does what only nodes do; None where this node's herder carries it out.
+        """Forwards *command* to the node that carries it out, or carries out a call between nodes; None if the herder here does.
 
         Raises ConnectError, MirrorFlowError.
         """
@@ -96,7 +96,7 @@ class WorkerNode(Protocol):
         """Restarts the *whole* connector, or these *tasks* of it. Raises ClusterError."""
 
     async def wait_until_idle(self, name: str) -> None:
-        """Waits until nothing of *name* copies any more: it would overwrite altered offsets. Raises ConnectError."""
+        """Waits until all tasks of *name* have ended, because they would overwrite altered offsets. Raises ConnectError."""
 
 
 Begin = Callable[[NodeContext, WorkerTopics], Awaitable[WorkerNode]]

@@ -38,7 +38,7 @@ async def follow(use):
     place: ConnectorSlot[Wanted] = ConnectorSlot(
         "a",
         make=lambda name, one: Recorded(name, one, told, may_end),
-        broken=broken.append,
+        on_unexpected_end=broken.append,
         grace_s=1.0,
     )
     async with asyncio.timeout(BOUND_S):
@@ -99,7 +99,7 @@ def test_what_ends_by_itself_is_heard_of():
         place: ConnectorSlot[Wanted] = ConnectorSlot(
             "a",
             make=lambda name, one: Broken(name, one.properties, state="RUNNING"),
-            broken=broken.put_nowait,
+            on_unexpected_end=broken.put_nowait,
             grace_s=1.0,
         )
         place.want(wanted(1))
