@@ -27,10 +27,10 @@ from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
+from mirrorflow_replicator.copy.broker_error_handler import BrokerErrorHandler, follow_stopped_ends
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import PRODUCER_EXPIRATION_MS, CopierContext, CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_errors import PartitionErrors, follow_stopped_ends
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
 from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
 from mirrorflow_replicator.copy.position_writer import PositionWriter, TaskWriter, UnfencedWriter
@@ -145,7 +145,7 @@ class CopyTask:
             stamped=parts.fenced.stamped,
             end_task=parts.fenced.end,
         )
-        self._trouble = PartitionErrors(
+        self._trouble = BrokerErrorHandler(
             source=parts.source,
             target=parts.target,
             wiring=self._wiring,

@@ -10,22 +10,22 @@ from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.error_codes import name_of
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_errors import (
+from mirrorflow_replicator.copy.broker_error_handler import (
     Action,
-    PartitionErrors,
+    BrokerErrorHandler,
     RefusedBatchError,
     of_fetch,
     of_produce,
 )
+from mirrorflow_replicator.copy.copier_context import CopierState
 from tests.unit.copy.stubs import begun_copier, context_at
 
 CODES = range(-1, 120)
 
 
-def trouble(*, skips_refused: bool = False) -> PartitionErrors:
+def trouble(*, skips_refused: bool = False) -> BrokerErrorHandler:
     parts: Any = SimpleNamespace(stale=lambda _: None)
-    return PartitionErrors(
+    return BrokerErrorHandler(
         source=parts,
         target=parts,
         wiring=parts,

@@ -247,7 +247,7 @@ class RefusedBatchError(PartitionError):
         )
 
 
-class PartitionErrors:
+class BrokerErrorHandler:
     """Carries out what error codes mean for the partitions of a task."""
 
     def __init__(
