@@ -7,7 +7,7 @@ A copier asks again, its leader is looked up, or it stops with the reason. The c
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -23,137 +23,16 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition
-from mirrorflow_core.wire.produce import BatchLimit, limit_of
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of
+from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss, RefusedRecords
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_resumer import STOPPED_RETRY_S, PartitionResumer
-from mirrorflow_replicator.copy.read_cursor import UNKNOWN
-
-POLL_INTERVAL_S = (
-    10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
-)
-
-
-async def follow_stopped_ends(
-    source: Cluster,
-    *,
-    copiers: Callable[[], Collection[PartitionCopier]],
-    read_committed: bool,
-    on_change: Callable[[PartitionCopier], object],
-    on_error: Callable[[MirrorFlowError], None],
-) -> None:
-    """Polls until cancelled.
-
-    Calls *on_change* with each copier whose end offset changed or became unknown.
-    """
-    while True:
-        await asyncio.sleep(POLL_INTERVAL_S)
-        stopped = [copier for copier in copiers() if copier.state is CopierState.STOPPED]
-        if not stopped:
-            continue
-        partitions = [copier.source for copier in stopped]
-        try:
-            ends = await admin.list_offsets(source, partitions, LATEST, read_committed=read_committed)
-        except MirrorFlowError as error:
-            on_error(error)
-            continue
-        for copier in stopped:
-            found = ends[copier.source]
-            end = UNKNOWN if found.error else found.offset
-            if copier.state is CopierState.STOPPED and copier.cursor.end_offset != end:
-                copier.cursor.note_end(end)
-                on_change(copier)
-
-
-WATCH_S = 30.0  # how often the settings of a limited topic are read again: one request for each topic
-
-
-class BatchLimits:
-    """The limits of a task's partitions; `Packer.limit` holds the limit of each."""
-
-    def __init__(self, target: Cluster, *, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        self._target = target
-        self._spawn = spawn
-        # By the topic's settings as last applied; None while they were not read.
-        self._by_settings: WeakKeyDictionary[PartitionCopier, BatchLimit | None] = WeakKeyDictionary()
-        self._reading: dict[str, asyncio.Task[BatchLimit | None]] = {}
-        self._unreadable: set[str] = set()  # topics whose settings could not be read: logged once
-        self._is_watching = False
-
-    def refused(self, copier: PartitionCopier, span: Span) -> None:
-        """Handles a refusal of *span* of *copier* for its size."""
-        if copier.state is not CopierState.COPYING:
-            return  # It was in flight behind a refused batch, and packed by the same limit.
-        if span.count > 1:
-            copier.packer.limit_to(copier.packer.limit.after_refusal())
-        before = self._by_settings.setdefault(copier, None)
-        self._spawn(self._learn(copier, span, before))
-        if not self._is_watching:
-            self._is_watching = True
-            self._spawn(self._watch())
-
-    async def read_settings(self, copier: PartitionCopier) -> None:
-        """Reads the settings of *copier*'s target topic, and applies them if they have changed."""
-        self._apply(await self._read(copier.target_topic), copier)
-
-    def _apply(self, limit: BatchLimit | None, copier: PartitionCopier) -> None:
-        if limit is None or limit == self._by_settings.get(copier):
-            return
-        self._by_settings[copier] = limit
-        copier.packer.limit_to(limit)
-        if copier.state is CopierState.COPYING:
-            copier.doubt()  # What is packed already was packed by another limit.
-
-    async def _learn(self, copier: PartitionCopier, span: Span, before: BatchLimit | None) -> None:
-        """Reads the settings after *span* was refused; *before* is the limit applied then.
-
-        Stops the copier if one record alone is too large.
-        """
-        await self.read_settings(copier)
-        if (
-            span.count == 1
-            and before == self._by_settings[copier]
-            and copier.state is not CopierState.LEAVING
-        ):
-            copier.stop(copier.packer.too_large(span.base_offset, span.size_bytes))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_S)
-            copiers = [copier for copier in self._by_settings if copier.state is not CopierState.LEAVING]
-            for topic in dict.fromkeys(copier.target_topic for copier in copiers):
-                limit = await self._read(topic)
-                for copier in copiers:
-                    if copier.target_topic == topic:
-                        self._apply(limit, copier)
-
-    async def _read(self, topic: str) -> BatchLimit | None:
-        """Returns the limit by the settings of *topic*; None if they cannot be read.
-
-        Concurrent callers share one request.
-        """
-        reading = self._reading.get(topic)
-        if reading is None:
-            reading = self._reading[topic] = asyncio.create_task(self._describe(topic))
-            reading.add_done_callback(lambda _: self._reading.pop(topic, None))
-        return await asyncio.shield(reading)
-
-    async def _describe(self, topic: str) -> BatchLimit | None:
-        try:
-            described = await admin.describe_topic_configs(self._target, [topic])
-        except MirrorFlowError as error:
-            if topic not in self._unreadable:
-                self._unreadable.add(topic)
-                log.info("The largest batch that %s takes is found by halving: %s", topic, error)
-            return None
-        return limit_of({entry.name: entry.value or "" for entry in described.get(topic, ())})
-
 
 log = logging.getLogger("mirrorflow.task")
 

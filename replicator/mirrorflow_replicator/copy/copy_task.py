@@ -22,14 +22,14 @@ from mirrorflow_core.writer.position import encode_position
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_core.writer.write_mode import plain_age_limit_ms
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
-from mirrorflow_replicator.copy.broker_error_handler import BrokerErrorHandler, follow_stopped_ends
+from mirrorflow_replicator.copy.broker_error_handler import BrokerErrorHandler
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import PRODUCER_EXPIRATION_MS, CopierContext, CopierState
+from mirrorflow_replicator.copy.end_offsets import follow_stopped_ends, note_ends
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
 from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
@@ -41,15 +41,6 @@ from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 from mirrorflow_replicator.process import now_ms
 
 TIMESTAMP_TYPE = "message.timestamp.type"
-
-
-async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
-    """Sets the current end offset of each of *copiers*. Raises ClusterError."""
-    ends = await admin.list_offsets(
-        source, [copier.source for copier in copiers], LATEST, read_committed=read_committed
-    )
-    for copier in copiers:
-        copier.note_start_end(ends[copier.source].offset)
 
 
 async def note_stamped_topics(target: Cluster, copiers: Collection[PartitionCopier]) -> None:

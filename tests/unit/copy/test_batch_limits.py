@@ -11,9 +11,9 @@ from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
-from mirrorflow_replicator.copy import broker_error_handler
+from mirrorflow_replicator.copy import batch_limits
+from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from mirrorflow_replicator.copy.batch_packer import Packer
-from mirrorflow_replicator.copy.broker_error_handler import BatchLimits
 from mirrorflow_replicator.copy.copier_context import CopierState
 from tests.unit.copy.test_batch_packer import WRITER
 
@@ -226,7 +226,7 @@ def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -
 
 def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings of limited topics are read again from time to time; a copier that has left is not looked after."""
-    monkeypatch.setattr(broker_error_handler, "WATCH_S", 0.001)
+    monkeypatch.setattr(batch_limits, "WATCH_S", 0.001)
     copier: Any = FakeCopier()
     gone: Any = FakeCopier("east.gone")
 

@@ -62,7 +62,7 @@ class Target:
 
 
 def copy(source: list[bytes], target: Target) -> RecordTooLargeError | None:
-    """Copy all batches of *source*, learning as `copy.broker_error_handler` does; the error that stops the partition."""
+    """Copy all batches of *source*, learning as `copy.batch_limits` does; the error that stops the partition."""
     packer = Packer("orders", 2, "east.orders", WRITER)
     stream = stream_at(0)
     told = None

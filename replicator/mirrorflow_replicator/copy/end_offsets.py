@@ -1,0 +1,59 @@
+"""Reads where the source partitions of copiers end: when copying begins, and while a copier is stopped.
+
+A copier that fetches learns the end from its fetch responses. A stopped one does not fetch, and its lag would stay as it was.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy.copier_context import CopierState
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.read_cursor import UNKNOWN
+
+POLL_INTERVAL_S = (
+    10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
+)
+
+
+async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
+    """Sets the current end offset of each of *copiers*. Raises ClusterError."""
+    ends = await admin.list_offsets(
+        source, [copier.source for copier in copiers], LATEST, read_committed=read_committed
+    )
+    for copier in copiers:
+        copier.note_start_end(ends[copier.source].offset)
+
+
+async def follow_stopped_ends(
+    source: Cluster,
+    *,
+    copiers: Callable[[], Collection[PartitionCopier]],
+    read_committed: bool,
+    on_change: Callable[[PartitionCopier], object],
+    on_error: Callable[[MirrorFlowError], None],
+) -> None:
+    """Polls the end offsets of stopped copiers until cancelled.
+
+    Calls *on_change* with each copier whose end offset changed or became unknown.
+    """
+    while True:
+        await asyncio.sleep(POLL_INTERVAL_S)
+        stopped = [copier for copier in copiers() if copier.state is CopierState.STOPPED]
+        if not stopped:
+            continue
+        partitions = [copier.source for copier in stopped]
+        try:
+            ends = await admin.list_offsets(source, partitions, LATEST, read_committed=read_committed)
+        except MirrorFlowError as error:
+            on_error(error)
+            continue
+        for copier in stopped:
+            found = ends[copier.source]
+            end = UNKNOWN if found.error else found.offset
+            if copier.state is CopierState.STOPPED and copier.cursor.end_offset != end:
+                copier.cursor.note_end(end)
+                on_change(copier)
