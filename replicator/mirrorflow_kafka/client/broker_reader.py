@@ -20,7 +20,12 @@ from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, Fet
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import raise_for
+from mirrorflow_kafka.client.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+    raise_for,
+)
 
 MAX_WAIT_MS = 500  # as Java's fetch.max.wait.ms: how long a broker without new data delays its response
 # While a partition waits for memory, the broker must respond soon, because memory may become free at any
@@ -43,11 +48,7 @@ SMALL_ANSWER_BYTES = 64 << 10
 FEW_PARTITIONS = 4
 GATHER_S = 0.001  # for each partition beyond a few
 GATHER_MAX_S = 0.025
-SESSION_ERRORS = {
-    70,
-    71,
-    106,
-}  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
+SESSION_ERRORS = {FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR}
 
 
 class ReadPartition(Protocol):

@@ -22,12 +22,48 @@ from mirrorflow_core.errors import (
     accept_or_skip,
 )
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
+from mirrorflow_core.wire.codecs import ZSTD
 from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.produce import ALL_CODECS
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import error_for, name_of
+from mirrorflow_kafka.client.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    CORRUPT_MESSAGE,
+    DUPLICATE_SEQUENCE_NUMBER,
+    FENCED_LEADER_EPOCH,
+    INCONSISTENT_TOPIC_ID,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    INVALID_TXN_STATE,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    LISTENER_NOT_FOUND,
+    MESSAGE_TOO_LARGE,
+    NETWORK_EXCEPTION,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_NOT_AVAILABLE,
+    OFFSET_OUT_OF_RANGE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RECORD_LIST_TOO_LARGE,
+    REPLICA_NOT_AVAILABLE,
+    REQUEST_TIMED_OUT,
+    THROTTLING_QUOTA_EXCEEDED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    error_for,
+    name_of,
+)
 from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss, RefusedRecords
@@ -40,7 +76,7 @@ log = logging.getLogger("mirrorflow.task")
 # without any event here.
 _FINAL = (SourceDataLostError, TargetDataLostError)
 # Codecs of a target that refuses zstd (it is older, or its topic's format is).
-BEFORE_ZSTD = frozenset({0, 1, 2, 3})
+BEFORE_ZSTD = ALL_CODECS - {ZSTD}
 
 
 class Action(Enum):
@@ -55,38 +91,60 @@ class Action(Enum):
     STOP = "stop"
 
 
-_MOVED = {3, 5, 6, 9, 13, 72, 74, 75, 78, 100, 103}
-# 53: the next request of the task's transaction ends its start.
-_AGAIN = {2, 7, 19, 20, 45, 46, 47, 48, 51, 53, 56, 59, 89}
-_TOO_LARGE = {10, 18}
-_CODEC = {76}
-# INVALID_TIMESTAMP and INVALID_RECORD, with the setting of the target topic that they are about.
-_RECORDS = {
-    32: "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
-    87: "cleanup.policy, for a compacted topic accepts no record without a key",
+_LEADER_MOVED = {
+    UNKNOWN_TOPIC_OR_PARTITION,
+    LEADER_NOT_AVAILABLE,
+    NOT_LEADER_OR_FOLLOWER,
+    REPLICA_NOT_AVAILABLE,
+    NETWORK_EXCEPTION,
+    LISTENER_NOT_FOUND,
+    FENCED_LEADER_EPOCH,
+    UNKNOWN_LEADER_EPOCH,
+    OFFSET_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_ID,
+    INCONSISTENT_TOPIC_ID,
 }
-OFFSET_OUT_OF_RANGE = 1
-TOPIC_AUTHORIZATION_FAILED = 29
+_TEMPORARY = {
+    CORRUPT_MESSAGE,
+    REQUEST_TIMED_OUT,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    CONCURRENT_TRANSACTIONS,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # the next request of the task's transaction ends its start
+    KAFKA_STORAGE_ERROR,
+    UNKNOWN_PRODUCER_ID,
+    THROTTLING_QUOTA_EXCEEDED,
+}
+_TOO_LARGE = {MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE}
+# Refusals of single records, with the setting of the target topic that they are about.
+_SETTING_OF_REFUSED_RECORD = {
+    INVALID_TIMESTAMP: "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+    INVALID_RECORD: "cleanup.policy, for a compacted topic accepts no record without a key",
+}
 
 
 def of_produce(code: int) -> Action:
     """Returns what a refused produce request means."""
     if code in _TOO_LARGE:
         return Action.SHRINK
-    if code in _CODEC:
+    if code == UNSUPPORTED_COMPRESSION_TYPE:
         return Action.RECODE
-    if code in _RECORDS:
+    if code in _SETTING_OF_REFUSED_RECORD:
         return Action.PART
-    if code in _MOVED:
+    if code in _LEADER_MOVED:
         return Action.LOOK
-    return Action.ASK if code in _AGAIN else Action.STOP
+    return Action.ASK if code in _TEMPORARY else Action.STOP
 
 
 def of_fetch(code: int) -> Action:
     """Returns what a refused fetch means."""
     if code == OFFSET_OUT_OF_RANGE:
         return Action.LOST
-    if code in _MOVED or code in _AGAIN:
+    if code in _LEADER_MOVED or code in _TEMPORARY:
         return Action.LOOK
     return Action.STOP
 
@@ -110,7 +168,7 @@ class RefusedBatchError(PartitionError):
         """*skips* records from *offset* on are left out; 0: the partition stops."""
         self.offset = offset
         self.code = name_of(code)
-        setting = _RECORDS.get(code)
+        setting = _SETTING_OF_REFUSED_RECORD.get(code)
         what = "the batch" if setting is None else "the record" if skips < 2 else f"{skips} records"
         said = f": {' '.join(message.split()).rstrip('.')}" if message else ""
         if setting is None:

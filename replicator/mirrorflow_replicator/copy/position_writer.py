@@ -10,7 +10,16 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stream import Stream
-from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
+from mirrorflow_kafka.client.error_codes import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    EPOCH_IS_OVER,
+    KAFKA_STORAGE_ERROR,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT,
+    UNKNOWN_PRODUCER_ID,
+    name_of,
+)
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
@@ -18,9 +27,6 @@ from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.process import now_ms
 
 TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
-NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR = 6, 56
-REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
-DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID = 46, 59
 # Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
 # A leader that is replaced, or whose disk fails, may have appended the batch before.
 FINAL_CODES = {
