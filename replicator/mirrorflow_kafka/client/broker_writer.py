@@ -3,9 +3,12 @@
 A broker handles the next request of a connection only after it has answered the previous one, with acks=all
 after replication; hence several connections. A request may hold one batch per partition; hence pipelining.
 
+A `Pipe` is one of these connections: it puts the next batches of its partitions into one request and hands each partition its
+part of the response. A `BrokerWriter` holds the pipes of a broker.
+
 Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
 by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
-(the copier must find out where to continue first). `copy.partition_writer` handles refusals.
+(the copier must find out where to continue first). `copy.broker_error_handler` reacts to error codes.
 """
 
 import asyncio

@@ -1,7 +1,16 @@
-"""Decides what a broker's error code means for a partition, and acts on it.
+"""Chooses and carries out the reaction to a broker's error code for a partition.
 
-A copier asks again, its leader is looked up, or it stops with the reason. The codes are Kafka's
-(Errors.java). Nothing is retried here: the resumer asks again, the broker routes look up leaders.
+After a produce error it refreshes leaders, has batches made smaller, split or encoded by another codec, skips records, or stops
+the partition. After a fetch error it refreshes leaders, finds out which source records are lost, or stops the partition. A refused
+write passes through:
+
+    client.broker_writer   `Pipe.answered` reads the error code from the response
+    partition_writer       `refused` removes the batch from those in flight
+    copy_task              ends the start of the task if the code shows that it is fenced, or leaves open what was appended
+    this module            reacts to the code
+    partition_resumer      decides where the partition continues, or that the task is started again
+
+Error codes are Kafka's (Errors.java).
 """
 
 import asyncio
@@ -79,15 +88,15 @@ _FINAL = (SourceDataLostError, TargetDataLostError)
 BEFORE_ZSTD = ALL_CODECS - {ZSTD}
 
 
-class Action(Enum):
-    """What to do about an error code."""
+class ErrorAction(Enum):
+    """The reactions to an error code."""
 
-    ASK = "ask"  # ask the target what it has
-    LOOK = "look"  # leaders have moved, or are not there yet
-    LOST = "lost"  # source offsets no longer exist
-    SHRINK = "shrink"  # send smaller batches
-    RECODE = "recode"  # use another codec
-    PART = "part"  # send the records before a refused one; stop at it, or leave it out
+    RESUME = "resume"  # determine anew where to continue
+    REFRESH_METADATA = "refresh metadata"  # leaders have moved, or are not elected yet
+    RESOLVE_LOSS = "resolve loss"  # source offsets no longer exist
+    SHRINK_BATCHES = "shrink batches"
+    CHANGE_CODEC = "change codec"
+    SPLIT_BATCH = "split batch"  # send the records before a refused one; then stop at it, or skip it
     STOP = "stop"
 
 
@@ -127,26 +136,26 @@ _SETTING_OF_REFUSED_RECORD = {
 }
 
 
-def of_produce(code: int) -> Action:
-    """Returns what a refused produce request means."""
+def action_for_produce_error(code: int) -> ErrorAction:
+    """Returns the reaction to error *code* of a batch in a produce response."""
     if code in _TOO_LARGE:
-        return Action.SHRINK
+        return ErrorAction.SHRINK_BATCHES
     if code == UNSUPPORTED_COMPRESSION_TYPE:
-        return Action.RECODE
+        return ErrorAction.CHANGE_CODEC
     if code in _SETTING_OF_REFUSED_RECORD:
-        return Action.PART
+        return ErrorAction.SPLIT_BATCH
     if code in _LEADER_MOVED:
-        return Action.LOOK
-    return Action.ASK if code in _TEMPORARY else Action.STOP
+        return ErrorAction.REFRESH_METADATA
+    return ErrorAction.RESUME if code in _TEMPORARY else ErrorAction.STOP
 
 
-def of_fetch(code: int) -> Action:
-    """Returns what a refused fetch means."""
+def action_for_fetch_error(code: int) -> ErrorAction:
+    """Returns the reaction to error *code* of a partition in a fetch response."""
     if code == OFFSET_OUT_OF_RANGE:
-        return Action.LOST
+        return ErrorAction.RESOLVE_LOSS
     if code in _LEADER_MOVED or code in _TEMPORARY:
-        return Action.LOOK
-    return Action.STOP
+        return ErrorAction.REFRESH_METADATA
+    return ErrorAction.STOP
 
 
 class RefusedBatchError(PartitionError):
@@ -185,7 +194,7 @@ class RefusedBatchError(PartitionError):
 
 
 class BrokerErrorHandler:
-    """Carries out what error codes mean for the partitions of a task."""
+    """Reacts to produce and fetch errors of the partitions of a task."""
 
     def __init__(
         self,
@@ -209,25 +218,25 @@ class BrokerErrorHandler:
         self._told: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
         self._looking: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
 
-    def of_target(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
-        """Handles the refusal of a batch of *copier*."""
+    def on_produce_error(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
+        """Reacts to the error *code* of *span*, a batch of *copier*."""
         self._errors[name_of(code)] += 1
-        action = of_produce(code)
-        if action is Action.LOOK:
+        action = action_for_produce_error(code)
+        if action is ErrorAction.REFRESH_METADATA:
             self._wiring.stale(copier)
-        elif action is Action.SHRINK:
+        elif action is ErrorAction.SHRINK_BATCHES:
             self._limits.refused(copier, span)
-        elif action is Action.RECODE:
+        elif action is ErrorAction.CHANGE_CODEC:
             copier.packer.allow_codecs(BEFORE_ZSTD)
-        elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
+        elif action is ErrorAction.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             copier.stop(
                 NotAuthorizedError(
                     cluster=self._target.alias, operation="Write", resource=f"topic {copier.target_topic}"
                 ),
             )
-        elif action is Action.PART:
+        elif action is ErrorAction.SPLIT_BATCH:
             self._refused_records(copier, code, message, span)
-        elif action is Action.STOP:
+        elif action is ErrorAction.STOP:
             copier.stop(_refused(copier, code, message, span))
 
     def _refused_records(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
@@ -249,8 +258,8 @@ class BrokerErrorHandler:
         error = _refused(copier, code, message, span, skips=skips)
         copier.leave_out(RefusedRecords(span.first, next_offset, error))
 
-    def of_source(self, copier: PartitionCopier, code: int, answer: FetchedPartition) -> None:
-        """Handles a fetch of *copier* that was refused, or answered with something other than records."""
+    def on_fetch_error(self, copier: PartitionCopier, code: int, answer: FetchedPartition) -> None:
+        """Reacts to a fetch response for *copier* with an error, another replica to read from, or a diverging epoch."""
         if code:
             self._errors[name_of(code)] += 1
             copier.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
@@ -262,8 +271,8 @@ class BrokerErrorHandler:
             copier.cursor.note_ends(answer)
             copier.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
             copier.around.changed(copier)
-        action = Action.LOST if answer.diverging is not None else of_fetch(code)
-        if action is Action.LOST and copier.packer:
+        action = ErrorAction.RESOLVE_LOSS if answer.diverging is not None else action_for_fetch_error(code)
+        if action is ErrorAction.RESOLVE_LOSS and copier.packer:
             # Records that were read before the source lost them are written first: they are not lost.
             copier.write_first()
         elif answer.diverging is not None:
@@ -271,17 +280,17 @@ class BrokerErrorHandler:
             # the backoff for consecutive refusals delays the next attempt.
             copier.delay()
             copier.doubt()
-        elif action is Action.LOST:
+        elif action is ErrorAction.RESOLVE_LOSS:
             if copier not in self._looking:
                 self._looking.add(copier)
                 self._spawn(self._look_for_loss(copier, copier.doubts, copier.cursor.offset))
-        elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
+        elif action is ErrorAction.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             copier.stop(
                 NotAuthorizedError(
                     cluster=self._source.alias, operation="Read", resource=f"topic {copier.topic}"
                 ),
             )
-        elif action is Action.STOP:
+        elif action is ErrorAction.STOP:
             copier.stop(
                 error_for(code, cluster=self._source.alias, request="Fetch", subject=str(copier.source))
             )

@@ -37,8 +37,8 @@ class CopierContext:
         *,
         read_committed: bool,
         doubtful: Callable[["PartitionCopier"], None],
-        source_trouble: Callable[["PartitionCopier", int, FetchedPartition], None],
-        refused: Callable[["PartitionCopier", int, str, Span], None],
+        on_fetch_error: Callable[["PartitionCopier", int, FetchedPartition], None],
+        on_produce_error: Callable[["PartitionCopier", int, str, Span], None],
         stopped: Callable[["PartitionCopier", MirrorFlowError], None],
         changed: Callable[["PartitionCopier"], None],
         clock_ms: Callable[[], int],
@@ -50,8 +50,8 @@ class CopierContext:
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
-        self.source_trouble = source_trouble
-        self.refused = refused
+        self.on_fetch_error = on_fetch_error
+        self.on_produce_error = on_produce_error
         self.stopped = stopped
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written

@@ -124,7 +124,7 @@ class CopyTask:
             target=parts.target,
             reader=self._reader,
             writer=self._writer,
-            on_error=self._cluster_trouble,
+            on_error=self._note_cluster_error,
         )
         self._task_writer = self._new_task_writer()
         self._resumer = PartitionResumer(
@@ -136,7 +136,7 @@ class CopyTask:
             stamped=parts.fenced.stamped,
             end_task=parts.fenced.end,
         )
-        self._trouble = BrokerErrorHandler(
+        self._error_handler = BrokerErrorHandler(
             source=parts.source,
             target=parts.target,
             wiring=self._wiring,
@@ -149,7 +149,7 @@ class CopyTask:
             self._task_writer,
             interval_s=settings.flush_interval_s,
             syncs=parts.syncs,
-            on_error=self._cluster_trouble,
+            on_error=self._note_cluster_error,
         )
         self._stalls = StallWatch(
             source=parts.source,
@@ -173,9 +173,9 @@ class CopyTask:
         return CopierContext(
             read_committed=self._settings.read_committed,
             doubtful=self._resumer.doubtful,
-            source_trouble=self._trouble.of_source,
-            refused=self._refused,
-            stopped=self._trouble.stopped,
+            on_fetch_error=self._error_handler.on_fetch_error,
+            on_produce_error=self._on_produce_error,
+            stopped=self._error_handler.stopped,
             changed=self._copier_changed,
             clock_ms=now_ms,
             syncs=self._parts.syncs,
@@ -195,7 +195,7 @@ class CopyTask:
             self._task_writer.run(),
             self._tick_loop(),
             follow_expiries(
-                self._parts.target, self._around, self._task_writer, on_error=self._cluster_trouble
+                self._parts.target, self._around, self._task_writer, on_error=self._note_cluster_error
             ),
             self._stalls.run(),
             follow_stopped_ends(
@@ -203,7 +203,7 @@ class CopyTask:
                 copiers=self.copiers.values,
                 read_committed=self._settings.read_committed,
                 on_change=self._changed.setdefault,
-                on_error=self._cluster_trouble,
+                on_error=self._note_cluster_error,
             ),
         ):
             self._spawn(loop)
@@ -293,7 +293,7 @@ class CopyTask:
             await self._flushing.flush(copiers, left=True)
         except MirrorFlowError as error:
             # The next copier still finds where to continue: it asks the target, after it has waited.
-            self._cluster_trouble(error)
+            self._note_cluster_error(error)
         if self._parts.syncs is not None:
             await self._parts.syncs.leave(copiers)
         for copier in copiers:
@@ -312,9 +312,9 @@ class CopyTask:
         self._stalls.changed(copier)
         self._task_writer.progressed(copier)
 
-    def _refused(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
+    def _on_produce_error(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
         self._task_writer.refused(code)
-        self._trouble.of_target(copier, code, message, span)
+        self._error_handler.on_produce_error(copier, code, message, span)
 
     def _was_paused(self, paused_s: float) -> None:
         if paused_s >= ABANDONED_MS / 1000:
@@ -324,7 +324,7 @@ class CopyTask:
             copier.doubt()
         self._stalls.paused()
 
-    def _cluster_trouble(self, error: MirrorFlowError) -> None:
+    def _note_cluster_error(self, error: MirrorFlowError) -> None:
         self.errors[error.reason] += 1
         if str(error) != self._told:
             self._told = str(error)
@@ -334,14 +334,14 @@ class CopyTask:
                 copier.note(error)
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
-        self._cluster_trouble(error)
+        self._note_cluster_error(error)
         self._wiring.reader_lost(node_id)
         for copier in self.copiers.values():
             if copier.state is CopierState.COPYING and copier.reader is self._wiring.readers.get(node_id):
                 copier.note(error)
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
-        self._cluster_trouble(error)
+        self._note_cluster_error(error)
         self._wiring.writer_lost(node_id)
         for copier in self.copiers.values():
             if copier.state is CopierState.COPYING and copier.pipe in self._wiring.writers[node_id].pipes:
@@ -362,7 +362,7 @@ class CopyTask:
                 {"message": "a task's job failed", "exception": error}
             )
             return
-        self._cluster_trouble(error)
+        self._note_cluster_error(error)
 
     # -- flow of bytes
 

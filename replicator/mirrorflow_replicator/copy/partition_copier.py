@@ -121,7 +121,7 @@ class PartitionCopier:
         if writing is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
             return
         if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
-            self.around.source_trouble(self, answer.error, answer)
+            self.around.on_fetch_error(self, answer.error, answer)
             return
         try:
             self.skipped += self.cursor.take(answer, self.packer, writing.stream)

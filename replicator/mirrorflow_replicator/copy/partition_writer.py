@@ -205,7 +205,7 @@ class PartitionWriter:
         copier.note_refusal(records)
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
-        self.around.refused(copier, code, message, span)
+        self.around.on_produce_error(copier, code, message, span)
         if copier.state is CopierState.COPYING:
             copier.delay()
         copier.doubt()

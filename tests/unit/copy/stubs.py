@@ -29,8 +29,8 @@ def context_at(
     return CopierContext(
         read_committed=False,
         doubtful=lambda _: None,
-        source_trouble=lambda *_: None,
-        refused=lambda *_: None,
+        on_fetch_error=lambda *_: None,
+        on_produce_error=lambda *_: None,
         stopped=lambda *_: None,
         changed=changed,
         clock_ms=lambda: now_ms,

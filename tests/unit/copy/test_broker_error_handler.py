@@ -1,4 +1,4 @@
-"""What each error code of a broker means: asked again, looked up, mended, or a stop with the reason. No code is forgotten."""
+"""The reaction to each error code of a broker, and how it is carried out."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -11,11 +11,11 @@ from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_replicator.copy.broker_error_handler import (
-    Action,
     BrokerErrorHandler,
+    ErrorAction,
     RefusedBatchError,
-    of_fetch,
-    of_produce,
+    action_for_fetch_error,
+    action_for_produce_error,
 )
 from mirrorflow_replicator.copy.copier_context import CopierState
 from tests.unit.copy.stubs import begun_copier, context_at
@@ -23,7 +23,7 @@ from tests.unit.copy.stubs import begun_copier, context_at
 CODES = range(-1, 120)
 
 
-def trouble(*, skips_refused: bool = False) -> BrokerErrorHandler:
+def new_handler(*, skips_refused: bool = False) -> BrokerErrorHandler:
     parts: Any = SimpleNamespace(stale=lambda _: None)
     return BrokerErrorHandler(
         source=parts,
@@ -36,17 +36,19 @@ def trouble(*, skips_refused: bool = False) -> BrokerErrorHandler:
     )
 
 
-def codes(meaning, action):
-    return {name_of(code) for code in CODES if code and meaning(code) is action}
+def codes(action_for, action):
+    return {name_of(code) for code in CODES if code and action_for(code) is action}
 
 
-def test_a_batch_that_is_too_large_is_cut():
+def test_a_batch_that_is_too_large_has_smaller_ones_made():
     """Both limits of a broker: of a message set and of a segment."""
-    assert {"MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"} == codes(of_produce, Action.SHRINK)
+    assert {"MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"} == codes(
+        action_for_produce_error, ErrorAction.SHRINK_BATCHES
+    )
 
 
-def test_a_codec_the_target_does_not_know_is_changed():
-    assert {"UNSUPPORTED_COMPRESSION_TYPE"} == codes(of_produce, Action.RECODE)
+def test_a_codec_that_the_target_does_not_know_is_changed():
+    assert {"UNSUPPORTED_COMPRESSION_TYPE"} == codes(action_for_produce_error, ErrorAction.CHANGE_CODEC)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +64,9 @@ def test_a_codec_the_target_does_not_know_is_changed():
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     ],
 )
-def test_what_says_something_of_the_log_is_asked_about(name):
-    """The batch is there or not, and another process may have written it: only the target knows."""
-    assert name in codes(of_produce, Action.ASK)
+def test_uncertain_produce_errors_resume_at_a_determined_position(name):
+    """The batch may have been appended or not."""
+    assert name in codes(action_for_produce_error, ErrorAction.RESUME)
 
 
 MOVED = [
@@ -75,29 +77,29 @@ MOVED = [
 ]
 
 
-@pytest.mark.parametrize("meaning", [of_produce, of_fetch])
+@pytest.mark.parametrize("action_for", [action_for_produce_error, action_for_fetch_error])
 @pytest.mark.parametrize("name", MOVED)
-def test_a_leader_that_has_moved_is_looked_for(meaning, name):
-    """Elections are no failures: nothing is stopped by them."""
-    assert name in codes(meaning, Action.LOOK)
+def test_a_moved_leader_has_metadata_refreshed(action_for, name):
+    """An election is no failure and stops no partition."""
+    assert name in codes(action_for, ErrorAction.REFRESH_METADATA)
 
 
 def test_only_an_offset_out_of_range_may_be_a_loss():
     """Everything else leaves the records where they are."""
-    assert {"OFFSET_OUT_OF_RANGE"} == codes(of_fetch, Action.LOST)
+    assert {"OFFSET_OUT_OF_RANGE"} == codes(action_for_fetch_error, ErrorAction.RESOLVE_LOSS)
 
 
-@pytest.mark.parametrize("meaning", [of_produce, of_fetch])
-def test_what_only_a_person_can_mend_stops_the_partition(meaning):
+@pytest.mark.parametrize("action_for", [action_for_produce_error, action_for_fetch_error])
+def test_errors_that_a_person_must_fix_stop_the_partition(action_for):
     """A missing ACL, and whatever is not known here: silence would look like an idle source."""
-    stopping = codes(meaning, Action.STOP)
+    stopping = codes(action_for, ErrorAction.STOP)
 
     assert {"TOPIC_AUTHORIZATION_FAILED", name_of(-1)} <= stopping
 
 
-def test_only_refusals_of_single_records_divide_a_batch():
+def test_only_refusals_of_single_records_split_a_batch():
     """No key on a compacted topic, or a timestamp the target does not take."""
-    assert {"INVALID_RECORD", "INVALID_TIMESTAMP"} == codes(of_produce, Action.PART)
+    assert {"INVALID_RECORD", "INVALID_TIMESTAMP"} == codes(action_for_produce_error, ErrorAction.SPLIT_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def span(count: int) -> Span:
 def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
     copier = refused_copier(records=records)
 
-    trouble().of_target(copier, 32, "", span(15))
+    new_handler().on_produce_error(copier, 32, "", span(15))
 
     assert (copier.packer.cut_at, copier.error, copier.skip) == (cut_at, None, None)
 
@@ -162,7 +164,7 @@ def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
 def test_a_refused_record_stops_its_partition():
     copier = refused_copier(records=(0, 1))
 
-    trouble().of_target(copier, 87, "no key", span(15))
+    new_handler().on_produce_error(copier, 87, "no key", span(15))
 
     assert "the record at source offset 40" in str(copier.error)
     assert copier.skip is None
@@ -180,7 +182,7 @@ def test_refused_records_are_left_out_where_the_user_says_so(records, count, nex
     """Those that follow each other, and with the last record of a batch the offsets passed over behind it."""
     copier = refused_copier(records=records)
 
-    trouble(skips_refused=True).of_target(copier, 87, "no key", span(count))
+    new_handler(skips_refused=True).on_produce_error(copier, 87, "no key", span(count))
 
     assert (copier.skip.ordinal, copier.skip.next_offset, copier.error) == (100, next_offset, None)
     assert (
@@ -194,7 +196,7 @@ def test_a_batch_in_flight_behind_a_refused_one_is_no_new_refusal():
     copier = refused_copier(records=(0,))
     copier.state = CopierState.ASKING
 
-    trouble(skips_refused=True).of_target(copier, 87, "no key", span(15))
+    new_handler(skips_refused=True).on_produce_error(copier, 87, "no key", span(15))
 
     assert (copier.packer.cut_at, copier.error, copier.skip) == (-1, None, None)
 
@@ -207,7 +209,7 @@ def test_a_refused_fetch_is_an_obstacle_of_its_copier():
     answer: Any = SimpleNamespace(diverging=None)
 
     for _ in range(2):
-        trouble().of_source(copier, 6, answer)
+        new_handler().on_fetch_error(copier, 6, answer)
 
     assert copier.obstacle == Obstacle(
         kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2
@@ -221,7 +223,7 @@ def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source
     answer = FetchedPartition(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
 
     for _ in range(2):
-        trouble().of_source(copier, 0, answer)
+        new_handler().on_fetch_error(copier, 0, answer)
 
     assert copier.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
     assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.doubts) == (

@@ -145,8 +145,8 @@ class Copier:
         around = CopierContext(
             read_committed=False,
             doubtful=self.doubtful,
-            source_trouble=self.unexpected,
-            refused=lambda _, code, *__: self.writer.refused(code),
+            on_fetch_error=self.unexpected,
+            on_produce_error=lambda _, code, *__: self.writer.refused(code),
             stopped=self.unexpected,
             changed=lambda _: None,
             clock_ms=lambda: self.now_ms,
