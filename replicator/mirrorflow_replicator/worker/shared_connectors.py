@@ -33,8 +33,8 @@ from mirrorflow_replicator.connectors.connector_state import RetryState
 from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from mirrorflow_replicator.http.partition_rates import Samples
-from mirrorflow_replicator.worker.group_tasks import NotAssignedError, TaskFencing
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
+from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
 
 RETRY_MAX_S = 15.0  # while a cluster cannot be used; short at first: it may be this node's first connection
 

@@ -12,8 +12,8 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.http.partition_rates import Samples
-from mirrorflow_replicator.worker.group_tasks import TaskFencing
 from mirrorflow_replicator.worker.shared_connectors import Publish, SharedConnector, TaskShare
+from mirrorflow_replicator.worker.task_fencing import TaskFencing
 
 WORKER = "bootstrap.servers=127.0.0.1:1\noffset.storage.topic=o\n"
 CONNECTOR = (

@@ -8,8 +8,8 @@ import pytest
 
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
-from mirrorflow_replicator.worker import group_tasks
-from mirrorflow_replicator.worker.group_tasks import GroupContext, NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker import task_fencing
+from mirrorflow_replicator.worker.task_fencing import GroupContext, NotAssignedError, TaskFencing
 
 NAME, TASK = "MirrorSourceConnector", 1
 
@@ -33,7 +33,7 @@ class Group:
             self.done.append(f"take {transactional_id}")
             return 9, 4
 
-        monkeypatch.setattr(group_tasks, "init_producer_id", init)
+        monkeypatch.setattr(task_fencing, "init_producer_id", init)
 
     async def fence(self, *_: object) -> None:
         self.done.append("fence")
