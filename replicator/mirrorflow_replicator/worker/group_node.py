@@ -34,13 +34,15 @@ from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restar
 from mirrorflow_replicator.http.commands import task_configs as posted_tasks
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker.group_context import GroupContext
 from mirrorflow_replicator.worker.group_member import POLL_S, GroupMember
 from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
 from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors, read_config_topic
 from mirrorflow_replicator.worker.shared_connectors import SharedConnector, SharedTask, TaskShare, share_of
 from mirrorflow_replicator.worker.status_writer import SharedStatuses
-from mirrorflow_replicator.worker.task_fencing import GroupContext, TaskConfigWriter, TaskFencing
+from mirrorflow_replicator.worker.task_config_writer import TaskConfigWriter
+from mirrorflow_replicator.worker.task_fencing import TaskFencing
 from mirrorflow_replicator.worker.worker_node import NodeContext, WorkerNode, WorkerTopics
 
 WARM_UP_MAX_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case

@@ -9,7 +9,8 @@ import pytest
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_replicator.worker import task_fencing
-from mirrorflow_replicator.worker.task_fencing import GroupContext, NotAssignedError, TaskFencing
+from mirrorflow_replicator.worker.group_context import GroupContext
+from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
 
 NAME, TASK = "MirrorSourceConnector", 1
 
