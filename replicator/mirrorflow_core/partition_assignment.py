@@ -1,5 +1,7 @@
 """Assigns partitions to tasks evenly by count or by load, and moves few partitions, only where the gain is worth it.
 
+`connect.group_assignment` decides which node runs a task.
+
     end offsets over time ──> offsets per second, smoothed ──┐
     stored, end offsets   ──> lag in offsets ────────────────┼──> load: bytes per second
     a few batches         ──> bytes per offset ──────────────┘
@@ -101,16 +103,16 @@ def assign(
     if count == 0:
         return ()
     share = -(-len(wanted) // count)
-    homes = {partition: task for task, had in enumerate(previous[:count]) for partition in had}
+    task_of = {partition: task for task, had in enumerate(previous[:count]) for partition in had}
     loads: list[list[TopicPartition]] = [[] for _ in range(count)]
-    homeless = []
+    unassigned = []
     for partition in wanted:
-        home = homes.get(partition)
-        if home is not None and len(loads[home]) < share:
-            loads[home].append(partition)
+        task = task_of.get(partition)
+        if task is not None and len(loads[task]) < share:
+            loads[task].append(partition)
         else:
-            homeless.append(partition)
-    for partition in homeless:
+            unassigned.append(partition)
+    for partition in unassigned:
         min(loads, key=len).append(partition)
     for load in loads:
         if not load:
@@ -149,11 +151,11 @@ def place(
     if count == 0:
         return ()
     plan = _Plan(count, _weights(wanted, loads or {}))
-    homes = {one: task for task, had in reversed([*enumerate(previous[:count])]) for one in had}
+    task_of = {one: task for task, had in reversed([*enumerate(previous[:count])]) for one in had}
     for one in wanted:
-        if one in homes:
-            plan.put(one, homes[one])
-    plan.fill([one for one in wanted if one not in homes])
+        if one in task_of:
+            plan.put(one, task_of[one])
+    plan.fill([one for one in wanted if one not in task_of])
     if any(not had for had in plan.tasks[len(previous) :]):
         plan.spread(len(previous))
     plan.occupy()
@@ -180,8 +182,10 @@ class Balance:
 
 def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:
     """Returns the partitions that move to another task, sorted."""
-    homes = {one: task for task, had in enumerate(before) for one in had}
-    return tuple(sorted(one for task, had in enumerate(after) for one in had if homes.get(one, task) != task))
+    task_of = {one: task for task, had in enumerate(before) for one in had}
+    return tuple(
+        sorted(one for task, had in enumerate(after) for one in had if task_of.get(one, task) != task)
+    )
 
 
 def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPartition] = ()) -> Assignment:

@@ -1,5 +1,7 @@
 """Assigns connectors and tasks to the members of a Connect group by cooperative rebalancing (KIP-415).
 
+`worker.group_member` calls it on the leader. Which partitions a task copies is decided in `partition_assignment`.
+
     units held per member, units to run  ->  per member: units assigned in addition, units to revoke
 
 Guarantees in each rebalance: a unit is assigned to another member only after its holder has revoked it, which
@@ -260,14 +262,14 @@ Units = frozenset[Unit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberShare:
+class MemberDelta:
     """The units that one member gains and loses in a rebalance."""
 
     assigned: Units = frozenset()
     revoked: Units = frozenset()
 
 
-def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dict[str, MemberShare]:
+def rebalance(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dict[str, MemberDelta]:
     """Returns the next assignment per member.
 
     *held* is what each member has, with at least one member; *wanted* is every unit to run.
@@ -276,32 +278,37 @@ def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dic
     everything = frozenset(wanted)
     disputed = _held_by_several(members) & everything
     kept = {member: set(units & everything - disputed) for member, units in members.items()}
-    homeless = everything.difference(*members.values())
+    unassigned = everything.difference(*members.values())
     given: dict[str, set[Unit]] = {member: set() for member in members}
     for kind_of in (_kind_of_connector, _kind_of_task):
         kinds = sorted({kind for unit in everything if (kind := kind_of(unit)) is not None})
-        homes = {
+        held_by_kind = {
             kind: {
                 member: {unit for unit in units if kind_of(unit) == kind} for member, units in kept.items()
             }
             for kind in kinds
         }
-        lost = {kind: sorted(unit for unit in homeless if kind_of(unit) == kind) for kind in kinds}
+        unassigned_by_kind = {
+            kind: sorted(unit for unit in unassigned if kind_of(unit) == kind) for kind in kinds
+        }
         had = {
             kind: {member: len(units) for member, units in by_member.items()}
-            for kind, by_member in homes.items()
+            for kind, by_member in held_by_kind.items()
         }
         # Reserve room for the disputed units, which the next rebalance assigns.
         disputed_of = Counter(kind_of(unit) for unit in disputed)
-        counts = {kind: sum(had[kind].values()) + len(lost[kind]) + disputed_of[kind] for kind in kinds}
+        counts = {
+            kind: sum(had[kind].values()) + len(unassigned_by_kind[kind]) + disputed_of[kind]
+            for kind in kinds
+        }
         totals = {member: len(kept[member]) + len(given[member]) for member in members}
         quotas = even_shares(had, counts, totals)
         for kind in kinds:
-            for member, units in homes[kind].items():
+            for member, units in held_by_kind[kind].items():
                 kept[member].difference_update(sorted(units)[quotas[kind][member] :])
-            _give(lost[kind], homes[kind], quotas[kind], given)
+            _assign(unassigned_by_kind[kind], held_by_kind[kind], quotas[kind], given)
     return {
-        member: MemberShare(assigned=frozenset(given[member]), revoked=units - kept[member])
+        member: MemberDelta(assigned=frozenset(given[member]), revoked=units - kept[member])
         for member, units in members.items()
     }
 
@@ -326,16 +333,16 @@ def _held_by_several(members: Mapping[str, Units]) -> Units:
     return frozenset(unit for unit, count in holders.items() if count > 1)
 
 
-def _give(
-    lost: Sequence[Unit],
-    homes: Mapping[str, set[Unit]],
+def _assign(
+    unassigned: Sequence[Unit],
+    held_by_member: Mapping[str, set[Unit]],
     quotas: Mapping[str, int],
     given: Mapping[str, set[Unit]],
 ) -> None:
     """Assigns unassigned units to members below their quota."""
-    counts = {member: min(len(units), quotas[member]) for member, units in homes.items()}
-    for unit in lost:
-        room = (member for member in homes if counts[member] < quotas[member])
+    counts = {member: min(len(units), quotas[member]) for member, units in held_by_member.items()}
+    for unit in unassigned:
+        room = (member for member in held_by_member if counts[member] < quotas[member])
         member = min(room, key=lambda one: (counts[one], len(given[one]), one))
         counts[member] += 1
         given[member].add(unit)

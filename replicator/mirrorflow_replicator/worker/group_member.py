@@ -31,7 +31,7 @@ from mirrorflow_core.connect.group_assignment import (
     decode_state,
     encode_assignment,
     encode_state,
-    share_out,
+    rebalance,
 )
 from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError
 from mirrorflow_core.settings import GroupSettings
@@ -173,8 +173,8 @@ class GroupMember:
         state = MemberState(url=self._url, config_offset=self._configs.offset, held=self._assignment)
         metadata = {name: encode_state(state, PROTOCOLS[name]) for name in self._settings.protocols}
         joined = await self._membership.join(metadata)
-        shares = self._shares(joined) if joined.leads else {}
-        assignment = self._read_assignment(await self._membership.sync(shares))
+        assignments = self._encoded_assignments(joined) if joined.leads else {}
+        assignment = self._read_assignment(await self._membership.sync(assignments))
         self.generation, self.protocol, self.leads = joined.generation, joined.protocol, joined.leads
         self.leader_url = assignment.leader_url
         if assignment.error:
@@ -218,7 +218,7 @@ class GroupMember:
                 subject=self._settings.group_id,
             ) from problem
 
-    def _shares(self, joined: Joined) -> dict[str, bytes]:
+    def _encoded_assignments(self, joined: Joined) -> dict[str, bytes]:
         """Returns each member's encoded assignment, by member id."""
         states = {member: decode_state(data) for member, data in joined.members.items()}
         offset = max(state.config_offset for state in states.values())
@@ -228,7 +228,7 @@ class GroupMember:
             for member, state in states.items()
         }
         wanted = commands.units(self._configs.configs)
-        shares = share_out(held, wanted)
+        deltas = rebalance(held, wanted)
         if not behind:
             self._assigned_units = wanted
             self._states = {
@@ -239,7 +239,7 @@ class GroupMember:
                         leader_url=self._url,
                         config_offset=offset,
                         # What is revoked is still there until the next rebalance.
-                        assigned=held[member] | shares[member].assigned,
+                        assigned=held[member] | deltas[member].assigned,
                     ),
                 )
                 for member, state in states.items()
@@ -252,12 +252,12 @@ class GroupMember:
                     leader=joined.leader_id,
                     leader_url=self._url,
                     config_offset=self._configs.offset,
-                    assigned=frozenset() if behind else share.assigned,
-                    revoked=frozenset() if behind else share.revoked,
+                    assigned=frozenset() if behind else delta.assigned,
+                    revoked=frozenset() if behind else delta.revoked,
                 ),
                 version,
             )
-            for member, share in shares.items()
+            for member, delta in deltas.items()
         }
 
     async def _apply_assignment(self) -> None:

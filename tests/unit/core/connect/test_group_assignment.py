@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.connect.group_assignment import (
     CONNECTOR,
-    MemberShare,
+    MemberDelta,
     Unit,
     Units,
     even_shares,
-    share_out,
+    rebalance,
 )
 
 ROUNDS_MAX = 2  # one that takes away, one that gives it on
@@ -31,14 +31,14 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, Units], Units]:
     return {member: draw(WORK) for member in members}, draw(WORK)
 
 
-def after(held: Mapping[str, Units], shares: Mapping[str, MemberShare]) -> dict[str, Units]:
-    return {member: (held[member] - share.revoked) | share.assigned for member, share in shares.items()}
+def after(held: Mapping[str, Units], deltas: Mapping[str, MemberDelta]) -> dict[str, Units]:
+    return {member: (held[member] - delta.revoked) | delta.assigned for member, delta in deltas.items()}
 
 
 def settled(held: Mapping[str, Units], wanted: Units) -> dict[str, Units]:
     now = dict(held)
     for _ in range(ROUNDS_MAX):
-        now = after(now, share_out(now, wanted))
+        now = after(now, rebalance(now, wanted))
     return now
 
 
@@ -64,7 +64,7 @@ def test_all_is_done_once_and_evenly(group: tuple[dict[str, Units], Units]) -> N
     for connector in {unit.connector for unit in wanted}:
         loads = [sum(is_task_of(unit, connector) for unit in units) for units in now.values()]
         assert max(loads) - min(loads) <= 1
-    assert all(share == MemberShare() for share in share_out(now, wanted).values())
+    assert all(delta == MemberDelta() for delta in rebalance(now, wanted).values())
 
 
 @given(groups())
@@ -73,9 +73,9 @@ def test_revoked_work_is_not_assigned_in_the_same_round(
 ) -> None:
     held, wanted = group
     holders = frozenset().union(*held.values())
-    for member, share in share_out(held, wanted).items():
-        assert not share.assigned & holders
-        assert share.revoked <= held[member]
+    for member, delta in rebalance(held, wanted).items():
+        assert not delta.assigned & holders
+        assert delta.revoked <= held[member]
 
 
 @example(({member: frozenset() for member in "uvwxy"}, units(a=6, b=4, c=6, d=2)), "s")
@@ -101,8 +101,8 @@ def test_no_more_moves_than_an_even_share_asks_for(
     assert len(now[newcomer]) <= moved < len(now[newcomer]) + max(1, len(kinds))
     # One leaves: only what was his finds another home, unless the rest were uneven by the one that he took.
     left = {member: units for member, units in now.items() if member != newcomer}
-    again = share_out(left, wanted)
-    assert not any(share.revoked for share in again.values())
+    again = rebalance(left, wanted)
+    assert not any(delta.revoked for delta in again.values())
 
 
 @given(groups())
@@ -112,8 +112,8 @@ def test_what_two_hold_neither_keeps(group: tuple[dict[str, Units], Units]) -> N
     for unit in frozenset().union(*held.values()):
         holders = [member for member, units in held.items() if unit in units]
         if len(holders) > 1:
-            shares = share_out(held, wanted)
-            assert all(unit in shares[member].revoked for member in holders)
+            deltas = rebalance(held, wanted)
+            assert all(unit in deltas[member].revoked for member in holders)
 
 
 def test_tasks_of_a_connector_are_spread() -> None:
