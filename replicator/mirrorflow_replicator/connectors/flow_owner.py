@@ -4,7 +4,7 @@
       ^                                                              │
       └───────────────── another process has taken the lock ─────────┘
 
-`flow_takeover` takes a flow, `flow_phases` has what can be done with it then. The processes of a Connect group own a
+`flow_takeover` takes a flow, `flow_ownership_states` has what can be done with it then. The processes of a Connect group own a
 flow together: the one with the connector claims it, and each starts its own tasks under the lock that the claim names.
 Guarantee: a task gets its producers only while the lock is the newest one. Where the target does not allow that, tasks
 start without an owner, and copy at least once, until it does.
@@ -31,7 +31,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
-from mirrorflow_replicator.connectors.flow_phases import OwnedFlow, UnfencedFlow, UnownedFlow
+from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow, UnfencedFlow, UnownedFlow
 from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 

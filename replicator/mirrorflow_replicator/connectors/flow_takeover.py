@@ -21,7 +21,7 @@ from mirrorflow_core.writer.flow_plan import FlowPlan
 from mirrorflow_core.writer.ownership import FlowExists, Ownership, take_flow, wait_for_turn
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_move import FlowMove
-from mirrorflow_replicator.connectors.flow_phases import OwnedFlow
+from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:

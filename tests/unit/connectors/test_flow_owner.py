@@ -16,7 +16,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors import flow_owner
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
-from mirrorflow_replicator.connectors.flow_phases import OwnedFlow, UnfencedFlow
+from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow, UnfencedFlow
 from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
 from mirrorflow_replicator.connectors.task_messages import Assign, TaskAssignment
 from tests.unit.connectors.flow_settings import settings
