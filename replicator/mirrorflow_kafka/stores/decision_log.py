@@ -52,7 +52,7 @@ class AclMarks:
         self._ours.difference_update(others)
 
 
-def moved_name(flow: str) -> str:
+def migrated_name(flow: str) -> str:
     """Returns the flow's name in its last identity once it has one owner.
 
     Copiers that do not know of owners take it for another flow, and refuse.
@@ -117,7 +117,7 @@ def check_owner(
         if expected != found:
             raise ClusterChangedError(alias=alias, expected=expected, found=found)
     names = {settings.flow, *settings.takes_over}
-    if decided.flow not in names | set(map(moved_name, names)):
+    if decided.flow not in names | set(map(migrated_name, names)):
         raise FlowExistsError(
             source=settings.source_alias,
             target=settings.target_alias,

@@ -20,8 +20,8 @@ from mirrorflow_core.writer.flow_lock import Fenced, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan
 from mirrorflow_core.writer.ownership import FlowExists, Ownership, take_flow, wait_for_turn
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
-from mirrorflow_replicator.connectors.flow_move import FlowMove
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
+from mirrorflow_replicator.connectors.legacy_flow_migration import LegacyFlowMigration
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
@@ -124,15 +124,15 @@ class FlowTakeover:
 
         *is_owner*: that is this process. The other flags are as in `must_wait`.
         """
-        move = FlowMove(self._settings, clusters.source, clusters.target)
-        moved, newest = await asyncio.gather(move.due(), _newest_claim(clusters))
-        self.is_first = newest is None and moved is None
+        migration = LegacyFlowMigration(self._settings, clusters.source, clusters.target)
+        legacy, newest = await asyncio.gather(migration.due(), _newest_claim(clusters))
+        self.is_first = newest is None and legacy is None
         partitions = [one for task in assignment for one in task]
         if self.is_first:
             clusters.begin_with(partitions)
         plan = self.plan(clusters, tasks=len(assignment))
-        # In a group each process finds where its tasks start, and a flow that is moved has no positions yet.
-        if moved is None and not self._group:
+        # In a group each process finds where its tasks start, and a flow that is migrated has no positions yet.
+        if legacy is None and not self._group:
             topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
             writable = tuple([await clusters.writable(task) for task in assignment])
             plan = replace(plan, assignment=writable, topic_ids=topic_ids)
@@ -151,8 +151,8 @@ class FlowTakeover:
             self._since_s = None
         if isinstance(taken, Fenced):
             return taken
-        if moved is not None:
-            await move.move(moved, clusters.runner, taken.lock)
+        if legacy is not None:
+            await migration.migrate(legacy, clusters.runner, taken.lock)
         return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:

@@ -1,4 +1,4 @@
-"""A flow of an earlier release, which had no owner: its first owner moves it, once.
+"""A flow of an earlier release, which had no owner: its first owner migrates it, once.
 
 There is no such release here any more, so its state is written by hand: an identity, where its partitions began,
 records of that identity, and positions.

@@ -1,10 +1,12 @@
-"""Moves a flow that an earlier release has copied to its owner, once.
+"""One-time upgrade: converts the state of releases before flow ownership into positions of the flow's owner.
 
-    last identity ──> fenced in each partition ──> what was written is counted ──> positions, as Java writes them
+    fence the earlier release's producers ──> count what they wrote in each partition ──> store positions in Java's format
 
-The owner has claimed the flow before, so no other process moves it at the same time. Guarantees: copiers of earlier
-releases stop, because they take the last identity for that of another flow; each record that they have written is counted
-once.
+Those releases stored an *identity* of the flow, which is a producer id and epoch (`core.writer.identity`). `flow_takeover`
+calls this module after it has claimed the flow, so no other process migrates it at the same time.
+
+Guarantees: copiers of the earlier release stop, because the last identity names another flow; each record that they have written
+is counted once.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ from mirrorflow_kafka.admin.log_reader import batches_between, read_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
-from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, moved_name
+from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, migrated_name
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.copy.task_parts import flow_topics
@@ -42,8 +44,8 @@ READS_MAX = 16  # partitions whose logs are read at the same time
 _NOTHING_TO_COMMIT = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING}
 
 
-class FlowMove:
-    """The move of one flow."""
+class LegacyFlowMigration:
+    """Migrates one flow."""
 
     def __init__(self, settings: SourceSettings, source: Cluster, target: Cluster) -> None:
         self._settings = settings
@@ -73,8 +75,8 @@ class FlowMove:
         )
         return identity if not self._is_retired(identity) or await self._last_known() else None
 
-    async def move(self, last: Identity, runner: ProtocolRunner, lock: Producer) -> None:
-        """Moves the flow, whose last known identity is *last*, under *lock*.
+    async def migrate(self, last: Identity, runner: ProtocolRunner, lock: Producer) -> None:
+        """Migrates the flow, whose last known identity is *last*, under *lock*.
 
         Raises FlowNotMovedError, FlowTakenError, ClusterError.
         """
@@ -89,7 +91,7 @@ class FlowMove:
             raise FlowTakenError(source=self._settings.source_alias)
 
     def _is_retired(self, identity: Identity) -> bool:
-        return identity.flow == moved_name(self._settings.flow)
+        return identity.flow == migrated_name(self._settings.flow)
 
     async def _last_known(self) -> dict[TopicPartition, NumberedRecord]:
         store = position_store(self._settings, self._target)
@@ -101,7 +103,7 @@ class FlowMove:
         return await self._log.read()
 
     async def _retire(self, decided: Identity) -> Identity:
-        """Decide the last identity, with a newer epoch than any copier has."""
+        """Stores and returns the last identity, with a newer epoch than any copier has."""
         while not self._is_retired(decided := (await self._decisions()).identity or decided):
             producer_id, epoch = await self._newer_epoch(decided)
             last = replace(
@@ -109,7 +111,7 @@ class FlowMove:
                 generation=decided.generation + 1,
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                flow=moved_name(self._settings.flow),
+                flow=migrated_name(self._settings.flow),
                 why="one owner",
             )
             await self._log.decide([last], now_ms=time.time_ns() // 1_000_000)
@@ -155,9 +157,7 @@ class FlowMove:
             end = (await admin.offsets_at(self._target, [copy], LATEST))[copy]
             writer = (await self._decisions()).generation(known.generation)
             if writer is None or end <= known.target_offset:
-                raise self._not_moved(
-                    copy, "it was not stopped, and its last records are gone from the target"
-                )
+                raise self._error(copy, "it was not stopped, and its last records are gone from the target")
             batches = await read_batches(self._target, copy, max(0, known.target_offset + 1), end)
             written = records_behind(known, batches, (writer.producer_id, writer.producer_epoch))
             return await self._behind(partition, known.source_offset + 1, written)
@@ -169,9 +169,7 @@ class FlowMove:
         ends = await admin.offsets_at(self._source, [partition], LATEST)
         starts = await admin.offsets_at(self._source, [partition], EARLIEST)
         if count and starts[partition] > start:
-            raise self._not_moved(
-                partition, "it was not stopped, and the source no longer has its last records"
-            )
+            raise self._error(partition, "it was not stopped, and the source no longer has its last records")
         fetched_before = None
         async for batch, fetched in batches_between(
             self._source, partition, start, ends[partition], read_committed=read_committed
@@ -188,12 +186,10 @@ class FlowMove:
                 if record.offset >= start and count:
                     start, count = record.offset + 1, count - 1
         if count:
-            raise self._not_moved(
-                partition, "it was not stopped, and the source has fewer records than its copy"
-            )
+            raise self._error(partition, "it was not stopped, and the source has fewer records than its copy")
         return start
 
-    def _not_moved(self, partition: TopicPartition, problem: str) -> FlowNotMovedError:
+    def _error(self, partition: TopicPartition, problem: str) -> FlowNotMovedError:
         return FlowNotMovedError(source=self._settings.source_alias, subject=str(partition), problem=problem)
 
     def _position(self, partition: TopicPartition, next_offset: int, known: NumberedRecord) -> WriterPosition:
