@@ -8,6 +8,9 @@ the lock, before the next owner took the lock; so that owner's initialization en
 A refusal of any kind is answered by asking whether the lock is still ours. If it is not, the process stops writing
 and may come back only as a newcomer.
 
+`connectors.flow_takeover` decides whether to wait and what to take, then runs `take_flow`. `flow_ownership_states` runs the
+other functions for a flow that this process owns.
+
 All functions are generators, see `broker_requests`. The runner lets only one transaction of a producer
 run at a time.
 """

@@ -4,8 +4,15 @@
       ^                                                              │
       └───────────────── another process has taken the lock ─────────┘
 
-`flow_takeover` takes a flow, `flow_ownership_states` has what can be done with it then. The processes of a Connect group own a
-flow together: the one with the connector claims it, and each starts its own tasks under the lock that the claim names.
+Modules, from the top:
+
+    flow_owner              decides when to take the flow, to renew its claim and to give it up (this module)
+    flow_takeover           decides what to take, and whether to wait for the present owner
+    core.writer.ownership   the requests of a takeover, of a renewal and of a task's recovery, in their order
+    flow_ownership_states   the result: a flow that this process owns, does not own, or cannot fence, and what each allows
+
+The processes of a Connect group own a flow together: the one with the connector claims it, and each starts its own tasks
+under the lock that the claim names.
 Guarantee: a task gets its producers only while the lock is the newest one. Where the target does not allow that, tasks
 start without an owner, and copy at least once, until it does.
 """

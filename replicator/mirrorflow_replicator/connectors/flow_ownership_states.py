@@ -1,7 +1,11 @@
-"""What a process may do with a flow: start tasks that fence others or do not, renew its claim, store positions.
+"""The states of a flow's ownership in this process, and what each allows.
 
-UnownedFlow ──take──> OwnedFlow      lost or left: back to UnownedFlow
-UnfencedFlow: the target does not allow owners; `flow_owner` tries again and then takes the flow
+    UnownedFlow    nothing: another process owns the flow, or no process does
+    OwnedFlow      renew the claim, store positions, and start tasks that fence other writers
+    UnfencedFlow   start tasks that fence no writer, because the target cannot fence producers; they copy at least once
+
+`flow_takeover` turns an UnownedFlow into an OwnedFlow. `flow_owner` turns it back when the flow is lost or given up, and takes an
+UnfencedFlow as soon as the target can fence.
 """
 
 import logging

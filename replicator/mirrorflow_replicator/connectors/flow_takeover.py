@@ -1,6 +1,7 @@
-"""Takes a flow for this process: waits for its owner, takes the lock, the ids and the claim, moves an old flow.
+"""Takes a flow for this process: waits for its owner, takes the lock, the ids and the claim, migrates a legacy flow.
 
-`mirrorflow_core.writer.ownership` has the protocol; this module finds out what to take, and whether to wait.
+`flow_owner` decides when. This module finds out what to take and whether to wait, and runs the protocol of
+`mirrorflow_core.writer.ownership`.
 """
 
 import asyncio
