@@ -263,14 +263,14 @@ class BrokerErrorHandler:
         if code:
             self._errors[name_of(code)] += 1
             copier.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
-            copier.around.changed(copier)
+            copier.context.changed(copier)
         if not code and answer.diverging is None:
             self._wiring.read_at(copier, answer.preferred_replica)
             return
         if answer.diverging is not None:
             copier.cursor.note_ends(answer)
             copier.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
-            copier.around.changed(copier)
+            copier.context.changed(copier)
         action = ErrorAction.RESOLVE_LOSS if answer.diverging is not None else action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS and copier.packer:
             # Records that were read before the source lost them are written first: they are not lost.

@@ -49,7 +49,7 @@ async def note_stamped_topics(target: Cluster, copiers: Collection[PartitionCopi
     kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
     for copier in copiers:
         if kinds.get(copier.target_topic) == "LogAppendTime":
-            copier.around.stamped.add(copier.target_topic)
+            copier.context.stamped.add(copier.target_topic)
 
 
 # Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
@@ -74,21 +74,25 @@ async def read_expiries(target: Cluster) -> tuple[int, float]:
     return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
 
 
-async def apply_expiries(target: Cluster, around: CopierContext, writer: TaskWriter) -> None:
+async def apply_expiries(target: Cluster, context: CopierContext, writer: TaskWriter) -> None:
     """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
     forgotten_ms, ids_s = await read_expiries(target)
     writer.keep_ids(ids_s)
-    around.limit_plain_age(plain_age_limit_ms(forgotten_ms))
+    context.limit_plain_age(plain_age_limit_ms(forgotten_ms))
 
 
 async def follow_expiries(
-    target: Cluster, around: CopierContext, writer: TaskWriter, *, on_error: Callable[[MirrorFlowError], None]
+    target: Cluster,
+    context: CopierContext,
+    writer: TaskWriter,
+    *,
+    on_error: Callable[[MirrorFlowError], None],
 ) -> None:
     """Applies the settings until cancelled."""
     while True:
         await asyncio.sleep(READ_EVERY_S)
         try:
-            await apply_expiries(target, around, writer)
+            await apply_expiries(target, context, writer)
         except MirrorFlowError as error:
             on_error(error)
 
@@ -159,7 +163,7 @@ class CopyTask:
             buffered_bytes_max=BUFFERED_BYTES_MAX,
             on_change=self._changed.setdefault,
         )
-        self._around = self._surroundings()
+        self._context = self._new_context()
 
     def _new_task_writer(self) -> TaskWriter:
         parts, fenced = self._parts, self._parts.fenced
@@ -169,7 +173,7 @@ class CopyTask:
             parts.target, fenced.transactions, fenced.start, pump=self._wiring.pump, end_task=fenced.end
         )
 
-    def _surroundings(self) -> CopierContext:
+    def _new_context(self) -> CopierContext:
         return CopierContext(
             read_committed=self._settings.read_committed,
             doubtful=self._resumer.doubtful,
@@ -187,7 +191,7 @@ class CopyTask:
 
     async def start(self) -> None:
         """Starts all loops."""
-        await apply_expiries(self._parts.target, self._around, self._task_writer)
+        await apply_expiries(self._parts.target, self._context, self._task_writer)
         for loop in (
             self._resumer.run(),
             self._wiring.run(),
@@ -195,7 +199,7 @@ class CopyTask:
             self._task_writer.run(),
             self._tick_loop(),
             follow_expiries(
-                self._parts.target, self._around, self._task_writer, on_error=self._note_cluster_error
+                self._parts.target, self._context, self._task_writer, on_error=self._note_cluster_error
             ),
             self._stalls.run(),
             follow_stopped_ends(
@@ -217,7 +221,7 @@ class CopyTask:
         await self._leave([copier for source, copier in self.copiers.items() if source not in wanted])
         new = []
         for source in sorted(wanted - set(self.copiers)):
-            copier = PartitionCopier(source, self._parts.route(source.topic), self._around)
+            copier = PartitionCopier(source, self._parts.route(source.topic), self._context)
             if source in self._parts.fenced.earlier:
                 copier.inherit(self._parts.fenced.earlier[source])
             self.copiers[source] = copier
@@ -232,7 +236,7 @@ class CopyTask:
     @property
     def is_fenced(self) -> bool:
         """Whether the task is the only writer of its partitions."""
-        return self._around.is_fenced
+        return self._context.is_fenced
 
     async def stop(self) -> None:
         """Stops fetching, finishes what is in flight, stores offsets and closes the connections."""
@@ -273,7 +277,7 @@ class CopyTask:
             throttle_ms=self._wiring.throttle_ms,
             offset_syncs=0 if syncs is None else syncs.written,
             active_records=active_records(self.copiers.values()),
-            buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._around.buffered_bytes),
+            buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._context.buffered_bytes),
             commit_ms=self._flushing.mean_ms,
             warnings=() if syncs is None else syncs.warnings,
         )
@@ -384,7 +388,7 @@ class CopyTask:
 
     def _awake(self) -> None:
         self.pauses.beat()
-        self._around.look_at_clock()
+        self._context.look_at_clock()
         self._room.set()
 
     async def _wait_for_room(self, node_id: int, answer_bytes: int, largest_bytes: int) -> None:
@@ -394,12 +398,12 @@ class CopyTask:
         sent.
         """
         most_bytes = max(BUFFERED_BYTES_MAX, 2 * largest_bytes)
-        while self._around.buffered_bytes >= most_bytes:
+        while self._context.buffered_bytes >= most_bytes:
             self._wiring.pump()
             # Cleared after pumping, which sets it: a wait that ends at once would never let responses or
             # connections in.
             self._room.clear()
-            if self._around.buffered_bytes < most_bytes:
+            if self._context.buffered_bytes < most_bytes:
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):

@@ -35,14 +35,14 @@ NOT_ASKED = -1
 class PartitionCopier:
     """The state of one partition of a task, with the callbacks of its reader and the resumer."""
 
-    def __init__(self, source: TopicPartition, route: RenameRule, around: CopierContext) -> None:
+    def __init__(self, source: TopicPartition, route: RenameRule, context: CopierContext) -> None:
         self.source = source
         self.topic, self.partition = source
         self.target_topic = route.name
         self.target = TopicPartition(route.name, source.partition)
         self.state = CopierState.ASKING
-        self.around = around
-        self.packer = Packer(self.topic, self.partition, route.name, around.plain_producer, route.edits)
+        self.context = context
+        self.packer = Packer(self.topic, self.partition, route.name, context.plain_producer, route.edits)
         self.writing: PartitionWriter | None = None  # None: it has not begun in this start of the task
         self.target_epoch = NOT_ASKED  # leader epoch of the target partition, when it was last asked
         self.reader: BrokerReader | None = None
@@ -55,7 +55,7 @@ class PartitionCopier:
         self.alert: PartitionError | None = None  # the newest loss after which it continued, by loss policy
         self.alerted_ms = self.losses = 0
         self.loss: DetectedLoss | None = None  # handled when it is known what the target has
-        self.cursor = ReadCursor(source, read_committed=around.read_committed)
+        self.cursor = ReadCursor(source, read_committed=context.read_committed)
         self.start_end = -1  # the source's end when the task began
         self.refusals = 0  # in a row
         self.refused_records: Sequence[int] = ()  # of the newest refused batch, where the target names them
@@ -121,7 +121,7 @@ class PartitionCopier:
         if writing is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
             return
         if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
-            self.around.on_fetch_error(self, answer.error, answer)
+            self.context.on_fetch_error(self, answer.error, answer)
             return
         try:
             self.skipped += self.cursor.take(answer, self.packer, writing.stream)
@@ -130,7 +130,7 @@ class PartitionCopier:
         if not len(answer.records):
             self._recovered()
             return
-        self.around.changed(self)
+        self.context.changed(self)
         self.count_buffered()
         writing.pipe.ready(writing)
 
@@ -185,11 +185,11 @@ class PartitionCopier:
         self.records += span.count
         self.bytes += span.size_bytes
         self.record_timestamp_ms = span.max_timestamp
-        self.latency_ms = self.around.now_ms - span.max_timestamp
+        self.latency_ms = self.context.now_ms - span.max_timestamp
         if self.error is not None and self.state is not CopierState.STOPPED:
             self._recovered()
         self.refusals = 0
-        self.around.changed(self)
+        self.context.changed(self)
 
     def note_refusal(self, records: Sequence[int]) -> None:
         """Counts a refused batch; *records* are the indexes of its refused records."""
@@ -225,9 +225,9 @@ class PartitionCopier:
         if not self.is_drained:
             return
         if self.writing is not None and self.writing.is_held:
-            self.around.writer.emptied(self.writing)
+            self.context.writer.emptied(self.writing)
         if self.state is CopierState.ASKING:
-            self.around.doubtful(self)
+            self.context.doubtful(self)
 
     @property
     def is_drained(self) -> bool:
@@ -283,19 +283,19 @@ class PartitionCopier:
         self.state = CopierState.COPYING
         if not self.is_halted:
             self.error = None
-        self.around.changed(self)
-        if self.around.syncs is not None:
-            self.around.syncs.aligned(self, writing.map_stream, pair, was_cut_off=was_cut_off)
+        self.context.changed(self)
+        if self.context.syncs is not None:
+            self.context.syncs.aligned(self, writing.map_stream, pair, was_cut_off=was_cut_off)
         self._notify_reader()
 
     def stop(self, error: MirrorFlowError) -> None:
         """Stops copying until *error* is resolved."""
         self.state = CopierState.STOPPED
         self.is_halted, self.error = True, error
-        self.around.stopped(self, error)
+        self.context.stopped(self, error)
         self._forget()
         self._notify_reader()
-        self.around.changed(self)
+        self.context.changed(self)
 
     def _note_drained(self) -> None:
         if self.state is CopierState.LEAVING and self.is_drained:
@@ -315,11 +315,11 @@ class PartitionCopier:
 
     def go_on_after(self, error: PartitionError, *, lost_records: int = 0) -> None:
         """Counts and reports a loss, or a possible one, after which the loss policy continues copying."""
-        self.alert, self.alerted_ms = error, self.around.now_ms
+        self.alert, self.alerted_ms = error, self.context.now_ms
         self.losses += 1
         self.lost_records += lost_records
-        self.around.stopped(self, error)
-        self.around.changed(self)
+        self.context.stopped(self, error)
+        self.context.changed(self)
 
     def leave(self) -> None:
         """Takes and sends nothing more; answers to what is in flight are still handled."""
@@ -331,7 +331,7 @@ class PartitionCopier:
         """Clears the error: it copies again."""
         if self.error is not None:
             self.is_halted, self.error = False, None
-            self.around.changed(self)
+            self.context.changed(self)
 
     def note(self, error: MirrorFlowError) -> None:
         """Notes an error that delays copying.
@@ -341,7 +341,7 @@ class PartitionCopier:
         if self.is_halted:
             return
         self.error = error
-        self.around.changed(self)
+        self.context.changed(self)
 
     def _forget(self) -> None:
         self.packer.clear()
@@ -349,5 +349,5 @@ class PartitionCopier:
 
     def count_buffered(self) -> None:
         """Counts what is queued now for the memory of the task."""
-        self.around.count_buffered(self.packer.queued_bytes - self._counted_bytes)
+        self.context.count_buffered(self.packer.queued_bytes - self._counted_bytes)
         self._counted_bytes = self.packer.queued_bytes

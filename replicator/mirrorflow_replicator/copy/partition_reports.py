@@ -70,7 +70,7 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         latency_ms=copier.latency_ms,
         reached_start_end=stream is not None and 0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
-        guarantee_reason=copier.around.unfenced_why,
+        guarantee_reason=copier.context.unfenced_why,
         reason=reason,
         message=message,
         stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
@@ -86,7 +86,7 @@ def active_records(copiers: Iterable[PartitionCopier]) -> int:
 
 def guarantee_of(copier: PartitionCopier) -> Guarantee:
     """Returns what holds for *copier* now."""
-    return Guarantee.EXACTLY_ONCE if copier.around.is_fenced else Guarantee.AT_LEAST_ONCE
+    return Guarantee.EXACTLY_ONCE if copier.context.is_fenced else Guarantee.AT_LEAST_ONCE
 
 
 def _said(copier: PartitionCopier) -> tuple[str, str]:
@@ -98,7 +98,7 @@ def _said(copier: PartitionCopier) -> tuple[str, str]:
     if copier.stalled is not None and not copier.is_halted:
         stall = copier.stalled.stall
         return stall.reason, stall.sentence
-    if error is None and copier.around.now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
+    if error is None and copier.context.now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
         error = copier.alert
     return ("", "") if error is None else (error.reason, str(error))
 

@@ -137,7 +137,7 @@ class PartitionResumer:
         for copier in held:
             if self._target.leader(*copier.target) is not None:
                 copier.note_obstacle(out_of_sync(str(copier.target)))
-                copier.around.changed(copier)
+                copier.context.changed(copier)
             self._later(copier, BACK_OFF_S[1])
         return held
 

@@ -50,7 +50,7 @@ class PartitionWriter:
         self.copier = copier
         self.source, self.target = copier.source, copier.target
         self.target_topic, self.partition = copier.target
-        self.around, self.packer = copier.around, copier.packer
+        self.context, self.packer = copier.context, copier.packer
         self.pipe = pipe
         self.mode = mode
         self.stream = stream
@@ -85,10 +85,10 @@ class PartitionWriter:
 
     def next_batch(self) -> Buffer | None:
         """Returns the next batch to write, which then counts as in flight; None if there is none now."""
-        copier, stream, around, packer = self.copier, self.stream, self.around, self.packer
+        copier, stream, context, packer = self.copier, self.stream, self.context, self.packer
         if copier.state is not CopierState.COPYING or self.is_held:
             return None
-        if self.mode.is_plain and around.now_ms - self._heard_ms > around.plain_age_limit_ms:
+        if self.mode.is_plain and context.now_ms - self._heard_ms > context.plain_age_limit_ms:
             self.alone = (
                 True  # the last confirmation is so old that the leader may have forgotten the producer
             )
@@ -109,13 +109,13 @@ class PartitionWriter:
             if packer.needs_pin and self.mode.is_plain:
                 self._want_change(self.mode.refuse_plain(stream.next_offset))
             elif packer.needs_pin:
-                around.writer.want(self)
+                context.writer.want(self)
             elif copier.is_full:
                 copier.read_on()
             return None
         data, span = packed
         if not stream.in_flight:
-            self._sent_ms = around.now_ms
+            self._sent_ms = context.now_ms
         stream.take(span)
         self.mode.taken(span.base_offset + span.count, span.source_epoch)
         if packer:
@@ -127,23 +127,23 @@ class PartitionWriter:
     @property
     def _old_before_ms(self) -> int:
         """Batches with a timestamp below this go inside the transaction."""
-        around = self.around
+        context = self.context
         if not self.mode.is_plain:
             return ANY_AGE_MS
-        is_ageless = self.target_topic in around.stamped or not around.is_fenced
-        return NO_AGE_MS if is_ageless else around.old_before_ms
+        is_ageless = self.target_topic in context.stamped or not context.is_fenced
+        return NO_AGE_MS if is_ageless else context.old_before_ms
 
     def _is_in_right_mode(self) -> bool:
         """Returns whether the next batch may be written in the current mode; if not, asks for the change."""
-        packer, around = self.packer, self.around
+        packer, context = self.packer, self.context
         if packer.front is None:
             return True
         change = self.mode.check(
             packer.front,
             self.stream.next_offset,
-            now_ms=around.now_ms,
-            age_limit_ms=around.plain_age_limit_ms,
-            is_stamped=self.target_topic in around.stamped,
+            now_ms=context.now_ms,
+            age_limit_ms=context.plain_age_limit_ms,
+            is_stamped=self.target_topic in context.stamped,
         )
         if change is not None:
             self._want_change(change)
@@ -154,12 +154,12 @@ class PartitionWriter:
         if not self.stream.in_flight:
             self.mode.want(change)
             self.is_held = True
-            self.around.writer.want(self)
+            self.context.writer.want(self)
 
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
         """Counts the oldest batch in flight as delivered, unless the leader took another batch for it."""
-        copier, stream, around = self.copier, self.stream, self.around
-        if append_time_ms != -1 and around.may_be_another(self):
+        copier, stream, context = self.copier, self.stream, self.context
+        if append_time_ms != -1 and context.may_be_another(self):
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
             copier.doubt()
             return
@@ -175,8 +175,8 @@ class PartitionWriter:
         # batch was sent.
         self._heard_ms = self._sent_ms
         copier.delivered(span)
-        if around.syncs is not None:
-            around.syncs.delivered(copier, span, base_offset)
+        if context.syncs is not None:
+            context.syncs.delivered(copier, span, base_offset)
         if not continues:
             copier.doubt()  # another producer has written to this partition
         elif copier.state is not CopierState.COPYING or self.is_held:
@@ -186,8 +186,8 @@ class PartitionWriter:
 
     def _may_be_forgotten(self, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
-        is_old = self.around.now_ms - span.max_timestamp >= self.around.plain_age_limit_ms
-        return self.mode.is_plain and is_old and self.target_topic not in self.around.stamped
+        is_old = self.context.now_ms - span.max_timestamp >= self.context.plain_age_limit_ms
+        return self.mode.is_plain and is_old and self.target_topic not in self.context.stamped
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
@@ -199,13 +199,13 @@ class PartitionWriter:
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.refused_next = span.first
         if is_committed:
-            self.around.writer.ended_elsewhere()
+            self.context.writer.ended_elsewhere()
             copier.doubt()
             return
         copier.note_refusal(records)
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
-        self.around.on_produce_error(copier, code, message, span)
+        self.context.on_produce_error(copier, code, message, span)
         if copier.state is CopierState.COPYING:
             copier.delay()
         copier.doubt()
@@ -235,7 +235,7 @@ class PartitionWriter:
         self.leave_transaction()
         if marked:
             self.stream.pass_markers(1)
-            self.around.changed(self.copier)
+            self.context.changed(self.copier)
         self.pipe.ready(self)
 
     def leave_transaction(self) -> None:
@@ -251,14 +251,14 @@ class PartitionWriter:
         """Continues in another mode; the position at which it changes is committed."""
         stream = self.stream
         stream.pass_over(change.next_source_offset, change.source_epoch)
-        self.mode.apply(change, stream.next_ordinal, self.around.now_ms)
+        self.mode.apply(change, stream.next_ordinal, self.context.now_ms)
         self.alone = True  # the leader may never have seen the producer of this mode
         self._number()
         if self.packer.has_encoded:  # with the numbers of the former producer
             self.copier.read_again(stream.next_offset, stream.delivered.source_epoch)
 
     def _number(self) -> None:
-        is_counted = self.mode.is_plain and self.around.is_fenced  # the end lookup counts its offsets
+        is_counted = self.mode.is_plain and self.context.is_fenced  # the end lookup counts its offsets
         self.packer.number_by(self.mode.producer, self.mode.first_ordinal, merges_across_gaps=not is_counted)
 
     # -- the partition copier
@@ -277,8 +277,8 @@ class PartitionWriter:
         self.refused_next = -1
         self._number()
         self.alone = True
-        self.around.look_at_clock()
-        self._heard_ms = self.around.now_ms
+        self.context.look_at_clock()
+        self._heard_ms = self.context.now_ms
         self.is_held = is_open
         if is_open:
-            self.around.writer.want(self)
+            self.context.writer.want(self)

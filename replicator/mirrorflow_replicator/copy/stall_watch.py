@@ -253,7 +253,7 @@ class StallWatch:
             times_asked=copier.doubts - seen.doubts,
             is_in_flight=not copier.is_drained,
             is_fetched=bool(copier.packer),
-            is_crowded_out=copier.around.buffered_bytes >= self._buffered_bytes_max,
+            is_crowded_out=copier.context.buffered_bytes >= self._buffered_bytes_max,
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,

@@ -1,4 +1,4 @@
-"""What partition copiers have around them, for tests of single modules."""
+"""What partition copiers use of their task, for tests of single modules."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -40,17 +40,17 @@ def context_at(
     )
 
 
-def begun_writer(around: CopierContext, partition: int = 2) -> PartitionWriter:
+def begun_writer(context: CopierContext, partition: int = 2) -> PartitionWriter:
     """The writer of a copier that has begun at source offset 100 in plain batches."""
-    copier = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
+    copier = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), context)
     point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
-    mode = WriteModeTracker(point, PRODUCERS, is_fenced=around.is_fenced)
+    mode = WriteModeTracker(point, PRODUCERS, is_fenced=context.is_fenced)
     pipe: Any = SimpleNamespace(ready=lambda _: None)
     writing = PartitionWriter(copier, pipe, mode, Stream(START), MAP_STREAM)
     copier.resume(writing, START)
     return writing
 
 
-def begun_copier(around: CopierContext, partition: int = 2) -> PartitionCopier:
+def begun_copier(context: CopierContext, partition: int = 2) -> PartitionCopier:
     """A copier that has begun at source offset 100 in plain batches."""
-    return begun_writer(around, partition).copier
+    return begun_writer(context, partition).copier

@@ -142,7 +142,7 @@ class Copier:
             if self.unfenced_why
             else TaskTransaction(cluster, self, start, pump=lambda: None, end_task=self.end_start)  # type: ignore[arg-type]
         )
-        around = CopierContext(
+        context = CopierContext(
             read_committed=False,
             doubtful=self.doubtful,
             on_fetch_error=self.unexpected,
@@ -155,7 +155,7 @@ class Copier:
             syncs=self.syncs,
             unfenced_why=self.unfenced_why,
         )
-        self.copier = PartitionCopier(ORDERS, RenameRule(name="east.orders"), around)
+        self.copier = PartitionCopier(ORDERS, RenameRule(name="east.orders"), context)
         if earlier is not None:
             self.copier.inherit(earlier)
         self.copier.reader = self  # type: ignore[assignment]  # what a copier needs of it
@@ -167,7 +167,7 @@ class Copier:
             start=start,
             writer=self.writer,
             settings=settings,
-            stamped=around.stamped,
+            stamped=context.stamped,
             end_task=self.end_start,
         )
         self.copier.connected()
@@ -287,11 +287,11 @@ class Copier:
 
     def use_syncs(self, syncs):
         """Pass what is delivered to *syncs*, also in later starts."""
-        self.syncs = self.copier.around.syncs = syncs
+        self.syncs = self.copier.context.syncs = syncs
 
     def wait(self, hours):
         self.now_ms += hours * 3_600_000
-        self.copier.around.look_at_clock()
+        self.copier.context.look_at_clock()
 
     def fetch(self):
         at = self.copier.wanted()
@@ -472,7 +472,7 @@ def test_all_buffers_are_given_back(seed, strangers):
     """What a copier forgets in doubt must not count against the memory of its task."""
     rig = disturbed(seed, strangers=strangers)
 
-    assert (rig.copier.packer.queued_bytes, rig.copier.around.buffered_bytes) == (0, 0)
+    assert (rig.copier.packer.queued_bytes, rig.copier.context.buffered_bytes) == (0, 0)
 
 
 @given(st.integers(0, 2**32), st.booleans())
@@ -613,7 +613,7 @@ def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start()
 def test_one_batch_is_in_flight_while_the_leader_may_not_remember_the_producer():
     """At the beginning, and after a pause for which a leader remembers no producer."""
     rig = new_rig(1, value=LARGE)
-    rig.copier.around.stamped.add("east.orders")  # else the records would be old after the pause
+    rig.copier.context.stamped.add("east.orders")  # else the records would be old after the pause
     in_flight = []
     for hours in (0, 13):
         rig.wait(hours)

@@ -89,7 +89,7 @@ def test_a_copier_that_knows_nothing_yet_says_so():
     """Unknown is -1, never 0, which would be a lag of everything."""
     report = partition_report(
         PartitionCopier(
-            TopicPartition("orders", 2), RenameRule(name="east.orders"), copier_that_copies().around
+            TopicPartition("orders", 2), RenameRule(name="east.orders"), copier_that_copies().context
         )
     )
 

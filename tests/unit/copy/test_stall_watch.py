@@ -34,7 +34,7 @@ OUT_OF_ORDER = 45
 
 
 class Task:
-    """What a watch has around it: clusters whose partitions all have leaders, and a clock that the test turns."""
+    """The collaborators of a watch: clusters whose partitions all have leaders, and a clock that the test turns."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -107,7 +107,7 @@ async def hold(pace, *, reader):
 def fetch(copier):
     copier.cursor.end_offset = 103
     copier.packer.add(batch_of(small(3), base_offset=100))
-    copier.around.changed(copier)
+    copier.context.changed(copier)
 
 
 def refuse(copier, code=NOT_ENOUGH_REPLICAS):

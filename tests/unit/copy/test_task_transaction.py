@@ -84,10 +84,10 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
 
 def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:
     """It has written nothing: its leader is not compared with one that the task has asked."""
-    around = context_at(WHEN)
-    writing = begun_writer(around)
+    context = context_at(WHEN)
+    writing = begun_writer(context)
     writing.copier.note_target_epoch(4)
-    waiting = PartitionCopier(TopicPartition("orders", 3), RenameRule(name="east.orders"), around)
+    waiting = PartitionCopier(TopicPartition("orders", 3), RenameRule(name="east.orders"), context)
     brokers, ended = Brokers(writing), list[str]()
     transaction = transaction_of(brokers, [writing.copier, waiting], ended.append)
 
