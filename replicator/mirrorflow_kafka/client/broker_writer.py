@@ -43,7 +43,7 @@ class ConnectedPartition(Protocol):
     """The interface of a partition that is to be written through a `Pipe`."""
 
     def connected(self) -> None:
-        """There is a new connection to the leader: probe it before writing."""
+        """There is a new connection to the leader: where to continue must be determined before writing."""
 
 
 class WrittenPartition(Protocol):
@@ -166,8 +166,7 @@ class Pipe:
         if connection is None or not connection.is_open:
             return
         if connection.is_retired:
-            # In-flight requests are answered first, so no batch is in doubt; then the replacement is probed
-            # and written to.
+            # The responses to in-flight requests are awaited first, so the outcome of every batch is known.
             if not self._in_flight:
                 connection.close()
             return

@@ -57,7 +57,7 @@ class BatchLimits:
         self._by_settings[copier] = limit
         copier.packer.limit_to(limit)
         if copier.state is CopierState.COPYING:
-            copier.doubt()  # What is packed already was packed by another limit.
+            copier.resync()  # What is packed already was packed by another limit.
 
     async def _learn(self, copier: PartitionCopier, span: Span, before: BatchLimit | None) -> None:
         """Reads the settings after *span* was refused; *before* is the limit applied then.

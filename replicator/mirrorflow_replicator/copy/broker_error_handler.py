@@ -279,11 +279,11 @@ class BrokerErrorHandler:
             # The resumer compares the source with the target and finds what was lost. If it finds nothing,
             # the backoff for consecutive refusals delays the next attempt.
             copier.delay()
-            copier.doubt()
+            copier.resync()
         elif action is ErrorAction.RESOLVE_LOSS:
             if copier not in self._looking:
                 self._looking.add(copier)
-                self._spawn(self._look_for_loss(copier, copier.doubts, copier.cursor.offset))
+                self._spawn(self._look_for_loss(copier, copier.resyncs, copier.cursor.offset))
         elif action is ErrorAction.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             copier.stop(
                 NotAuthorizedError(
@@ -318,10 +318,10 @@ class BrokerErrorHandler:
         await self._limits.read_settings(copier)
         self._resumer.retry_stopped(copier, pause_s=0.0)
 
-    async def _look_for_loss(self, copier: PartitionCopier, doubts: int, wanted: int) -> None:
+    async def _look_for_loss(self, copier: PartitionCopier, resyncs: int, wanted: int) -> None:
         """Determines what was lost where offset *wanted* cannot be read; the resumer applies the loss policy.
 
-        Does nothing if *copier* was in doubt since and may read elsewhere: the next fetch shows whether there
+        Does nothing if *copier* was resynced since and may read elsewhere: the next fetch shows whether there
         is a loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
         """
         try:
@@ -329,7 +329,7 @@ class BrokerErrorHandler:
             end = (await admin.list_offsets(self._source, [copier.source], LATEST))[copier.source]
         finally:
             self._looking.discard(copier)
-        if copier.doubts != doubts:
+        if copier.resyncs != resyncs:
             return
         if first.error or end.error:
             self._wiring.stale(copier)

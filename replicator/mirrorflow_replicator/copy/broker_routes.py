@@ -16,7 +16,7 @@ from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, TopicMetadata
 from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import NOT_ASKED, PartitionCopier
+from mirrorflow_replicator.copy.partition_copier import UNKNOWN_EPOCH, PartitionCopier
 
 METADATA_S = 60.0  # leaders are looked up again even without an error (Java: metadata.max.age.ms, 5 minutes)
 AGAIN_S = 0.25  # while any partition has no leader
@@ -145,7 +145,7 @@ class BrokerRoutes:
             found = self._source.metadata.topics[copier.topic]
             if _is_another(found, copier):
                 # Another topic of the same name: none of its records may be taken for one of the old topic.
-                copier.doubt()
+                copier.resync()
             epoch = found.partitions[copier.partition].leader_epoch
             is_same = copier.reader is self.readers.get(reading) and copier.cursor.leader_epoch == epoch
             copier.cursor.note_leader_epoch(epoch)
@@ -188,8 +188,8 @@ class BrokerRoutes:
         pipe = writer.pipe_for(copier.target_topic, copier.partition)
         if pipe is copier.pipe:
             epoch = self._target.metadata.leader_epoch(*copier.target)
-            if copier.target_epoch not in {NOT_ASKED, epoch}:
-                copier.doubt()  # the same leader was elected again: it may have lost records
+            if copier.target_epoch not in {UNKNOWN_EPOCH, epoch}:
+                copier.resync()  # the same leader was elected again: it may have lost records
             return
         if copier.pipe is not None:
             copier.pipe.remove(copier, copier.writing)

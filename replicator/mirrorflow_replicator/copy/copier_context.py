@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from mirrorflow_replicator.copy.partition_writer import PartitionWriter
     from mirrorflow_replicator.copy.position_writer import TaskWriter
 
-PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default, until the target was asked
+PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default, until the target's setting is read
 
 
 class CopierState(Enum):
     """The states of a partition copier; `copy.partition_copier` has the diagram."""
 
-    ASKING = "asking"
+    RESUMING = "resuming"
     COPYING = "copying"
     STOPPED = "stopped"
     LEAVING = "leaving"
@@ -36,7 +36,7 @@ class CopierContext:
         self,
         *,
         read_committed: bool,
-        doubtful: Callable[["PartitionCopier"], None],
+        schedule_resume: Callable[["PartitionCopier"], None],
         on_fetch_error: Callable[["PartitionCopier", int, FetchedPartition], None],
         on_produce_error: Callable[["PartitionCopier", int, str, Span], None],
         stopped: Callable[["PartitionCopier", MirrorFlowError], None],
@@ -49,7 +49,7 @@ class CopierContext:
         unfenced_why: str = "",
     ) -> None:
         self.read_committed = read_committed
-        self.doubtful = doubtful
+        self.schedule_resume = schedule_resume
         self.on_fetch_error = on_fetch_error
         self.on_produce_error = on_produce_error
         self.stopped = stopped

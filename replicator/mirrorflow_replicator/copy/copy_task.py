@@ -176,7 +176,7 @@ class CopyTask:
     def _new_context(self) -> CopierContext:
         return CopierContext(
             read_committed=self._settings.read_committed,
-            doubtful=self._resumer.doubtful,
+            schedule_resume=self._resumer.schedule_resume,
             on_fetch_error=self._error_handler.on_fetch_error,
             on_produce_error=self._on_produce_error,
             stopped=self._error_handler.stopped,
@@ -296,7 +296,7 @@ class CopyTask:
             await self._task_writer.finish(FINISH_S)
             await self._flushing.flush(copiers, left=True)
         except MirrorFlowError as error:
-            # The next copier still finds where to continue: it asks the target, after it has waited.
+            # The next copier still finds where to continue in the target's log, after it has waited.
             self._note_cluster_error(error)
         if self._parts.syncs is not None:
             await self._parts.syncs.leave(copiers)
@@ -325,7 +325,7 @@ class CopyTask:
             # Another process may own the flow by now.
             self._parts.fenced.end(f"this process did not run for {paused_s:.0f} s")
         for copier in self.copiers.values():
-            copier.doubt()
+            copier.resync()
         self._stalls.paused()
 
     def _note_cluster_error(self, error: MirrorFlowError) -> None:
@@ -334,7 +334,7 @@ class CopyTask:
             self._told = str(error)
             log.warning("%s", error)
         for copier in self.copiers.values():
-            if copier.state is CopierState.ASKING:
+            if copier.state is CopierState.RESUMING:
                 copier.note(error)
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:

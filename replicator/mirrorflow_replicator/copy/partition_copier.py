@@ -1,11 +1,11 @@
-"""Copies one partition: reads its source, and knows whether it copies, asks the target, or has stopped.
+"""Copies one partition: reads its source, and knows whether it copies, waits for its resume position, or has stopped.
 
-        ┌──────────── doubt: new connection, refusal, lost answer, pause, discontinuity ─────────────┐
+        ┌──────────── resync: new connection, refusal, lost answer, pause, discontinuity ─────────────┐
         v                                                                                            │
-    ASKING ── it is known where to continue ──> COPYING ─────────────────────────────────────────────┘
-        └─ error ──> STOPPED ── retriable, after a pause ──> ASKING
+    RESUMING ── it is known where to continue ──> COPYING ─────────────────────────────────────────────┘
+        └─ error ──> STOPPED ── retriable, after a pause ──> RESUMING
 
-Guarantees: a partition copier in doubt sends nothing, and continues only when everything it had in flight is answered
+Guarantees: a partition copier that is RESUMING sends nothing, and continues only when everything it had in flight is answered
 or lost; it reads its source in order. It does no I/O and does not decide where to continue (`copy.partition_resumer` does):
 the reader (`client.broker_reader`), the resumer and its `PartitionWriter` call it.
 """
@@ -29,7 +29,7 @@ from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
 QUEUED_ANSWERS_MAX = 2
-NOT_ASKED = -1
+UNKNOWN_EPOCH = -1
 
 
 class PartitionCopier:
@@ -40,26 +40,26 @@ class PartitionCopier:
         self.topic, self.partition = source
         self.target_topic = route.name
         self.target = TopicPartition(route.name, source.partition)
-        self.state = CopierState.ASKING
+        self.state = CopierState.RESUMING
         self.context = context
         self.packer = Packer(self.topic, self.partition, route.name, context.plain_producer, route.edits)
         self.writing: PartitionWriter | None = None  # None: it has not begun in this start of the task
-        self.target_epoch = NOT_ASKED  # leader epoch of the target partition, when it was last asked
+        self.target_epoch = UNKNOWN_EPOCH  # the newest known leader epoch of the target partition
         self.reader: BrokerReader | None = None
         self.pipe: Pipe | None = None
         self.error: MirrorFlowError | None = None
         self.obstacle: Obstacle | None = None  # the newest one since the last progress
         self.stalled: Stalled | None = None  # why it makes no progress; set by `stall_watch`
-        self.doubts = 0  # generation counter: replies to an older probe are discarded
+        self.resyncs = 0  # generation counter: an awaited result of an earlier generation is discarded
         self.is_halted = False  # it was stopped, and nothing has shown yet that the cause is gone
         self.alert: PartitionError | None = None  # the newest loss after which it continued, by loss policy
         self.alerted_ms = self.losses = 0
-        self.loss: DetectedLoss | None = None  # handled when it is known what the target has
+        self.loss: DetectedLoss | None = None  # handled when it is known where to continue
         self.cursor = ReadCursor(source, read_committed=context.read_committed)
         self.start_end = -1  # the source's end when the task began
         self.refusals = 0  # in a row
         self.refused_records: Sequence[int] = ()  # of the newest refused batch, where the target names them
-        self.skip: RefusedRecords | None = None  # left out when it is known what the target has
+        self.skip: RefusedRecords | None = None  # left out when it is known where to continue
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
         self.record_timestamp_ms = -1
         self.latency_ms = self.age_ms = -1.0
@@ -85,16 +85,16 @@ class PartitionCopier:
         self.reader = reader
 
     def write_through(self, pipe: "Pipe") -> None:
-        """Writes through *pipe* from now on; the target is asked first."""
+        """Writes through *pipe* from now on, after a resync."""
         self.pipe = pipe
         if self.writing is not None:
             self.writing.write_through(pipe)
-        self.doubt()
+        self.resync()
 
     # -- reading: client.broker_reader.Partition
 
     def wanted(self) -> FetchFrom | None:
-        """Returns where to fetch from next; None while in doubt or full."""
+        """Returns where to fetch from next; None while it is RESUMING or full."""
         self._writes_first = self._writes_first and bool(self.packer)
         size = self._answer_bytes
         self.is_full = (
@@ -113,7 +113,7 @@ class PartitionCopier:
 
     def is_coming(self) -> bool:
         """Returns whether it may want to fetch more at any moment."""
-        return self.state in {CopierState.ASKING, CopierState.COPYING}
+        return self.state in {CopierState.RESUMING, CopierState.COPYING}
 
     def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
         """Queues the records of a fetch response."""
@@ -157,8 +157,8 @@ class PartitionCopier:
     # -- writing: client.broker_writer.ConnectedPartition, and `writing`
 
     def connected(self) -> None:
-        """Called on a new connection to the target's leader: the target must be asked again."""
-        self.doubt()
+        """Called on a new connection to the target's leader."""
+        self.resync()
 
     @property
     def mode(self) -> WriteModeTracker | None:
@@ -208,30 +208,30 @@ class PartitionCopier:
 
     # -- called by the resumer
 
-    def doubt(self) -> None:
-        """Drops what was fetched and writes nothing more before the target was asked."""
+    def resync(self) -> None:
+        """Drops what was fetched, and writes nothing more until the resumer has determined where to continue."""
         self._forget()
-        self.doubts += 1
+        self.resyncs += 1
         if self.writing is not None:
             self.writing.leave_transaction()
         if self.state is CopierState.COPYING:
-            self.state = CopierState.ASKING
+            self.state = CopierState.RESUMING
             self._notify_reader()
-        self.ask_when_drained()
+        self.resume_when_drained()
 
-    def ask_when_drained(self) -> None:
-        """Asks the target, if it is in doubt and has nothing in flight any more."""
+    def resume_when_drained(self) -> None:
+        """Has the resumer determine where to continue, if that is unknown and nothing is in flight."""
         self._note_drained()
         if not self.is_drained:
             return
         if self.writing is not None and self.writing.is_held:
             self.context.writer.emptied(self.writing)
-        if self.state is CopierState.ASKING:
-            self.context.doubtful(self)
+        if self.state is CopierState.RESUMING:
+            self.context.schedule_resume(self)
 
     @property
     def is_drained(self) -> bool:
-        """Returns whether everything sent is answered or lost: only then can the target be asked."""
+        """Returns whether everything sent is answered or lost: only then can it be determined where to continue."""
         return self.writing is None or self.writing.is_drained
 
     def note_start_end(self, end_offset: int) -> None:
@@ -240,13 +240,13 @@ class PartitionCopier:
         self.cursor.note_end(end_offset)
 
     def note_target_epoch(self, epoch: int) -> None:
-        """Notes a leader epoch of the target partition of which the task has asked."""
+        """Notes a leader epoch of the target partition."""
         self.target_epoch = max(self.target_epoch, epoch)
 
-    def ask_again(self) -> None:
-        """Asks the target, although it was stopped."""
+    def retry(self) -> None:
+        """Has the resumer determine again where to continue, if the partition was stopped."""
         if self.state is CopierState.STOPPED:
-            self.state = CopierState.ASKING
+            self.state = CopierState.RESUMING
 
     def delay(self) -> None:
         """Counts as one more refusal in a row, by which the next attempt is delayed."""
@@ -257,7 +257,7 @@ class PartitionCopier:
         self.refusals = 0
 
     def leave_out(self, records: RefusedRecords) -> None:
-        """Leaves *records* out once it is known what the target has."""
+        """Leaves *records* out once it is known where to continue."""
         self.skip = records
 
     def take_loss(self) -> DetectedLoss | None:
@@ -304,10 +304,10 @@ class PartitionCopier:
     def lose(self, loss: DetectedLoss) -> None:
         """Notes that source records are gone.
 
-        The loss policy applies once it is known what the target has.
+        The loss policy applies once it is known where to continue.
         """
         self.loss = loss
-        self.doubt()
+        self.resync()
 
     def write_first(self) -> None:
         """Stops reading until everything that was read is written."""

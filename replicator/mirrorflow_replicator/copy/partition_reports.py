@@ -25,7 +25,7 @@ from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 ALERT_SHOWN_MS = 3_600_000
 
 _PHASES = {
-    CopierState.ASKING: PartitionPhase.STARTING,
+    CopierState.RESUMING: PartitionPhase.STARTING,
     CopierState.COPYING: PartitionPhase.COPYING,
     CopierState.STOPPED: PartitionPhase.STOPPED,
     CopierState.LEAVING: PartitionPhase.COPYING,
@@ -38,11 +38,11 @@ _TASK_FIELDS = tuple(field.name for field in fields(TaskReport) if field.name no
 def partition_report(copier: PartitionCopier) -> PartitionReport:
     """Returns the current report of *copier*."""
     stream = copier.stream
-    # One that was asked before and is asked again still counts as copying. One that stopped and is retried
+    # One that has copied and is resynced still counts as copying. One that stopped and is retried
     # counts as stopped until it copies again.
     phase = (
         PartitionPhase.COPYING
-        if copier.state is CopierState.ASKING and copier.records
+        if copier.state is CopierState.RESUMING and copier.records
         else _PHASES[copier.state]
     )
     reason, message = _said(copier)

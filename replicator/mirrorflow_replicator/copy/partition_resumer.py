@@ -84,13 +84,13 @@ class PartitionResumer:
         self._due: dict[PartitionCopier, float] = {}
         self._wake = asyncio.Event()
 
-    def doubtful(self, copier: PartitionCopier) -> None:
-        """Serves *copier*, which has nothing in flight; later, if it is refused again and again."""
+    def schedule_resume(self, copier: PartitionCopier) -> None:
+        """Determines soon where *copier* continues, which has nothing in flight; after a pause, if it is refused again and again."""
         is_refused = copier.refusals >= REFUSALS_IN_A_ROW
         self._later(copier, random.uniform(*BACK_OFF_S) if is_refused else 0.0)  # noqa: S311 it only spreads
 
     def retry_stopped(self, copier: PartitionCopier, *, pause_s: float = STOPPED_RETRY_S) -> None:
-        """Tries *copier* again after *pause_s*: an ACL or a setting may have changed."""
+        """Has *copier* continue after *pause_s*: an ACL or a setting may have changed."""
         self._later(copier, pause_s)
 
     def forget(self, copier: PartitionCopier) -> None:
@@ -172,9 +172,9 @@ class PartitionResumer:
         return any([batch.is_log_append_time async for batch, _ in batches])
 
     def _serve(self, copier: PartitionCopier) -> None:
-        copier.ask_again()
-        if copier.state is not CopierState.ASKING or not copier.is_drained:
-            return  # the last answer to what is in flight brings it here again
+        copier.retry()
+        if copier.state is not CopierState.RESUMING or not copier.is_drained:
+            return  # the last response to what is in flight brings it here again
         if (problem := self._start.problems.get(copier.source)) is not None:
             copier.stop(self._problem(copier, problem))
         elif copier.pipe is None or not copier.pipe.is_connected:

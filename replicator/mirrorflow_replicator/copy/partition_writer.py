@@ -68,11 +68,11 @@ class PartitionWriter:
 
     @property
     def is_drained(self) -> bool:
-        """Returns whether everything sent is answered or lost: only then can the target be asked."""
+        """Returns whether everything sent is answered or lost: only then can it be determined where to continue."""
         return not self.stream.in_flight
 
     @property
-    def has_doubts(self) -> bool:
+    def has_uncertain_writes(self) -> bool:
         """Returns whether what counts as acknowledged may not be in the target, or is not all that is there."""
         return bool(self.lost_batches or self.repeat or self.stream.has_fallen_back)
 
@@ -161,14 +161,13 @@ class PartitionWriter:
         copier, stream, context = self.copier, self.stream, self.context
         if append_time_ms != -1 and context.may_be_another(self):
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
-            copier.doubt()
+            copier.resync()
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
-            # It follows a refused batch, at the place of that one: ask the target before anything counts as
-            # delivered.
+            # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
             self.lost_batches += 1
-            copier.doubt()
+            copier.resync()
             return
         self.alone = self._may_be_forgotten(span)
         # The answer may have been in transit for long: what it confirms is only certain for the time the
@@ -178,9 +177,9 @@ class PartitionWriter:
         if context.syncs is not None:
             context.syncs.delivered(copier, span, base_offset)
         if not continues:
-            copier.doubt()  # another producer has written to this partition
+            copier.resync()  # another producer has written to this partition
         elif copier.state is not CopierState.COPYING or self.is_held:
-            copier.ask_when_drained()
+            copier.resume_when_drained()
         elif self.packer:
             self.pipe.ready(self)
 
@@ -200,7 +199,7 @@ class PartitionWriter:
             self.refused_next = span.first
         if is_committed:
             self.context.writer.ended_elsewhere()
-            copier.doubt()
+            copier.resync()
             return
         copier.note_refusal(records)
         if code == CORRUPT_MESSAGE:
@@ -208,13 +207,13 @@ class PartitionWriter:
         self.context.on_produce_error(copier, code, message, span)
         if copier.state is CopierState.COPYING:
             copier.delay()
-        copier.doubt()
+        copier.resync()
 
     def lost(self) -> None:
         """Handles a lost answer to the oldest batch in flight."""
         self.lost_batches += 1
         self.stream.refuse()
-        self.copier.doubt()
+        self.copier.resync()
 
     # -- the task's writer
 

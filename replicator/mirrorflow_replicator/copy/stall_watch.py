@@ -39,9 +39,9 @@ JUDGE_AGAIN_S = 5.0  # checking ten thousand stalled partitions must not cost as
 # A longer gap between two checks means that this process did not run: no partition could have made progress
 # then.
 LOOK_GAP_MAX_S = 3.0
-# A partition that was in doubt within this time is not idle yet: it may be asked about again and again, and
-# the source end it knows is then old. In a livelock, questions come within 2 s of each other.
-DOUBTED_S = 5.0
+# A partition that was resynced within this time is not idle yet: it may be resynced again and again, and
+# the source end it knows is then old. In a livelock, resyncs come within 2 s of each other.
+RESYNCED_S = 5.0
 # A quota or rate limit that held back a reader or a target connection within this time explains why its
 # partitions made no progress. As long as a broker may take for a produce request
 # (client.broker_writer.REQUEST_TIMEOUT_MS).
@@ -52,7 +52,7 @@ TURNS_MIN = (
 LOGGED_MAX = 5  # of one check, logged by name: a dead broker stalls thousands, and the status has them all
 
 _PHASES = {
-    CopierState.ASKING: PartitionPhase.STARTING,
+    CopierState.RESUMING: PartitionPhase.STARTING,
     CopierState.COPYING: PartitionPhase.COPYING,
     CopierState.STOPPED: PartitionPhase.STOPPED,
     CopierState.LEAVING: PartitionPhase.STOPPED,
@@ -69,9 +69,9 @@ class _Seen:
     source_offset: int
     progress_s: float
     due_s: float  # when it is checked next
-    doubts: int
-    doubts_seen: int
-    doubted_s: float  # when it was last in doubt
+    resyncs: int
+    resyncs_seen: int
+    resynced_s: float  # when it was last resynced
     reader: BrokerReader | None
     answers: int  # answers of that reader when the partition began to want records
     obstacle: Obstacle | None = None
@@ -99,7 +99,7 @@ class StallWatch:
         self._wiring = wiring
         self._on_change = on_change
         self._seen: dict[PartitionCopier, _Seen] = {}
-        self._idle_doubts: dict[PartitionCopier, int] = {}  # of those that are not checked
+        self._idle_resyncs: dict[PartitionCopier, int] = {}  # of those that are not checked
         self._looked_s: float | None = None
         self._awake_s = 0.0  # how long this process was seen to run: the clock of all times kept here
 
@@ -110,28 +110,28 @@ class StallWatch:
     def changed(self, copier: PartitionCopier) -> None:
         """Adds *copier*, which has something to copy, has made progress, or met an error."""
         if copier not in self._seen:
-            # A doubt since then counts as one question, however long ago it was.
-            doubts = max(self._idle_doubts.pop(copier, copier.doubts), copier.doubts - 1)
-            self._seen[copier] = _seen(copier, self._awake_s, doubts=doubts)
+            # Resyncs since then count as one, however long ago they were.
+            resyncs = max(self._idle_resyncs.pop(copier, copier.resyncs), copier.resyncs - 1)
+            self._seen[copier] = _seen(copier, self._awake_s, resyncs=resyncs)
         error = copier.error
         if error is not None:
             copier.note_obstacle(_failed(error))
 
     def paused(self) -> None:
-        """Discounts one doubt of every partition.
+        """Discounts one resync of every partition.
 
-        They are asked about because this process did not run, which is no loop.
+        They are resynced because this process did not run, which is no loop.
         """
         for seen in self._seen.values():
-            seen.doubts += 1
-            seen.doubts_seen += 1
-        for copier in self._idle_doubts:
-            self._idle_doubts[copier] += 1
+            seen.resyncs += 1
+            seen.resyncs_seen += 1
+        for copier in self._idle_resyncs:
+            self._idle_resyncs[copier] += 1
 
     def forget(self, copier: PartitionCopier) -> None:
         """Drops *copier*, which belongs to another task now."""
         self._seen.pop(copier, None)
-        self._idle_doubts.pop(copier, None)
+        self._idle_resyncs.pop(copier, None)
         copier.note_stall(None)
 
     async def run(self) -> None:
@@ -171,7 +171,7 @@ class StallWatch:
         copier.note_obstacle(None)
         seen.obstacle = None
         seen.records, seen.source_offset = copier.records, _source_offset(copier)
-        seen.progress_s, seen.doubts = self._awake_s, copier.doubts
+        seen.progress_s, seen.resyncs = self._awake_s, copier.resyncs
         seen.reader, seen.answers = copier.reader, _answers(copier)
         seen.due_s = self._awake_s + STALLED_AFTER_S
         if seen.logged:
@@ -181,7 +181,7 @@ class StallWatch:
         self._recovered(copier)
         copier.note_obstacle(None)
         del self._seen[copier]
-        self._idle_doubts[copier] = copier.doubts
+        self._idle_resyncs[copier] = copier.resyncs
 
     def _recovered(self, copier: PartitionCopier) -> None:
         if copier.stalled is not None:
@@ -194,8 +194,8 @@ class StallWatch:
         """Notes when the newest obstacle was met. Each obstacle is a new object."""
         if copier.obstacle is not seen.obstacle:
             seen.obstacle, seen.obstacle_s = copier.obstacle, self._awake_s
-        if copier.doubts != seen.doubts_seen:
-            seen.doubts_seen, seen.doubted_s = copier.doubts, self._awake_s
+        if copier.resyncs != seen.resyncs_seen:
+            seen.resyncs_seen, seen.resynced_s = copier.resyncs, self._awake_s
             seen.reader = None
         if copier.reader is not seen.reader or _has_unsent(copier):
             seen.reader, seen.answers = copier.reader, _answers(copier)
@@ -205,7 +205,7 @@ class StallWatch:
         if (
             copier.state is not CopierState.COPYING
             or _has_unsent(copier)
-            or self._awake_s - seen.doubted_s < DOUBTED_S
+            or self._awake_s - seen.resynced_s < RESYNCED_S
         ):
             return False
         if copier.error is not None and not self._is_of_target(copier.error):
@@ -250,7 +250,7 @@ class StallWatch:
             without_progress_s=self._awake_s - seen.progress_s,
             obstacle=obstacle,
             obstacle_age_s=0.0 if error is not None else self._awake_s - seen.obstacle_s,
-            times_asked=copier.doubts - seen.doubts,
+            times_asked=copier.resyncs - seen.resyncs,
             is_in_flight=not copier.is_drained,
             is_fetched=bool(copier.packer),
             is_crowded_out=copier.context.buffered_bytes >= self._buffered_bytes_max,
@@ -265,16 +265,16 @@ class StallWatch:
         )
 
 
-def _seen(copier: PartitionCopier, now_s: float, *, doubts: int) -> _Seen:
-    """Returns *copier* as it is, with progress now and *doubts* as of the last check."""
+def _seen(copier: PartitionCopier, now_s: float, *, resyncs: int) -> _Seen:
+    """Returns *copier* as it is, with progress now and *resyncs* as of the last check."""
     return _Seen(
         records=copier.records,
         source_offset=_source_offset(copier),
         progress_s=now_s,
         due_s=now_s + STALLED_AFTER_S,
-        doubts=doubts,
-        doubts_seen=doubts,
-        doubted_s=-math.inf,
+        resyncs=resyncs,
+        resyncs_seen=resyncs,
+        resynced_s=-math.inf,
         reader=copier.reader,
         answers=_answers(copier),
     )

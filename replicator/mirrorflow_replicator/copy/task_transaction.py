@@ -78,7 +78,7 @@ class TaskTransaction:
         self._wanted: dict[PartitionWriter, None] = {}
         self._members: dict[PartitionWriter, None] = {}
         self._stored: dict[PartitionWriter, WriterPosition] = {}
-        self._changing: dict[PartitionWriter, int] = {}  # with `doubts`; they wait for another mode
+        self._changing: dict[PartitionWriter, int] = {}  # with `resyncs`; they wait for another mode
         self._due: dict[PartitionWriter, None] = {}  # whose positions are to be stored
         self._draining: set[PartitionWriter] = set()
         self._drained = asyncio.Event()
@@ -97,7 +97,7 @@ class TaskTransaction:
     def want(self, writing: PartitionWriter) -> None:
         """Takes *writing* in, because it has records to write, or lets it change its mode."""
         if writing.mode.change is not None:
-            self._changing[writing] = writing.copier.doubts
+            self._changing[writing] = writing.copier.resyncs
         elif not writing.mode.is_plain:
             self._wanted[writing] = None
         self._wake.set()
@@ -161,7 +161,7 @@ class TaskTransaction:
             if self._is_over or self._members:
                 return  # the next start asks the target
             known = [one for one in _begun(copiers) if one.source in self._points]
-            settled = [one for one in known if one.is_drained and not one.has_doubts]
+            settled = [one for one in known if one.is_drained and not one.has_uncertain_writes]
             await self._ask_leaders(settled)
             if settled and not self._is_over:
                 transactional = self._producers.transactional
@@ -239,41 +239,41 @@ class TaskTransaction:
 
     async def _join(self, wanted: Sequence[PartitionWriter]) -> None:
         """Adds *wanted* to the transaction; returns when the markers of the previous one are written."""
-        doubts = {one: one.copier.doubts for one in wanted if one.copier.state is CopierState.COPYING}
-        if not doubts:
+        resyncs = {one: one.copier.resyncs for one in wanted if one.copier.state is CopierState.COPYING}
+        if not resyncs:
             return
         if not self._members:
-            positions = [self._position(one) for one in doubts]
+            positions = [self._position(one) for one in resyncs]
             await self._transactions.begin_transaction(self._producers.transactional, positions)
         # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
         # next one, and that is aborted, its committed records would be aborted.
-        await self._ask_leaders(doubts)
+        await self._ask_leaders(resyncs)
         if not self._is_over:
-            self._admit(doubts, await self._add([one.target for one in doubts]))
+            self._admit(resyncs, await self._add([one.target for one in resyncs]))
 
     async def _add(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         producer = self._producers.transactional
         return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
 
-    def _admit(self, doubts: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
-        """Handle the coordinator's answers; *doubts* has the `doubts` of the copiers when it was asked."""
+    def _admit(self, resyncs: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
+        """Handle the coordinator's answers; *resyncs* has the `resyncs` of the copiers when it was asked."""
         for code in codes.values():
             if code in _OF_TRANSACTIONAL_ID:
                 subject = self._producers.transactional.transactional_id
                 raise_for(code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=subject)
-        for writing, doubts_then in doubts.items():
+        for writing, resyncs_then in resyncs.items():
             copier = writing.copier
             code = codes.get(writing.target, OPERATION_NOT_ATTEMPTED)
             if code == NONE:
                 if not self._members:
                     self._began_s = time.monotonic()
                 self._members[writing] = None
-                if copier.state is CopierState.COPYING and copier.doubts == doubts_then:
+                if copier.state is CopierState.COPYING and copier.resyncs == resyncs_then:
                     writing.join()
             elif code == OPERATION_NOT_ATTEMPTED:
                 self.want(writing)
             elif is_metadata_stale(code):
-                copier.doubt()
+                copier.resync()
             else:
                 self._refuse(copier, code)
 
@@ -294,8 +294,8 @@ class TaskTransaction:
         if self._has_problem(members):
             return  # an answer that comes later is not in the positions
         changes = self._ready_changes()
-        doubts = {one: one.copier.doubts for one in members}
-        due = [one for one in self._due if not one.has_doubts]
+        resyncs = {one: one.copier.resyncs for one in members}
+        due = [one for one in self._due if not one.has_uncertain_writes]
         self._due.clear()
         positions = {
             one: self._position(one, changes.get(one)) for one in dict.fromkeys([*members, *changes, *due])
@@ -314,7 +314,7 @@ class TaskTransaction:
             writing.committed(position.next_source_offset)
         for writing in members:
             # A plain batch does not wait for the marker, as the next batch in a transaction does.
-            is_marked = doubts[writing] == writing.copier.doubts and writing not in changes
+            is_marked = resyncs[writing] == writing.copier.resyncs and writing not in changes
             writing.release(marked=is_marked)
         for writing, change in changes.items():
             if writing.mode.change is change:
@@ -340,12 +340,12 @@ class TaskTransaction:
         """Returns the changes of mode that are still wanted; everything before them is acknowledged."""
         found = {
             one: one.mode.change
-            for one, doubts in self._changing.items()
+            for one, resyncs in self._changing.items()
             if one.mode.change is not None
             and one.copier.state is CopierState.COPYING
-            and one.copier.doubts == doubts
+            and one.copier.resyncs == resyncs
             and one.is_drained
-            and not one.has_doubts
+            and not one.has_uncertain_writes
         }
         self._changing.clear()
         return found

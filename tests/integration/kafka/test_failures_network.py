@@ -209,7 +209,7 @@ def test_one_loss_behind_a_long_way_is_dealt_with_once(
 def test_a_narrow_network_is_filled_and_not_more(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Behind a line of 1 MB/s and 20 ms to the target everything arrives, in bounded memory, without a doubt."""
+    """Behind a line of 1 MB/s and 20 ms to the target everything arrives, in bounded memory, without a resync."""
     topic = here.create_topic(unique_topic(), partitions=2)
     load(here, topic, 8000, size_bytes=1000, content="random")
     route = there.proxy(1)

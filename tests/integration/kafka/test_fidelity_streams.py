@@ -195,7 +195,7 @@ def test_the_time_that_a_source_broker_gave_is_kept(
 def test_a_target_may_give_its_own_time(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """LogAppendTime at the target: everything but the times is the source's, and offsets go on without a doubt."""
+    """LogAppendTime at the target: everything but the times is the source's, and offsets go on without a resync."""
     topic = east.create_topic(unique_topic())
     west.create_topic(copy_of(topic), config={"message.timestamp.type": "LogAppendTime"})
     load(east, topic, 1000, keys=True, headers=3)

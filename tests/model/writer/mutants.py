@@ -142,7 +142,7 @@ def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
 
 
 def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
-    return ((process.Task, "_has_doubts", lambda task, copier: False),)  # noqa: ARG005
+    return ((process.Task, "_has_uncertain_writes", lambda task, copier: False),)  # noqa: ARG005
 
 
 def _final_codes_are_harmless() -> tuple[Replaced, ...]:
@@ -388,7 +388,7 @@ def _changes_without_a_position() -> tuple[Replaced, ...]:
     return ((process.Task, "_send_next", send_next),)
 
 
-def _no_position_after_a_doubt() -> tuple[Replaced, ...]:
+def _no_position_after_a_resync() -> tuple[Replaced, ...]:
     def rewind(tracker: Any, next_source_offset: int) -> None:
         tracker._next_source_offset, tracker.change = next_source_offset, None
 
@@ -714,9 +714,9 @@ MUTANTS = (
         scenarios=("mixed_race",),
     ),
     Mutant(
-        name="no position after a doubt",
-        rule="After a doubt a position is stored before the next plain batch: a gap may have been passed.",
-        replaced=_no_position_after_a_doubt,
+        name="no position after a resync",
+        rule="After a resync a position is stored before the next plain batch: a gap may have been passed.",
+        replaced=_no_position_after_a_resync,
         scenarios=("leaders", "strangers"),
     ),
     Mutant(

@@ -67,12 +67,12 @@ class Copier:
     answers: deque[Any] = field(default_factory=deque)
     stored: WriterPosition | None = None
     is_begun: bool = False
-    is_asking: bool = False  # nothing is sent before it is known where to continue
+    is_resuming: bool = False  # nothing is sent before it is known where to continue
     waits_for_answers: bool = False
     is_held: bool = False
     is_inside: bool = False  # of the open transaction
     is_alone: bool = True  # one batch in flight: the leader may not remember the producer
-    doubts: int = 0
+    resyncs: int = 0
     heard_ms: int = 0
     sent_ms: int = 0
     repeat_at: int | None = None
@@ -261,7 +261,7 @@ class Task:
         self.has_left = False
         self.members: dict[Copier, None] = {}  # of the open transaction
         self.wanted: dict[Copier, None] = {}
-        self.changing: dict[Copier, int] = {}  # with their doubts
+        self.changing: dict[Copier, int] = {}  # with their resyncs
         self.began_ms = 0
         self.due_ms = self.world.now_ms + POSITION_MS
 
@@ -329,7 +329,7 @@ class Task:
             if self._is_led_again():
                 self._end("a partition that was left out has a leader")
             asking = [] if self.is_leaving else self.copiers
-            waiting = [copier.retry_ms for copier in asking if copier.is_asking and copier.is_drained]
+            waiting = [copier.retry_ms for copier in asking if copier.is_resuming and copier.is_drained]
             yield Until(
                 lambda: self._is_led_again() or any(self._can_act(copier) for copier in self.copiers),
                 max(min(waiting), self.world.now_ms + 1) if waiting else None,
@@ -347,12 +347,12 @@ class Task:
             return False
         if copier.is_drained and (copier.connection is None or copier.connection.is_cut):
             return self.world.leaders[copier.partition].is_online
-        if copier.is_asking:
+        if copier.is_resuming:
             return copier.is_drained and self.world.now_ms >= copier.retry_ms
         return self._can_send(copier)
 
     def _can_send(self, copier: Copier) -> bool:
-        if copier.is_asking or copier.is_held or copier.waits_for_answers or copier in self.wanted:
+        if copier.is_resuming or copier.is_held or copier.waits_for_answers or copier in self.wanted:
             return False
         if copier.connection is None or copier.connection.is_cut:
             return False
@@ -369,15 +369,15 @@ class Task:
             self._take(copier, copier.answers.popleft())
         if self.world.metadata[copier.partition] != copier.leader_epoch:
             copier.leader_epoch = self.world.metadata[copier.partition]
-            self._doubt(copier)
+            self._resync(copier)
         if self.is_leaving:
             return
         leader = self.world.leaders[copier.partition]
         if copier.is_drained and leader.is_online and (copier.connection is None or copier.connection.is_cut):
             copier.connection = self.world.connect(self.process, copier.partition)
-            self._doubt(copier)
+            self._resync(copier)
         if (
-            copier.is_asking
+            copier.is_resuming
             and copier.is_drained
             and copier.connection
             and self.world.now_ms >= copier.retry_ms
@@ -394,7 +394,7 @@ class Task:
         elif answer == NO_ANSWER:
             copier.has_lost_answers = True
             copier.stream.refuse()
-            self._doubt(copier)
+            self._resync(copier)
         else:
             self._refused(copier, answer)
 
@@ -403,19 +403,19 @@ class Task:
         if append_time_ms != UNKNOWN and copier.mode.is_plain and not self.process.is_stamped:
             copier.repeat_at = base_offset
             stream.suspect()
-            self._doubt(copier)
+            self._resync(copier)
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
             copier.has_lost_answers = True
-            self._doubt(copier)
+            self._resync(copier)
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
         copier.is_alone = copier.mode.is_plain and is_old and not self.process.is_stamped
         copier.heard_ms = copier.sent_ms
         if not continues:
-            self._doubt(copier)
+            self._resync(copier)
 
     def _refused(self, copier: Copier, code: int) -> None:
         is_first = not copier.stream.has_refusals
@@ -424,16 +424,16 @@ class Task:
             copier.refused_next = span.first
         if code in position_writer.FINAL_CODES:
             self._end(f"the target answered {code}")
-        if code == MESSAGE_TOO_LARGE and not copier.is_asking:
+        if code == MESSAGE_TOO_LARGE and not copier.is_resuming:
             self.process.batch_records[copier.partition] = max(1, span.count // 2)
-        if not copier.is_asking:
+        if not copier.is_resuming:
             copier.retry_ms = self.world.now_ms + self.random.choice((0, 0, 1, 5))
-        self._doubt(copier)
+        self._resync(copier)
 
-    def _doubt(self, copier: Copier) -> None:
-        copier.doubts += 1
+    def _resync(self, copier: Copier) -> None:
+        copier.resyncs += 1
         copier.is_inside = False
-        copier.is_asking = True
+        copier.is_resuming = True
 
     def _serve(self, copier: Copier) -> None:
         copier.target_epoch = max(copier.target_epoch, copier.start.target_epoch)
@@ -455,7 +455,7 @@ class Task:
         copier.read_epoch = pair.source_epoch
         copier.refused_next = NO_ORDINAL
         copier.is_alone = True
-        copier.is_asking = False
+        copier.is_resuming = False
         copier.heard_ms = self.world.now_ms
         copier.is_held = copier in self.members
         if copier.is_held:
@@ -500,13 +500,13 @@ class Task:
             copier.is_alone = True
         if self._is_truncated(copier):
             copier.has_diverged = True
-            self._doubt(copier)
+            self._resync(copier)
             return False
         source = self.world.sources[copier.partition]
         if stream.next_offset > source.end:
             copier.cut_to = source.end
             self.process.losses.add(copier.partition)
-            self._doubt(copier)
+            self._resync(copier)
             return False
         fetched = source.fetch(stream.next_offset)
         if isinstance(fetched, SkippedOffsets):
@@ -523,7 +523,7 @@ class Task:
         if change is not None:
             if copier.is_drained:
                 mode.change, copier.is_held = change, True
-                self.changing[copier] = copier.doubts
+                self.changing[copier] = copier.resyncs
             else:
                 copier.waits_for_answers = True
             return False
@@ -611,11 +611,11 @@ class Task:
         stored = copier.start if copier.stored is None else copier.stored
         return copier.mode.is_plain and stored.next_source_offset != copier.stream.delivered.source_offset + 1
 
-    def _has_doubts(self, copier: Copier) -> bool:
+    def _has_uncertain_writes(self, copier: Copier) -> bool:
         return copier.has_lost_answers or copier.repeat_at is not None or copier.stream.has_fallen_back
 
     def _join(self) -> Coroutine:
-        copiers = {copier: copier.doubts for copier in self.wanted if not copier.is_asking}
+        copiers = {copier: copier.resyncs for copier in self.wanted if not copier.is_resuming}
         self.wanted.clear()
         if not copiers:
             return
@@ -634,11 +634,11 @@ class Task:
         if code != NONE:
             self._end(f"AddPartitionsToTxn was answered with {code}")
             return
-        for copier, doubts in copiers.items():
+        for copier, resyncs in copiers.items():
             if not self.members:
                 self.began_ms = self.world.now_ms
             self.members[copier] = None
-            if not copier.is_asking and copier.doubts == doubts:
+            if not copier.is_resuming and copier.resyncs == resyncs:
                 copier.is_held, copier.is_inside = False, True
 
     def _commit(self) -> Coroutine:
@@ -652,13 +652,13 @@ class Task:
         if self._has_problem(copiers):
             return
         changes = self._ready_changes()
-        doubts = {copier: copier.doubts for copier in copiers}
+        resyncs = {copier: copier.resyncs for copier in copiers}
         due: list[Copier] = []
         if self.world.now_ms >= self.due_ms:
             due = [
                 copier
                 for copier in self.copiers
-                if self._has_progress(copier) and not self._has_doubts(copier)
+                if self._has_progress(copier) and not self._has_uncertain_writes(copier)
             ]
             self.due_ms = self.world.now_ms + POSITION_MS
         positions = {
@@ -677,7 +677,7 @@ class Task:
             copier.stored = position
         for copier in copiers:
             copier.is_held = copier.is_inside = False
-            if doubts[copier] == copier.doubts and copier not in changes:
+            if resyncs[copier] == copier.resyncs and copier not in changes:
                 copier.stream.pass_markers(1)
         for copier, change in changes.items():
             if copier.mode.change is change:
@@ -697,12 +697,12 @@ class Task:
     def _ready_changes(self) -> dict[Copier, ChangeMode]:
         found = {
             copier: copier.mode.change
-            for copier, doubts in self.changing.items()
+            for copier, resyncs in self.changing.items()
             if copier.mode.change is not None
-            if not copier.is_asking
-            and copier.doubts == doubts
+            if not copier.is_resuming
+            and copier.resyncs == resyncs
             and copier.is_drained
-            and not self._has_doubts(copier)
+            and not self._has_uncertain_writes(copier)
         }
         self.changing.clear()
         return found
@@ -747,7 +747,7 @@ class Task:
         positions = {
             copier: self._position(copier, is_left=True)
             for copier in self.copiers
-            if copier.is_drained and not self._has_doubts(copier)
+            if copier.is_drained and not self._has_uncertain_writes(copier)
         }
         yield from self._ask_leaders(positions)
         if positions and not self.why:

@@ -28,7 +28,7 @@ def context_at(
     writer: Any = SimpleNamespace(want=lambda _: None, emptied=lambda _: None)
     return CopierContext(
         read_committed=False,
-        doubtful=lambda _: None,
+        schedule_resume=lambda _: None,
         on_fetch_error=lambda *_: None,
         on_produce_error=lambda *_: None,
         stopped=lambda *_: None,

@@ -22,18 +22,18 @@ ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, 
 
 
 class FakeCopier:
-    """What is needed of a copier; on a refusal it comes into doubt, as copiers do."""
+    """What is needed of a copier; a refusal resyncs it, as it does with copiers."""
 
     def __init__(self, target_topic: str = "east.orders") -> None:
         self.target_topic = target_topic
         self.packer = Packer("orders", 2, target_topic, WRITER)
         self.state = CopierState.COPYING
         self.error: MirrorFlowError | None = None
-        self.doubts = 0
+        self.resyncs = 0
 
-    def doubt(self) -> None:
-        self.doubts += 1
-        self.state = CopierState.ASKING
+    def resync(self) -> None:
+        self.resyncs += 1
+        self.state = CopierState.RESUMING
 
     def stop(self, error: MirrorFlowError) -> None:
         self.error, self.state = error, CopierState.STOPPED
@@ -81,7 +81,7 @@ class Task:
         """As `Copier.refused` does it."""
         self.limits.refused(copier, span)
         if copier.state is CopierState.COPYING:
-            copier.doubt()
+            copier.resync()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the jobs run until then."""
@@ -152,7 +152,7 @@ def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
 
 
 @pytest.mark.usefixtures("topics")
-def test_settings_that_come_late_put_what_is_packed_in_doubt() -> None:
+def test_settings_read_after_copying_resumed_resync_the_copier() -> None:
     """The copier has gone on by the guess meanwhile."""
     copier: Any = FakeCopier()
 
@@ -162,7 +162,7 @@ def test_settings_that_come_late_put_what_is_packed_in_doubt() -> None:
         await task.settle()
 
     played(story)
-    assert 2 == copier.doubts
+    assert 2 == copier.resyncs
 
 
 def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: Topics) -> None:

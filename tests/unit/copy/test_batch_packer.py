@@ -338,7 +338,7 @@ def test_a_batch_that_cannot_be_taken_apart_stops_no_other():
 
 
 def test_a_corrupt_batch_is_met_again_after_what_comes_before_is_through():
-    """The copier asks again when nothing is in flight any more: the refusal must not have eaten it."""
+    """The copier takes the next batch again when nothing is in flight any more: the refusal must not have removed it."""
     packer, stream = packer_of([corrupt(batch_of(small(2)))]), stream_at(0)
     packer.verifies = True
 
@@ -395,7 +395,7 @@ def test_what_is_left_out_behind_a_batch_that_is_being_cut_counts_with_its_last_
 
 
 def test_forgetting_leaves_nothing():
-    """In doubt all is fetched again: what was kept would be sent twice."""
+    """After a resync all is fetched again: what was kept would be sent twice."""
     packer, stream = (
         packer_of([batch_of(small(8, 300), base_offset=o) for o in (0, 8)], max_bytes=1000),
         stream_at(0),

@@ -194,7 +194,7 @@ def test_refused_records_are_left_out_where_the_user_says_so(records, count, nex
 def test_a_batch_in_flight_behind_a_refused_one_is_no_new_refusal():
     """It is sent again, at the place that it has then."""
     copier = refused_copier(records=(0,))
-    copier.state = CopierState.ASKING
+    copier.state = CopierState.RESUMING
 
     new_handler(skips_refused=True).on_produce_error(copier, 87, "no key", span(15))
 
@@ -226,7 +226,7 @@ def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source
         new_handler().on_fetch_error(copier, 0, answer)
 
     assert copier.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
-    assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.doubts) == (
+    assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.resyncs) == (
         70,
         5,
         2,

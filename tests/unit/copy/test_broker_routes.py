@@ -11,7 +11,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.metadata import EMPTY, PartitionMetadata, TopicMetadata
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import NOT_ASKED
+from mirrorflow_replicator.copy.partition_copier import UNKNOWN_EPOCH
 from mirrorflow_replicator.copy.read_cursor import ReadCursor
 
 SOON_S = 60.0  # without a request it would take five minutes
@@ -69,10 +69,10 @@ class Served(SimpleNamespace):
 
     def write_through(self, pipe: Any) -> None:
         self.pipe = pipe
-        self.doubt()
+        self.resync()
 
 
-def copier(doubts: list[int] | None = None) -> Any:
+def copier(resyncs: list[int] | None = None) -> Any:
     return Served(
         topic="t",
         partition=0,
@@ -83,9 +83,9 @@ def copier(doubts: list[int] | None = None) -> Any:
         reader=None,
         pipe=None,
         cursor=ReadCursor(TopicPartition("t", 0), read_committed=False),
-        target_epoch=NOT_ASKED,
-        state=CopierState.ASKING,
-        doubt=lambda: None if doubts is None else doubts.append(1),
+        target_epoch=UNKNOWN_EPOCH,
+        state=CopierState.RESUMING,
+        resync=lambda: None if resyncs is None else resyncs.append(1),
     )
 
 
@@ -117,8 +117,8 @@ def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_
 
 def test_a_leader_that_was_elected_again_is_asked_again() -> None:
     """On the same connection: it may have come back with less than it had."""
-    doubts: list[int] = []
-    served = copier(doubts)
+    resyncs: list[int] = []
+    served = copier(resyncs)
 
     async def main() -> None:
         target: Any = Leading("east.t", 1)
@@ -126,11 +126,11 @@ def test_a_leader_that_was_elected_again_is_asked_again() -> None:
         new: Any = Broker
         wiring = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
         await wiring.add([served])
-        doubts.clear()
-        for asked, epoch in ((NOT_ASKED, 0), (0, 0), (0, 1)):
+        resyncs.clear()
+        for asked, epoch in ((UNKNOWN_EPOCH, 0), (0, 0), (0, 1)):
             served.target_epoch, target.epoch = asked, epoch
-            assert not doubts
+            assert not resyncs
             await wiring.add([served])
 
     asyncio.run(main())
-    assert doubts == [1]
+    assert resyncs == [1]

@@ -130,7 +130,7 @@ class Copier:
         """Start the task, after a former start has ended."""
         self.starts += 1
         self.why_over = ""
-        self.is_doubtful = False
+        self.needs_resume = False
         earlier = getattr(self, "copier", None)
         metadata = SimpleNamespace(
             topic_id={"orders": "s", "east.orders": "t"}.get, leader_epoch=lambda *_: self.leader.epoch
@@ -144,7 +144,7 @@ class Copier:
         )
         context = CopierContext(
             read_committed=False,
-            doubtful=self.doubtful,
+            schedule_resume=self.schedule_resume,
             on_fetch_error=self.unexpected,
             on_produce_error=lambda _, code, *__: self.writer.refused(code),
             stopped=self.unexpected,
@@ -230,8 +230,8 @@ class Copier:
     def changed(self, topic, partition):
         """The reader's."""
 
-    def doubtful(self, copier):
-        self.is_doubtful = True
+    def schedule_resume(self, copier):
+        self.needs_resume = True
 
     def unexpected(self, copier, *why):
         raise AssertionError(why)
@@ -277,12 +277,12 @@ class Copier:
         )
 
     def ask(self):
-        """Serve a copier in doubt, or start the task again."""
+        """Serve a copier that is resuming, or start the task again."""
         if self.why_over:
             self.cut()
             self.begin()
-        elif self.is_doubtful:
-            self.is_doubtful = False
+        elif self.needs_resume:
+            self.needs_resume = False
             self.resumer._serve(self.copier)
 
     def use_syncs(self, syncs):
@@ -336,7 +336,7 @@ class Copier:
         if self.writer._wanted.pop(copier.writing, copier) is None:
             producer = self.writer._producers.transactional
             self.leader.in_transaction[producer.producer_id] = producer.epoch
-            self.writer._admit({copier.writing: copier.doubts}, {copier.target: 0})
+            self.writer._admit({copier.writing: copier.resyncs}, {copier.target: 0})
 
     def cut(self):
         """The connection breaks: some of what was sent arrives, now or later, and no answer does."""
@@ -469,7 +469,7 @@ def test_each_acknowledged_record_is_counted_once(seed):
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_all_buffers_are_given_back(seed, strangers):
-    """What a copier forgets in doubt must not count against the memory of its task."""
+    """What a copier drops in a resync must not count against the memory of its task."""
     rig = disturbed(seed, strangers=strangers)
 
     assert (rig.copier.packer.queued_bytes, rig.copier.context.buffered_bytes) == (0, 0)

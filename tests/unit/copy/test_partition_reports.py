@@ -133,12 +133,12 @@ def test_a_partition_that_is_given_up_is_reported_as_copying():
     assert partition_report(copier).phase is PartitionPhase.COPYING
 
 
-def test_asking_again_is_reported_as_copying():
-    """A doubt lasts a round trip; a status that flickered with each would be useless."""
+def test_a_resync_is_reported_as_copying():
+    """A resync lasts a round trip; a status that flickered with each would be useless."""
     copier = copier_that_copies()
     copier.writing.next_batch()
     copier.writing.acknowledged(0, -1)
-    copier.doubt()
+    copier.resync()
 
     assert PartitionPhase.COPYING is partition_report(copier).phase
 

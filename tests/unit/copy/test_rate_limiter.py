@@ -100,7 +100,7 @@ def test_a_limit_changes_while_it_runs(clock):
 
 
 def test_a_pause_of_the_process_is_noticed_once(clock):
-    """Others may have copied meanwhile: the target is asked before anything is written."""
+    """Others may have copied meanwhile: where to continue is determined anew."""
     pauses = []
     watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     watch.beat()
@@ -113,7 +113,7 @@ def test_a_pause_of_the_process_is_noticed_once(clock):
 
 
 def test_a_process_that_runs_is_left_alone(clock):
-    """Asking costs a round trip in which nothing is written."""
+    """A resync interrupts writing."""
     pauses = []
     watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     for _ in range(100):

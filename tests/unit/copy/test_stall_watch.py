@@ -18,11 +18,11 @@ from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_replicator.copy.stall_watch import (
-    DOUBTED_S,
     JUDGE_AGAIN_S,
     LIMITED_S,
     LOGGED_MAX,
     LOOK_S,
+    RESYNCED_S,
     StallWatch,
 )
 from tests.unit.copy.stubs import START, begun_copier, context_at
@@ -111,7 +111,7 @@ def fetch(copier):
 
 
 def refuse(copier, code=NOT_ENOUGH_REPLICAS):
-    """One round of a livelock: sent, refused, asked, and from there on again."""
+    """One round of a livelock: sent, refused, and resumed at the same place."""
     copier.writing.next_batch()
     copier.writing.refused(code, "")
     resume(copier)
@@ -313,7 +313,7 @@ def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(t
     task.wait(1)
 
     def ask():
-        copier.doubt()
+        copier.resync()
         resume(copier)
 
     task.wait(each=ask)
@@ -321,12 +321,12 @@ def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(t
     assert partition_report(copier).reason == "NoDecision"
 
 
-def test_a_partition_that_was_in_doubt_is_idle_soon_after(task):
+def test_a_partition_is_idle_soon_after_a_resync(task):
     copier = task.copier()
-    copier.doubt()
+    copier.resync()
     resume(copier)
 
-    task.wait(DOUBTED_S + 2 * LOOK_S)
+    task.wait(RESYNCED_S + 2 * LOOK_S)
 
     assert len(task.watch) == 0
 
@@ -334,11 +334,11 @@ def test_a_partition_that_was_in_doubt_is_idle_soon_after(task):
 def test_pauses_of_the_process_are_no_loop(task):
     """A busy machine stops each process for a second or two, many times."""
     copier = task.copier()
-    copier.doubt()
+    copier.resync()
     resume(copier)
 
     def pause():
-        copier.doubt()
+        copier.resync()
         task.watch.paused()
         resume(copier)
 

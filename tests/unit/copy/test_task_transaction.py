@@ -74,7 +74,7 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
     if not is_late:
         writing.acknowledged(40, -1)
     transaction = transaction_of(brokers, [copier], ended.append)
-    transaction._admit({writing: copier.doubts}, {copier.target: 0})
+    transaction._admit({writing: copier.resyncs}, {copier.target: 0})
 
     asyncio.run(transaction.finish(5))
 

@@ -96,7 +96,7 @@ def test_everything_is_plain_where_others_cannot_be_fenced(found: Batch):
     assert mode.is_plain
 
 
-def test_nothing_is_plain_after_a_doubt_before_a_position_is_stored():
+def test_nothing_is_plain_after_a_resync_before_a_position_is_stored():
     """The last stored position may lie before a gap that was passed."""
     mode = tracker()
     mode.rewind(110)

@@ -115,12 +115,12 @@ def ends(stream=None, **fields):
     return why_start_ends(PARTITION, stream, **known | fields)
 
 
-def test_a_start_continues_while_nothing_is_in_doubt():
+def test_a_start_continues_while_nothing_is_uncertain():
     assert ends() == ends(Stream(OffsetPair(9, -1, 19))) == ""
 
 
 @pytest.mark.parametrize(
-    ("doubt", "why"),
+    ("cause", "why"),
     [
         ({"has_lost_answers": True}, "what was written to orders-0 was not answered"),
         ({"has_new_leader": True}, "orders-0 has another leader"),
@@ -129,8 +129,8 @@ def test_a_start_continues_while_nothing_is_in_doubt():
         ({"refused_next": 0}, "the leader of orders-0 expects other sequence numbers"),
     ],
 )
-def test_a_doubt_ends_the_start(doubt, why):
-    assert ends(Stream(OffsetPair(9, -1, 19)), **doubt) == why
+def test_uncertainty_ends_the_start(cause, why):
+    assert ends(Stream(OffsetPair(9, -1, 19)), **cause) == why
 
 
 def test_an_acknowledgement_at_a_lower_offset_than_expected_ends_the_start():
