@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_core.java.patterns import compile_patterns
-from mirrorflow_core.offset_translation import Committed, Standing, Standings
+from mirrorflow_core.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 
 
@@ -34,35 +34,35 @@ class Point:
 Points = Mapping[TopicPartition, Point]  # by target partition
 
 
-def due(known: Points, now: Standings) -> dict[TopicPartition, Point]:
+def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
     """Returns the checkpoints to write, given the last ones in *known*."""
     found = {}
-    for partition, standing in now.items():
-        if standing.downstream_offset is None:
+    for partition, translated in now.items():
+        if translated.downstream_offset is None:
             continue
         last = known.get(partition)
         if (
             last is None
-            or standing.upstream_offset < last.upstream_offset
-            or standing.downstream_offset > last.downstream_offset
+            or translated.upstream_offset < last.upstream_offset
+            or translated.downstream_offset > last.downstream_offset
         ):
-            found[partition] = _point(standing, standing.downstream_offset)
+            found[partition] = _point(translated, translated.downstream_offset)
     return found
 
 
-def set_back_beyond(known: Points, now: Standings) -> frozenset[TopicPartition]:
+def set_back_beyond(known: Points, now: TranslatedOffsets) -> frozenset[TopicPartition]:
     """Returns the partitions with a checkpoint ahead of a group offset that cannot be translated."""
     return frozenset(
         partition
-        for partition, standing in now.items()
-        if standing.downstream_offset is None
+        for partition, translated in now.items()
+        if translated.downstream_offset is None
         and partition in known
-        and standing.upstream_offset < known[partition].upstream_offset
+        and translated.upstream_offset < known[partition].upstream_offset
     )
 
 
 def at_beginning(
-    partitions: frozenset[TopicPartition], now: Standings, beginnings: Mapping[TopicPartition, int]
+    partitions: frozenset[TopicPartition], now: TranslatedOffsets, beginnings: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Point]:
     """Returns checkpoints at the *beginnings* of the target *partitions*, where these are known."""
     return {
@@ -72,7 +72,7 @@ def at_beginning(
     }
 
 
-def to_give(known: Points, now: Standings, target: Mapping[TopicPartition, Committed]) -> Points:
+def to_give(known: Points, now: TranslatedOffsets, target: Mapping[TopicPartition, Committed]) -> Points:
     """Returns the checkpoints to commit for the target's group, whose current offsets are *target*."""
     return {
         partition: point
@@ -111,11 +111,11 @@ class CheckpointStore:
         return sorted(self._points.items())
 
 
-def _point(standing: Standing, downstream_offset: int) -> Point:
+def _point(translated: TranslatedOffset, downstream_offset: int) -> Point:
     return Point(
-        upstream_offset=standing.upstream_offset,
+        upstream_offset=translated.upstream_offset,
         downstream_offset=downstream_offset,
-        metadata=standing.metadata,
+        metadata=translated.metadata,
     )
 
 
@@ -209,7 +209,7 @@ class GroupFacts:
     """The facts about one group, by target partition. `target` None: its offsets there were not read."""
 
     group: str
-    standings: Standings
+    translated: TranslatedOffsets
     points: Points
     written_ms: Callable[[str, TopicPartition], int]
     target: Mapping[TopicPartition, Committed] | None = None
@@ -251,51 +251,51 @@ class GroupOffset:
     @property
     def again(self) -> tuple[int, int | None]:
         """The number of records it would read again: (minimum, maximum). Maximum None: no start offset, or unknown."""
-        begin, place = self.begins_at, self.target_offset
-        if begin is None or place is None:
+        begin, target_offset = self.begins_at, self.target_offset
+        if begin is None or target_offset is None:
             return 0, None
         most = None if self.at_most is None else max(0, self.at_most - begin)
-        return max(0, place - begin), most
+        return max(0, target_offset - begin), most
 
 
 def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
     """Yields one report for each partition with an offset of the group, sorted by target partition."""
-    for target, standing in sorted(facts.standings.items()):
-        source = standing.source or target
+    for target, translated in sorted(facts.translated.items()):
+        source = translated.source or target
         point = facts.points.get(target)
         own = None if facts.target is None else facts.target.get(target)
         end = None if facts.ends is None else facts.ends.get(target)
         written_ms = facts.written_ms(facts.group, target)
-        place = standing.downstream_offset
-        at_most = standing.at_most
-        if at_most is None and place is not None and end is not None:
-            at_most = max(end, place)  # the copy holds no more to read again
-        written = own is not None and place is not None and own.offset >= place
+        target_offset = translated.downstream_offset
+        at_most = translated.at_most
+        if at_most is None and target_offset is not None and end is not None:
+            at_most = max(end, target_offset)  # the copy holds no more to read again
+        written = own is not None and target_offset is not None and own.offset >= target_offset
         yield GroupOffset(
             group=facts.group,
             topic=source.topic,
             partition=source.partition,
             target_topic=target.topic,
-            source_offset=standing.upstream_offset,
-            target_offset=place,
+            source_offset=translated.upstream_offset,
+            target_offset=target_offset,
             at_most=at_most,
             checkpoint_offset=None if point is None else point.downstream_offset,
             checkpoint_written_ms=None if written_ms < 0 else written_ms,
             group_offset=None if own is None else own.offset,
             written=written,
-            why=_ahead(own, place) if written else _why_not(facts, target, standing, end),
+            why=_ahead(own, target_offset) if written else _why_not(facts, target, translated, end),
         )
 
 
-def _ahead(own: Committed | None, place: int | None) -> str:
-    if own is None or place is None or own.offset == place:
+def _ahead(own: Committed | None, target_offset: int | None) -> str:
+    if own is None or target_offset is None or own.offset == target_offset:
         return ""
     return f"the target's group is ahead, at {own.offset}, and never goes back"
 
 
-def _why_not(facts: GroupFacts, target: TopicPartition, standing: Standing, end: int | None) -> str:
+def _why_not(facts: GroupFacts, target: TopicPartition, translated: TranslatedOffset, end: int | None) -> str:
     point = facts.points.get(target)
-    if standing.downstream_offset is None:
+    if translated.downstream_offset is None:
         return NOT_KNOWN
     if not facts.is_synchronised:
         return NOT_ASKED
@@ -307,7 +307,7 @@ def _why_not(facts: GroupFacts, target: TopicPartition, standing: Standing, end:
         return OTHER_KIND
     if point is None:
         return NO_CHECKPOINT
-    if standing.upstream_offset < point.upstream_offset:
+    if translated.upstream_offset < point.upstream_offset:
         return SET_BACK
     if end is not None and point.downstream_offset > end:
         return f"the copy ends at {end}"

@@ -73,7 +73,7 @@ class Run(NamedTuple):
         room = min(self.upstream_end - self.upstream, self.downstream_end - self.downstream)
         return UNKNOWN <= self.records <= room and room >= 0
 
-    def place(self, offset: int) -> MappedOffset:
+    def translate(self, offset: int) -> MappedOffset:
         """Returns the translation for a group that reads *offset* next, which is not before the run."""
         if offset <= self.upstream:
             return MappedOffset(self.downstream, self.downstream)
@@ -127,7 +127,7 @@ class OffsetMap:
         kept = known.kept(OffsetPair(-1, known.ordinal - 1, -1))
         return kept if kept.runs[0][:2] == self.runs[0][:2] else None
 
-    def place(self, offset: int) -> MappedOffset | None:
+    def translate(self, offset: int) -> MappedOffset | None:
         """Returns the translation for a group that reads source *offset* next; None if it lies before the map.
 
         Where nothing was copied yet, a group at the place where copying began is at the end of the copy; None, as in
@@ -138,7 +138,7 @@ class OffsetMap:
             return None
         if offset > self.upstream_end:
             return MappedOffset(self.runs[-1].downstream_end, None)
-        return self.runs[at].place(offset)
+        return self.runs[at].translate(offset)
 
     def source_of(self, target_offset: int) -> int | None:
         """Returns the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""

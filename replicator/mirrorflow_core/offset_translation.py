@@ -33,10 +33,10 @@ class Translator:
         self._has_history = has_history
         self._maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
 
-    def place(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
+    def translate(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
         """Returns the target offsets for a group that reads *upstream_offset* next; None: unknown."""
         known = self._maps.get(partition)
-        mapped = None if known is None else known.place(upstream_offset)
+        mapped = None if known is None else known.translate(upstream_offset)
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)
@@ -47,7 +47,7 @@ class Translator:
         at_least = max(mapped.at_least, synced.at_least)
         ends = [end for end in (mapped.at_most, synced.at_most) if end is not None]
         if ends and min(ends) < at_least:
-            return min(mapped, synced, key=lambda place: place.at_least)
+            return min(mapped, synced, key=lambda one: one.at_least)
         return MappedOffset(at_least, min(ends, default=None))
 
     def _by_syncs(self, partition: TopicPartition, upstream_offset: int) -> MappedOffset | None:
@@ -74,7 +74,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TranslatedOffset:
     """A group's current offset in one source partition, and its translation; None: unknown."""
 
     upstream_offset: int
@@ -91,7 +91,7 @@ class Standing:
         return "exact" if self.downstream_offset == self.at_most else "bound"
 
 
-Standings = Mapping[TopicPartition, Standing]  # by target partition
+TranslatedOffsets = Mapping[TopicPartition, TranslatedOffset]  # by target partition
 
 
 def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
@@ -108,23 +108,23 @@ def renaming(naming: TopicTransforms, *, target_alias: str) -> Rename:
     return rename
 
 
-def standings(
+def translate_group(
     offsets: Mapping[TopicPartition, Committed],
     *,
     selects: Callable[[str], bool],
     rename: Rename,
     syncs: Translator,
-) -> dict[TopicPartition, Standing]:
-    """Returns a group's offsets by target partition, for the topics that the flow copies."""
+) -> dict[TopicPartition, TranslatedOffset]:
+    """Returns the offsets of a group, translated and by target partition, for the topics that the flow copies."""
     found = {}
     for partition, committed in offsets.items():
         if selects(partition.topic):
-            place = syncs.place(partition, committed.offset)
-            found[rename(partition)] = Standing(
+            mapped = syncs.translate(partition, committed.offset)
+            found[rename(partition)] = TranslatedOffset(
                 upstream_offset=committed.offset,
-                downstream_offset=None if place is None else place.at_least,
+                downstream_offset=None if mapped is None else mapped.at_least,
                 metadata=committed.metadata,
-                at_most=None if place is None else place.at_most,
+                at_most=None if mapped is None else mapped.at_most,
                 source=partition,
             )
     return found

@@ -27,7 +27,7 @@ from mirrorflow_cli.flow_arguments import (
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offset_translation import standings
+from mirrorflow_core.offset_translation import translate_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -243,12 +243,12 @@ class _GroupReader:
         """Returns the lines of *group*. Raises ClusterError."""
         known, clusters = self._known, self._clusters
         own = await groups.fetch_offsets(clusters.source, group.name)
-        now = standings(own, selects=self._selects, rename=known.rename, syncs=known.translator)
+        now = translate_group(own, selects=self._selects, rename=known.rename, syncs=known.translator)
         target = await groups.fetch_offsets(clusters.target, group.name)
         ends = await admin.list_offsets(clusters.target, now, LATEST) if now else {}
         facts = GroupFacts(
             group=group.name,
-            standings=now,
+            translated=now,
             points=known.checkpoints.of(group.name),
             written_ms=known.checkpoints.written_ms,
             target=target,

@@ -36,7 +36,7 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     UnreachableError,
 )
-from mirrorflow_core.offset_translation import Committed, Standing, standings
+from mirrorflow_core.offset_translation import Committed, TranslatedOffset, translate_group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings
@@ -77,7 +77,7 @@ class CheckpointPasses:
         self.topic = self._known.checkpoints_topic
         self._store = self._known.checkpoints
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
-        self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
+        self._translated: dict[str, dict[TopicPartition, TranslatedOffset]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
         self._translations: Counter[str] = Counter()
         # The target's groups, as last read.
@@ -122,10 +122,10 @@ class CheckpointPasses:
     def explain(self, group: str | None) -> Iterator[GroupOffset]:
         """Yields the offsets of *group*, or of each group if None, as of the last pass."""
         for name in self._groups if group is None else (group,):
-            if name in self._standings:
+            if name in self._translated:
                 facts = GroupFacts(
                     group=name,
-                    standings=self._standings[name],
+                    translated=self._translated[name],
                     points=self._store.of(name),
                     written_ms=self._store.written_ms,
                     target=self._target_offsets.get(name),
@@ -195,9 +195,9 @@ class CheckpointPasses:
             for group in selected
             if not group.is_consumer_group and group.why_not
         )
-        gone = self._standings.keys() - set(self._groups)
+        gone = self._translated.keys() - set(self._groups)
         for name in gone:
-            del self._standings[name]
+            del self._translated[name]
             self._target_offsets.pop(name, None)
             self._writable.pop(name, None)
         self._warnings = {
@@ -223,11 +223,13 @@ class CheckpointPasses:
 
         async def translate(group: str) -> None:
             # Earlier offsets must not move the target's group: the source's group may have been reset since.
-            self._standings.pop(group, None)
+            self._translated.pop(group, None)
             offsets = await groups.fetch_offsets(self._clusters.source, group)
-            now = standings(offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator)
+            now = translate_group(
+                offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator
+            )
             last = self._store.of(group)
-            self._standings[group] = now
+            self._translated[group] = now
             rewound[group] = decisions.set_back_beyond(last, now)
             self._keep(group, decisions.due(last, now))
 
@@ -237,7 +239,7 @@ class CheckpointPasses:
         )
         await self._rewind(rewound)
         self._translations = Counter(
-            one.translation for now in self._standings.values() for one in now.values()
+            one.translation for now in self._translated.values() for one in now.values()
         )
 
     async def write_checkpoints(self) -> None:
@@ -257,7 +259,7 @@ class CheckpointPasses:
         answers = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
         beginnings = {partition: one.offset for partition, one in answers.items() if not one.error}
         for group, partitions in rewound.items():
-            self._keep(group, decisions.at_beginning(partitions, self._standings[group], beginnings))
+            self._keep(group, decisions.at_beginning(partitions, self._translated[group], beginnings))
 
     def _keep(self, group: str, points: Points) -> None:
         if points:
@@ -311,7 +313,7 @@ class CheckpointPasses:
         """
         target = self._clusters.target
         listed = await groups.list_groups(target)
-        names = [group for group in self._groups if self._store.of(group) and group in self._standings]
+        names = [group for group in self._groups if self._store.of(group) and group in self._translated]
         active = 0
 
         async def move(name: str) -> None:
@@ -341,7 +343,7 @@ class CheckpointPasses:
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
-        given = decisions.to_give(self._store.of(group), self._standings[group], own)
+        given = decisions.to_give(self._store.of(group), self._translated[group], own)
         if not given:
             return False
         # Behind the end, a consumer would apply its reset policy: the copy was re-created, or has lost its

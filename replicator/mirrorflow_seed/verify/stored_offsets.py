@@ -54,9 +54,9 @@ class StoredOffsets:
     def target_guesses(self, upstream: int) -> list[OffsetGuess]:
         """Returns target offsets of the first record at or after source offset *upstream*, best guess first."""
         found: list[OffsetGuess] = []
-        place = None if self.map is None else self.map.place(upstream)
-        if place is not None:
-            found.append(OffsetGuess(place.at_least, place.is_exact))
+        translated = None if self.map is None else self.map.translate(upstream)
+        if translated is not None:
+            found.append(OffsetGuess(translated.at_least, translated.is_exact))
         before = next((sync for sync in self.syncs if sync.upstream_offset <= upstream), None)
         if before is not None:
             found.append(

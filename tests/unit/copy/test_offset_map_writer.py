@@ -126,7 +126,7 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
     rig.copier.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
     await syncing.leave([rig.copier])
 
-    assert before.place(end) == MappedOffset(target_end, target_end)
+    assert before.translate(end) == MappedOffset(target_end, target_end)
     assert topic.maps[ORDERS].runs == (Run(100, 0, end + 45, target_end + 45, target_end + 45),)
 
 
@@ -140,8 +140,8 @@ async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
     syncing.aligned(copier, copier.writing.map_stream, copier.stream.delivered, was_cut_off=True)
     await syncing.leave([copier])
 
-    assert topic.maps[ORDERS].place(end) == MappedOffset(end - 100, end - 100)
-    assert topic.maps[ORDERS].place(end - 1) is None
+    assert topic.maps[ORDERS].translate(end) == MappedOffset(end - 100, end - 100)
+    assert topic.maps[ORDERS].translate(end - 1) is None
 
 
 @in_loop
@@ -186,7 +186,7 @@ def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed,
     offsets = iter(range(100, source.end))
     lies = {next(offsets): record.offset for record in leader.ours()}
     known = topic.maps[ORDERS]
-    told = [known.place(group) for group in range(100, source.end + 1)]
+    told = [known.translate(group) for group in range(100, source.end + 1)]
     assert told[-1] == MappedOffset(max(lies.values()) + 1, max(lies.values()) + 1)
     for group, place in zip(range(100, source.end), told, strict=False):
         if place is not None:
@@ -218,8 +218,8 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
 
     known = topic.maps[ORDERS]
     assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
-    assert known.place(105) == MappedOffset(5, 5)
-    assert known.place(112) == MappedOffset(12, 12 + 5)
+    assert known.translate(105) == MappedOffset(5, 5)
+    assert known.translate(112) == MappedOffset(12, 12 + 5)
     assert [(109, 9), (newest.source_offset, newest.target_offset + 5)] == syncs.syncs
 
 

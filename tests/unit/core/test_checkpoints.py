@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from mirrorflow_core.checkpoints import CheckpointStore, Point, at_beginning, due, set_back_beyond, to_give
 from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.offset_translation import Committed, Standing, Translator, renaming, standings
+from mirrorflow_core.offset_translation import (
+    Committed,
+    TranslatedOffset,
+    Translator,
+    renaming,
+    translate_group,
+)
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
 from mirrorflow_core.transforms import TopicTransforms
@@ -27,8 +33,8 @@ def store(*syncs: Sync, partition: TopicPartition = FOO) -> OffsetSyncStore:
     return found
 
 
-def stands(upstream: int, downstream: int | None) -> dict[TopicPartition, Standing]:
-    return {COPY: Standing(upstream_offset=upstream, downstream_offset=downstream)}
+def stands(upstream: int, downstream: int | None) -> dict[TopicPartition, TranslatedOffset]:
+    return {COPY: TranslatedOffset(upstream_offset=upstream, downstream_offset=downstream)}
 
 
 def was(upstream: int, downstream: int) -> dict[TopicPartition, Point]:
@@ -50,8 +56,8 @@ def test_only_topics_of_the_flow_are_translated_with_the_groups_own_words():
     other = TopicPartition("other", 0)
 
     assert {
-        COPY: Standing(upstream_offset=150, downstream_offset=206, metadata="m", source=FOO)
-    } == standings(
+        COPY: TranslatedOffset(upstream_offset=150, downstream_offset=206, metadata="m", source=FOO)
+    } == translate_group(
         {FOO: Committed(150, "m"), other: Committed(7)},
         selects=lambda topic: topic == "foo",
         rename=RENAME,
@@ -62,7 +68,7 @@ def test_only_topics_of_the_flow_are_translated_with_the_groups_own_words():
 @pytest.mark.parametrize("offset", [99, 0])
 def test_what_is_older_than_all_syncs_is_not_known(offset: int):
     """Java's -1."""
-    found = standings(
+    found = translate_group(
         {FOO: Committed(offset)},
         selects=lambda _: True,
         rename=RENAME,
@@ -223,7 +229,7 @@ class World:
     def look(self) -> None:
         self.store.mark_read_to_end()
         before = self.checkpoints.of("g").get(COPY)
-        now = standings(
+        now = translate_group(
             {FOO: Committed(self.source)},
             selects=lambda _: True,
             rename=RENAME,

@@ -19,7 +19,7 @@ from mirrorflow_core.checkpoints import (
     writable,
 )
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.offset_translation import Committed, Standing
+from mirrorflow_core.offset_translation import Committed, TranslatedOffset
 from mirrorflow_core.partitions import TopicPartition
 
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
@@ -33,11 +33,13 @@ def said(
     own: int | None = None,
     **facts,
 ):
-    standing = Standing(upstream_offset=100, downstream_offset=place, at_most=at_most, source=ORDERS)
+    translated = TranslatedOffset(
+        upstream_offset=100, downstream_offset=place, at_most=at_most, source=ORDERS
+    )
     points = {} if point is None else {COPY: Point(upstream_offset=100, downstream_offset=point)}
     values = {
         "group": "g",
-        "standings": {COPY: standing},
+        "translated": {COPY: translated},
         "points": points,
         "written_ms": lambda *_: 5,
         "target": {} if own is None else {COPY: Committed(offset=own)},

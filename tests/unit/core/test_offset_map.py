@@ -109,7 +109,7 @@ class Copy:
         """*known* never skips an unread record, and reports correctly how many are read again."""
         last = -1
         for offset in range((self.upstream if end is None else end) + 2):
-            place = known.place(offset)
+            place = known.translate(offset)
             if place is None:
                 assert offset < known.runs[0].upstream or not any(run.records for run in known.runs)
                 continue
@@ -204,7 +204,9 @@ def test_a_map_of_a_parallel_copy_is_exact_everywhere(batches, data):
     known = copy.map.kept(copy.delivered)
 
     first = known.runs[0].upstream
-    assert all(known.place(offset) == MappedOffset(offset, offset) for offset in range(first, copy.upstream))
+    assert all(
+        known.translate(offset) == MappedOffset(offset, offset) for offset in range(first, copy.upstream)
+    )
     assert len(known.runs) == 1
 
 
@@ -225,13 +227,13 @@ def test_what_was_kept_of_lost_records_says_nothing_of_others_at_the_same_end():
     copy.crash(early_reading=True)
     known = copy.map.kept(copy.delivered)
 
-    assert old.place(95) == MappedOffset(105, 105)
+    assert old.translate(95) == MappedOffset(105, 105)
     left = old.before(50)
     assert left is not None
-    assert left.place(95) == MappedOffset(50, None), "who reads the old one"
+    assert left.translate(95) == MappedOffset(50, None), "who reads the old one"
     copy.check(known)
-    assert known.place(40) == MappedOffset(40, 40)
-    assert known.place(95) == MappedOffset(95, 105), (
+    assert known.translate(40) == MappedOffset(40, 40)
+    assert known.translate(95) == MappedOffset(95, 105), (
         "how many of them are ours is known, where the others lie is not"
     )
 
@@ -245,7 +247,7 @@ def test_another_leader_that_has_lost_nothing_costs_no_exactness():
     copy.crash(early_reading=True)
     known = copy.map.kept(copy.delivered)
 
-    assert all(known.place(offset) == MappedOffset(offset, offset) for offset in range(110))
+    assert all(known.translate(offset) == MappedOffset(offset, offset) for offset in range(110))
 
 
 def transactions(count, size, *, marker_on_target=False):
@@ -261,9 +263,9 @@ def test_gaps_lie_between_runs_and_cost_no_exactness():
     copy = transactions(100, 10)
     known = copy.map.kept(copy.delivered)
 
-    assert all(known.place(offset).is_exact for offset in range(copy.upstream + 1))
-    assert known.place(11 * 50 + 3) == MappedOffset(503, 503)
-    assert known.place(11 * 50 + 10) == MappedOffset(510, 510), "at the marker"
+    assert all(known.translate(offset).is_exact for offset in range(copy.upstream + 1))
+    assert known.translate(11 * 50 + 3) == MappedOffset(503, 503)
+    assert known.translate(11 * 50 + 10) == MappedOffset(510, 510), "at the marker"
 
 
 def test_markers_on_both_sides_are_no_parallel():
@@ -281,10 +283,10 @@ def test_a_map_stays_small_and_its_bound_grows_with_the_distance():
     assert len(known.runs) <= RUNS_MAX
     end = copy.upstream
     for transactions_back in (1, 40):
-        place = known.place(end - 6 * transactions_back + 2)
+        place = known.translate(end - 6 * transactions_back + 2)
         assert place.is_exact
     for transactions_back in (1_000, 10_000, 19_999):
-        place = known.place(end - 6 * transactions_back + 2)
+        place = known.translate(end - 6 * transactions_back + 2)
         assert place.at_most - place.at_least <= transactions_back / 16
         assert place.at_least <= 100_000 - 5 * transactions_back + 2 <= place.at_most
 
@@ -295,8 +297,8 @@ def test_the_markers_behind_the_last_record_are_passed():
     copy.upstream += 1
     known = copy.map.kept(copy.delivered)
 
-    assert known.place(11) == MappedOffset(10, 10)
-    assert known.place(12) == MappedOffset(10, None), "the copy is not that far yet"
+    assert known.translate(11) == MappedOffset(10, 10)
+    assert known.translate(12) == MappedOffset(10, None), "the copy is not that far yet"
 
 
 def test_a_group_before_all_that_is_known_has_no_place():
@@ -305,11 +307,11 @@ def test_a_group_before_all_that_is_known_has_no_place():
     at.delivered(105, 45, 1, 0)
     known = at.kept(OffsetPair(105, 0, 45))
 
-    assert nothing_copied.place(99) is None
-    assert nothing_copied.place(100) == MappedOffset(42, 42), "the next record that is copied"
-    assert known.place(99) is None
-    assert known.place(100) == MappedOffset(42, 42)
-    assert known.place(105) == MappedOffset(45, 45)
+    assert nothing_copied.translate(99) is None
+    assert nothing_copied.translate(100) == MappedOffset(42, 42), "the next record that is copied"
+    assert known.translate(99) is None
+    assert known.translate(100) == MappedOffset(42, 42)
+    assert known.translate(105) == MappedOffset(45, 45)
 
 
 def test_partition_that_never_had_a_record_has_no_place():
@@ -317,8 +319,8 @@ def test_partition_that_never_had_a_record_has_no_place():
     never = PartitionMap(STREAM, ANCHOR).kept(ANCHOR)
     emptied = PartitionMap(STREAM, OffsetPair(99, -1, -1)).kept(OffsetPair(99, -1, -1))
 
-    assert never.place(0) is None
-    assert emptied.place(100) == MappedOffset(0, 0)
+    assert never.translate(0) is None
+    assert emptied.translate(100) == MappedOffset(0, 0)
 
 
 def test_what_was_not_kept_before_a_kill_is_a_bound_where_it_had_gaps():
@@ -330,8 +332,8 @@ def test_what_was_not_kept_before_a_kill_is_a_bound_where_it_had_gaps():
     copy.crash(early_reading=True)
     known = copy.map.kept(copy.delivered)
 
-    assert known.place(100 + 2 + 25) == MappedOffset(125, 127)
-    assert known.place(50) == MappedOffset(50, 50)
+    assert known.translate(100 + 2 + 25) == MappedOffset(125, 127)
+    assert known.translate(50) == MappedOffset(50, 50)
     copy.check(known)
 
 
@@ -341,8 +343,8 @@ def test_another_topic_of_the_name_voids_all():
 
     assert copy.map.aligned(MapStream(1, "source-id", "another"), OffsetPair(99, 99, -1))
     known = copy.map.kept(OffsetPair(99, 99, -1))
-    assert known.place(50) is None
-    assert known.place(100) == MappedOffset(0, 0), "nothing was copied to that one yet"
+    assert known.translate(50) is None
+    assert known.translate(100) == MappedOffset(0, 0), "nothing was copied to that one yet"
 
 
 def test_what_was_kept_of_another_topic_says_nothing():
@@ -354,7 +356,7 @@ def test_what_was_kept_of_another_topic_says_nothing():
     assert copy.stored is not None
     fresh.follow(copy.stored)
 
-    assert fresh.kept(OffsetPair(99, -1, -1)).place(50) is None
+    assert fresh.kept(OffsetPair(99, -1, -1)).translate(50) is None
 
 
 def test_a_new_generation_that_begins_where_the_old_one_ended_keeps_its_runs():
@@ -364,8 +366,8 @@ def test_a_new_generation_that_begins_where_the_old_one_ended_keeps_its_runs():
     copy.map.delivered(100, 101, 10, 0)
     known = copy.map.kept(OffsetPair(109, 9, 110))
 
-    assert known.place(50) == MappedOffset(50, 50)
-    assert known.place(105) == MappedOffset(106, 106)
+    assert known.translate(50) == MappedOffset(50, 50)
+    assert known.translate(105) == MappedOffset(106, 106)
 
 
 def test_records_copied_between_two_generations_are_bounded_by_their_ends():
@@ -376,9 +378,9 @@ def test_records_copied_between_two_generations_are_bounded_by_their_ends():
     copy.map.delivered(200, 220, 10, 0)
     known = copy.map.kept(OffsetPair(209, 9, 229))
 
-    assert known.place(100) == MappedOffset(100, 100)
-    assert known.place(150) == MappedOffset(100, 220)
-    assert known.place(205) == MappedOffset(225, 225)
+    assert known.translate(100) == MappedOffset(100, 100)
+    assert known.translate(150) == MappedOffset(100, 220)
+    assert known.translate(205) == MappedOffset(225, 225)
 
 
 def test_pairs_that_contradict_what_is_known_clear_it():

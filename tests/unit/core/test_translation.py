@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.offset_map import MappedOffset, MapStream, PartitionMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, PartitionSyncs, Sync
-from mirrorflow_core.offset_translation import Committed, Translator, standings
+from mirrorflow_core.offset_translation import Committed, Translator, translate_group
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -33,35 +33,37 @@ def test_far_behind_the_head_the_map_is_exact_where_syncs_are_not():
     syncs = store(*((at, at) for at in range(0, 1_000_001, 100)))
     translator = Translator(syncs, {ORDERS: mapped(0, 1_000_001)})
 
-    by_syncs = Translator(syncs).place(ORDERS, 500_000)
+    by_syncs = Translator(syncs).translate(ORDERS, 500_000)
     assert by_syncs is not None
     assert by_syncs.at_least < 480_000
-    assert translator.place(ORDERS, 500_000) == MappedOffset(500_000, 500_000)
+    assert translator.translate(ORDERS, 500_000) == MappedOffset(500_000, 500_000)
 
 
 def test_before_the_map_syncs_of_java_are_asked():
     translator = Translator(store((100, 50), (200, 150)), {ORDERS: mapped(300, 400)})
 
-    assert translator.place(ORDERS, 100) == MappedOffset(50, 50)
-    assert translator.place(ORDERS, 150) == MappedOffset(51, 150)
-    assert translator.place(ORDERS, 250) == MappedOffset(151, None)
-    assert translator.place(ORDERS, 300) == MappedOffset(300, 300)
-    assert translator.place(ORDERS, 99) is None
+    assert translator.translate(ORDERS, 100) == MappedOffset(50, 50)
+    assert translator.translate(ORDERS, 150) == MappedOffset(51, 150)
+    assert translator.translate(ORDERS, 250) == MappedOffset(151, None)
+    assert translator.translate(ORDERS, 300) == MappedOffset(300, 300)
+    assert translator.translate(ORDERS, 99) is None
 
 
 def test_behind_the_end_of_the_map_newer_syncs_say_more():
     translator = Translator(store((0, 0), (450, 450)), {ORDERS: mapped(0, 400)})
 
-    assert translator.place(ORDERS, 460) == MappedOffset(451, None)
-    assert translator.place(ORDERS, 420) == MappedOffset(400, 450)
-    assert Translator(store((0, 0)), {ORDERS: mapped(0, 400)}).place(ORDERS, 420) == MappedOffset(400, None)
+    assert translator.translate(ORDERS, 460) == MappedOffset(451, None)
+    assert translator.translate(ORDERS, 420) == MappedOffset(400, 450)
+    assert Translator(store((0, 0)), {ORDERS: mapped(0, 400)}).translate(ORDERS, 420) == MappedOffset(
+        400, None
+    )
 
 
 def test_where_both_contradict_each_other_the_older_counts():
     """The copy was made anew, and the map does not say so yet."""
     translator = Translator(store((420, 7), (500, 87)), {ORDERS: mapped(0, 400)})
 
-    assert translator.place(ORDERS, 450) == MappedOffset(8, 87)
+    assert translator.translate(ORDERS, 450) == MappedOffset(8, 87)
 
 
 def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
@@ -72,26 +74,26 @@ def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
     syncs, maps = store((150, 145)), {ORDERS: at.kept(OffsetPair(209, 199, 199))}
     with_history, without = Translator(syncs, maps), Translator(syncs, maps, has_history=False)
 
-    assert [with_history.place(ORDERS, group) for group in (50, 160)] == [
+    assert [with_history.translate(ORDERS, group) for group in (50, 160)] == [
         MappedOffset(50, 50),
         MappedOffset(150, 160),
     ]
-    assert [without.place(ORDERS, group) for group in (50, 160)] == [
+    assert [without.translate(ORDERS, group) for group in (50, 160)] == [
         MappedOffset(50, 50),
         MappedOffset(146, None),
     ]
 
 
-def test_standing_reports_how_many_records_may_be_read_again():
+def test_a_translated_offset_reports_how_many_records_may_be_read_again():
     offsets = {ORDERS: Committed(offset=150, metadata="m")}
-    (standing,) = standings(
+    (translated,) = translate_group(
         offsets,
         selects=lambda _: True,
         rename=lambda at: at,
         syncs=Translator(store((100, 50), (200, 150))),
     ).values()
 
-    assert (standing.downstream_offset, standing.at_most, standing.source) == (51, 150, ORDERS)
+    assert (translated.downstream_offset, translated.at_most, translated.source) == (51, 150, ORDERS)
 
 
 @given(st.integers(0, 2**32))
@@ -121,7 +123,7 @@ def test_translation_never_misses_a_record_and_never_goes_back(seed):
 
     last = 0
     for group in range(upstream + 2):
-        place = translator.place(ORDERS, group)
+        place = translator.translate(ORDERS, group)
         if place is None:
             assert group < records[0][0] or kept is None
             assert last == 0
