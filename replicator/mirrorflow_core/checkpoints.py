@@ -1,4 +1,4 @@
-"""Decides which checkpoints are due, which offsets the target's groups get, and which groups a flow follows.
+"""Decides which checkpoints are due, which offsets are committed for the target's groups, and which groups a flow follows.
 
 *Checkpoints* follow Java's MirrorCheckpointTask and CheckpointStore: one is due when the group moved forward or was reset on the
 source, and never moves back for another reason. In doubt the lower offset is used: a record read twice is a nuisance, a skipped
@@ -50,8 +50,11 @@ def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
     return found
 
 
-def set_back_beyond(known: Points, now: TranslatedOffsets) -> frozenset[TopicPartition]:
-    """Returns the partitions with a checkpoint ahead of a group offset that cannot be translated."""
+def reset_before_known_syncs(known: Points, now: TranslatedOffsets) -> frozenset[TopicPartition]:
+    """Returns the partitions that the group was reset in, to an offset before all known syncs.
+
+    That is an offset which cannot be translated and lies before the last checkpoint.
+    """
     return frozenset(
         partition
         for partition, translated in now.items()
@@ -72,8 +75,10 @@ def at_beginning(
     }
 
 
-def to_give(known: Points, now: TranslatedOffsets, target: Mapping[TopicPartition, Committed]) -> Points:
-    """Returns the checkpoints to commit for the target's group, whose current offsets are *target*."""
+def offsets_to_commit(
+    known: Points, now: TranslatedOffsets, target: Mapping[TopicPartition, Committed]
+) -> Points:
+    """Returns the checkpoints whose offsets to commit for the target's group. *target*: its current offsets."""
     return {
         partition: point
         for partition, point in known.items()
@@ -200,7 +205,7 @@ NOT_ASKED = "sync.group.offsets.enabled is false, so only the checkpoint says it
 HAS_MEMBERS = "the target's group has members, which say themselves where it stands"
 OTHER_KIND = "the target has a group of another kind under that name"
 NO_CHECKPOINT = "no checkpoint says it yet"
-SET_BACK = "the group was set back on the source, and the target's group never goes back"
+WAS_RESET = "the group was set back on the source, and the target's group never goes back"
 DUE = "it is due with the next pass"
 
 
@@ -308,7 +313,7 @@ def _why_not(facts: GroupFacts, target: TopicPartition, translated: TranslatedOf
     if point is None:
         return NO_CHECKPOINT
     if translated.upstream_offset < point.upstream_offset:
-        return SET_BACK
+        return WAS_RESET
     if end is not None and point.downstream_offset > end:
         return f"the copy ends at {end}"
     return DUE

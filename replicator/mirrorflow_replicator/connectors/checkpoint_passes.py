@@ -230,7 +230,7 @@ class CheckpointPasses:
             )
             last = self._store.of(group)
             self._translated[group] = now
-            rewound[group] = decisions.set_back_beyond(last, now)
+            rewound[group] = decisions.reset_before_known_syncs(last, now)
             self._keep(group, decisions.due(last, now))
 
         alias = self._settings.source_alias
@@ -343,29 +343,29 @@ class CheckpointPasses:
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
-        given = decisions.to_give(self._store.of(group), self._translated[group], own)
-        if not given:
+        due = decisions.offsets_to_commit(self._store.of(group), self._translated[group], own)
+        if not due:
             return False
         # Behind the end, a consumer would apply its reset policy: the copy was re-created, or has lost its
         # tail.
-        ends = await admin.list_offsets(target, given, LATEST)
+        ends = await admin.list_offsets(target, due, LATEST)
         refused = {partition: name_of(end.error) for partition, end in ends.items() if end.error}
         inside = {
             partition: Committed(offset=point.downstream_offset, metadata=point.metadata)
-            for partition, point in given.items()
+            for partition, point in due.items()
             if not ends[partition].error and point.downstream_offset <= ends[partition].offset
         }
         refused |= {
-            partition: f"its copy ends at {ends[partition].offset}, before {given[partition].downstream_offset}"
-            for partition in given.keys() - inside.keys() - refused.keys()
+            partition: f"its copy ends at {ends[partition].offset}, before {due[partition].downstream_offset}"
+            for partition in due.keys() - inside.keys() - refused.keys()
         }
-        answers = await groups.commit_offsets(target, group, inside) if inside else {}
-        if groups.MEMBERS_PRESENT & set(answers.values()):
+        codes = await groups.commit_offsets(target, group, inside) if inside else {}
+        if groups.MEMBERS_PRESENT & set(codes.values()):
             return True
-        done = {partition: inside[partition] for partition, code in answers.items() if not code}
+        done = {partition: inside[partition] for partition, code in codes.items() if not code}
         self._target_offsets[group] = {**own, **done}
         self._offsets_moved += len(done)
-        refused |= {partition: name_of(code) for partition, code in answers.items() if code}
+        refused |= {partition: name_of(code) for partition, code in codes.items() if code}
         if refused:
             partition, why = min(refused.items())
             more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""

@@ -1,4 +1,4 @@
-"""Checkpoints and what groups of the target are given: MirrorCheckpointTask's cases, and that no record is skipped."""
+"""Checkpoints, and the offsets that are committed for groups of the target: MirrorCheckpointTask's cases, and that no record is skipped."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.checkpoints import CheckpointStore, Point, at_beginning, due, set_back_beyond, to_give
+from mirrorflow_core.checkpoints import (
+    CheckpointStore,
+    Point,
+    at_beginning,
+    due,
+    offsets_to_commit,
+    reset_before_known_syncs,
+)
 from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.offset_translation import (
@@ -97,10 +104,10 @@ def test_a_checkpoint_follows_the_group_and_goes_back_only_with_it(last, now, ex
     assert expected == due(last, now)
 
 
-def test_a_group_set_back_beyond_all_syncs_stands_at_the_beginning_of_the_copy():
+def test_a_group_reset_to_before_all_syncs_gets_the_beginning_of_the_copy():
     """Java keeps the old checkpoint; a consumer that began there would skip what the group wants to read again."""
     now = stands(4, None)
-    back = set_back_beyond(was(10, 10), now)
+    back = reset_before_known_syncs(was(10, 10), now)
 
     assert frozenset({COPY}) == back
     assert was(4, 2) == at_beginning(back, now, {COPY: 2})
@@ -110,7 +117,7 @@ def test_a_group_set_back_beyond_all_syncs_stands_at_the_beginning_of_the_copy()
 @pytest.mark.parametrize("now", [stands(4, 3), stands(10, None), stands(11, None), {}])
 def test_other_groups_are_not_sent_to_the_beginning(now):
     """Only who was set back, and cannot be translated."""
-    assert not set_back_beyond(was(10, 10), now)
+    assert not reset_before_known_syncs(was(10, 10), now)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +132,13 @@ def test_other_groups_are_not_sent_to_the_beginning(now):
 )
 def test_the_targets_group_is_moved_on_and_never_back(target, expected):
     """syncGroupOffset, and the same where Java writes blind."""
-    assert expected == to_give(was(10, 8), stands(10, 8), target)
+    assert expected == offsets_to_commit(was(10, 8), stands(10, 8), target)
 
 
 @pytest.mark.parametrize("now", [stands(9, None), stands(9, 7), {}])
-def test_nothing_behind_where_the_source_stands_is_given(now):
+def test_an_offset_ahead_of_the_source_group_is_not_committed(now):
     """A remembered checkpoint is no reason to skip what the source's group has yet to read (again)."""
-    assert not to_give(was(10, 8), now, {})
+    assert not offsets_to_commit(was(10, 8), now, {})
 
 
 def test_the_store_keeps_the_last_of_each_partition():
@@ -237,7 +244,7 @@ class World:
         )
         known = dict(self.checkpoints.of("g"))
         self.checkpoints.take("g", due(known, now))
-        self.checkpoints.take("g", at_beginning(set_back_beyond(known, now), now, {COPY: 0}))
+        self.checkpoints.take("g", at_beginning(reset_before_known_syncs(known, now), now, {COPY: 0}))
         after = self.checkpoints.of("g").get(COPY)
         if after is not None:
             assert after.downstream_offset <= self.right(self.source), "a record would be skipped"
@@ -246,7 +253,7 @@ class World:
             assert after.downstream_offset >= before.downstream_offset, "it went back by itself"
         self.source_back = False
         own = {} if self.target is None else {COPY: Committed(self.target)}
-        given = to_give(self.checkpoints.of("g"), now, own)
+        given = offsets_to_commit(self.checkpoints.of("g"), now, own)
         for point in given.values():
             assert self.target is None or point.downstream_offset > self.target, "moved back"
             assert point.downstream_offset <= self.right(self.source), "a record would be skipped"
