@@ -1,0 +1,1 @@
+"""Verifies a copy: compares the records of both clusters with Spark, read-only."""
