@@ -47,15 +47,17 @@ class Credentials:
         if resolved.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
             return None
         relevant = {key: value for key, value in resolved.items() if key.startswith(_SECURITY_PREFIXES)}
-        stamps = {value: stamp(value) for key, value in relevant.items() if key.endswith(".location")}
-        if (relevant, stamps) != self._security_key:
+        versions = {
+            value: file_version(value) for key, value in relevant.items() if key.endswith(".location")
+        }
+        if (relevant, versions) != self._security_key:
             self._security = build_security(relevant, cluster=self._settings.alias)
-            self._security_key = (relevant, stamps)
+            self._security_key = (relevant, versions)
         return self._security
 
 
-def stamp(path: str) -> tuple[int, int, int] | None:
-    """Returns inode, modification time (ns) and size of a file; None if it cannot be read.
+def file_version(path: str) -> tuple[int, int, int] | None:
+    """Returns what differs after a change of the file: inode, modification time (ns) and size; None if it cannot be read.
 
     Links are followed, because the kubelet updates a volume by switching one symlink.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
-from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S, stamp
+from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S, file_version
 from mirrorflow_kafka.security.tls import choose_ciphers, choose_versions, load_key, trust
 
 _CLIENT_AUTH = {
@@ -61,7 +61,7 @@ class ServerTls:
     def _read(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
         properties = dict(self._resolved())
         return properties, {
-            key: stamp(value) for key, value in properties.items() if key.endswith(".location")
+            key: file_version(value) for key, value in properties.items() if key.endswith(".location")
         }
 
     def _use_newest(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
