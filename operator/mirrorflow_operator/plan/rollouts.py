@@ -2,7 +2,8 @@
 
 What replaces pods: another pod template, whose annotations (`template_annotations`) have the hash of the
 properties and the id of the restart. An upgrade of the operator must replace none. So pods of an earlier
-release get the pod defaults only at their next rollout.
+release get the pod defaults only at their next rollout. A changed Secret replaces no pod: pods mount it and
+follow it (`security.secret_rotation`).
 
 A pod keeps a connector until another pod runs it and is ready. So changing `colocate`, in either direction,
 costs no more than a rolling update, and a new pod that never starts removes nothing. Meanwhile two pods run

@@ -1,4 +1,4 @@
-"""Provides a client's current security, and replaces its connections, one by one, when secrets have changed (KIP-710).
+"""Provides a client's current security, and replaces its connections, one by one, when secrets have changed.
 
     poll ──> same secrets as every connection was opened with? ──yes──> sleep
                         │ no
@@ -6,7 +6,8 @@
                                           └──refused──> logged once; the old connections stay; retried
 
 References to secrets are resolved at every call. An old connection is retired only after its replacement is open and
-authenticated, and closed when its last request is answered (`Connection.retire`), so no write is in doubt.
+authenticated. It is closed when its last request has a response (`Connection.retire`), so the outcome of each write is known.
+`http.server_tls` does the same for the HTTPS listeners.
 """
 
 import asyncio
