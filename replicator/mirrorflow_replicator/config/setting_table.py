@@ -1,11 +1,15 @@
 """Lists every setting with its verdict, default and note; looks keys up, and warns of unknown ones.
 
-To add a setting: add its row here, a field to `mirrorflow_core.settings`, and read it in `config.connector`
-(or `config.worker`).
+To add a setting:
+
+1. Add its row here, a field to `mirrorflow_core.settings`, and read it in `config.connector` (or `config.worker`).
+2. If a MirrorFlow resource can set it: add the field to `mirrorflow_operator.api.spec`, set the property in
+   `mirrorflow_operator.plan.properties`, and run `make crds`.
+3. Regenerate docs/settings.md: `python -m mirrorflow_replicator.config.setting_table > docs/settings.md`.
 
 Names are those of Kafka 4.3 (ConnectorConfig, MM2's and Connect's configs, and those of Kafka's clients) and of KIP-304. Each
 unknown key causes a warning that names it, because a misspelt key that is silently dropped is the most common cause of "it does not
-replicate my topic". `python -m mirrorflow_replicator.config.setting_table` prints docs/settings.md.
+replicate my topic".
 """
 
 import difflib
