@@ -1,4 +1,4 @@
-"""Reads what the flow has stored about the offsets of its records: positions, the offset map and offset syncs.
+"""Reads the flow's stored positions, offset map and offset syncs.
 
 The offset map and offset syncs are only hints: `partition_planner` checks that the records there are equal. A position
 is trusted, because it states which records the target must have.
