@@ -53,7 +53,7 @@ from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
 

@@ -30,7 +30,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_operator.plan.properties import Plan
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 
 Fields = Mapping[str, Any]

@@ -21,7 +21,7 @@ from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split, worker_topic
 from mirrorflow_core.settings import WorkerSettings
 from mirrorflow_replicator.config import clients, setting_table
-from mirrorflow_replicator.config.connector import (
+from mirrorflow_replicator.config.connector_properties import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,

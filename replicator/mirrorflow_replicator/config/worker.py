@@ -29,7 +29,7 @@ from mirrorflow_core.settings import (
     WorkerSettings,
 )
 from mirrorflow_replicator.config import clients, setting_table
-from mirrorflow_replicator.config.connector import parse_connector
+from mirrorflow_replicator.config.connector_properties import parse_connector
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.setting_table import (
     DEFAULTS,

@@ -19,7 +19,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 
 log = logging.getLogger(__name__)
 

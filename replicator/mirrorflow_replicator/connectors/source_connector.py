@@ -11,7 +11,7 @@ from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.child_process import Spawn, spawn

@@ -32,7 +32,7 @@ from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
-from mirrorflow_replicator.config.connector import SYNCS_FACTOR_KEY
+from mirrorflow_replicator.config.connector_properties import SYNCS_FACTOR_KEY
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.config import setting_table
-from mirrorflow_replicator.config.connector import (
+from mirrorflow_replicator.config.connector_properties import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
     SOURCE_CONNECTOR,

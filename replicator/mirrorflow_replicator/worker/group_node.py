@@ -26,7 +26,7 @@ from mirrorflow_core.settings import ConnectorSettings, GroupSettings, SessionKe
 from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config.connector import SOURCE_CONNECTOR
+from mirrorflow_replicator.config.connector_properties import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.child_process import WarmProcess
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
 from mirrorflow_replicator.http import commands

@@ -28,7 +28,7 @@ from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config import setting_table
-from mirrorflow_replicator.config.connector import converter_warnings, parse_connector
+from mirrorflow_replicator.config.connector_properties import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Wanted

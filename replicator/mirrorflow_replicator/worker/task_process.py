@@ -24,7 +24,7 @@ from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.position_store import PositionStore, position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import logs, process
-from mirrorflow_replicator.config.connector import for_task, offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import for_task, offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients

@@ -17,7 +17,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner

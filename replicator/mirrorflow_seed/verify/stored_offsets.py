@@ -23,7 +23,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_kafka.stores.position_store import position_store
-from mirrorflow_replicator.config.connector import offset_syncs_topic
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 
 
 class OffsetGuess(NamedTuple):

@@ -9,7 +9,7 @@ from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import AclMarks
-from mirrorflow_replicator.config.connector import parse_source
+from mirrorflow_replicator.config.connector_properties import parse_source
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from tests.harness.kafka.cluster import KafkaCluster

@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_replicator.config.connector import for_task, offset_syncs_topic, parse_source
+from mirrorflow_replicator.config.connector_properties import for_task, offset_syncs_topic, parse_source
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 
 PROPERTIES = {
