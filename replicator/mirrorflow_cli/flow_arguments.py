@@ -27,7 +27,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, ConnectorPlan, Plan, SecretLayout, plan
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
 
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object

@@ -1,7 +1,7 @@
 """The typed settings of a connector process.
 
-`config.worker` and `config.connector_properties` build these values from Java's property names; all other code reads only
-these. References to secrets stay unresolved in `ClientSettings.properties`: they are resolved when a client
+`config.worker_properties` and `config.connector_properties` build these values from Java's property names; all other code
+reads only these. References to secrets stay unresolved in `ClientSettings.properties`: they are resolved when a client
 is built (KIP-710), so a secret may rotate while the process runs, and no settings value can leak one.
 """
 

@@ -119,7 +119,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
     from mirrorflow_replicator.config.dedicated_mode import load_mm2  # noqa: PLC0415
-    from mirrorflow_replicator.config.worker import load_distributed, load_standalone  # noqa: PLC0415
+    from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone  # noqa: PLC0415
 
     if options.form == "mm2":
         return load_mm2(_text(options.file), options.clusters)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.settings import OffsetStore, SourceSettings
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_seed.errors import JobSettingError
 
 RUN_ID_MAX = 63  # the limit of the MirrorFlow resource

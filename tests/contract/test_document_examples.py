@@ -17,7 +17,7 @@ from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_replicator.__main__ import _parser
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.worker import load_distributed, load_standalone
+from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
 from tests.contract.markdown_blocks import Block, Command, blocks, commands
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,7 @@ from mirrorflow_replicator.config.setting_table import (
     Verdict,
     read_properties,
 )
-from mirrorflow_replicator.config.worker import (
+from mirrorflow_replicator.config.worker_properties import (
     checked_listeners,
     distributed_settings,
     worker_settings,

@@ -2,7 +2,7 @@
 
 To add a setting:
 
-1. Add its row here, a field to `mirrorflow_core.settings`, and read it in `config.connector_properties` (or `config.worker`).
+1. Add its row here, a field to `mirrorflow_core.settings`, and read it in `config.connector_properties` (or `config.worker_properties`).
 2. If a MirrorFlow resource can set it: add the field to `mirrorflow_operator.api.spec`, set the property in
    `mirrorflow_operator.plan.properties`, and run `make crds`.
 3. Regenerate docs/settings.md: `python -m mirrorflow_replicator.config.setting_table > docs/settings.md`.

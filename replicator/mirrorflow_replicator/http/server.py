@@ -20,7 +20,7 @@ import h11
 
 from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_replicator.config.worker import LISTENERS_KEY, parse_listener
+from mirrorflow_replicator.config.worker_properties import LISTENERS_KEY, parse_listener
 from mirrorflow_replicator.http import metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
 from mirrorflow_replicator.http.worker_view import (

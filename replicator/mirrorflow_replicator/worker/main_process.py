@@ -28,7 +28,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait, together
 from mirrorflow_kafka.security.client_security import check_client, clients_of
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
+from mirrorflow_replicator.config.worker_properties import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.rest_plugins import problems

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_cli.__main__ import main
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 
 JAAS = (
     'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="se\\\\"cret";'

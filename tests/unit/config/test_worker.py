@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, SettingError
 from mirrorflow_core.settings import GroupSettings, MetricsLevel, SessionKeySettings
-from mirrorflow_replicator.config.worker import load_distributed, load_standalone
+from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
 
 WORKER = "bootstrap.servers=b:9092\n"
 WORKER_OF_CONNECT = """

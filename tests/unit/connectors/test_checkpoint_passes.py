@@ -9,7 +9,7 @@ from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.known_offsets import OffsetReaders
 

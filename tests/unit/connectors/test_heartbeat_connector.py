@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
 from mirrorflow_replicator.http.progress import has_started, is_ready, replicating, totals

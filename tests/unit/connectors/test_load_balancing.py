@@ -10,7 +10,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import ListedOffset
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors import load_balancing
 from mirrorflow_replicator.connectors.load_balancing import SAMPLES_MAX, LoadBalancer
 

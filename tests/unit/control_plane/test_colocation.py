@@ -27,7 +27,7 @@ from mirrorflow_operator.plan.rollouts import (
 from mirrorflow_operator.status.observation import Observation, has_outdated_pods, is_rolling
 from mirrorflow_operator.status.pod_failures import workload_name
 from mirrorflow_operator.status.pod_reports import SideReachability, SideSummary
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     HEARTBEAT,

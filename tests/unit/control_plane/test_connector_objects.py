@@ -20,7 +20,7 @@ from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
 from mirrorflow_operator.plan.pod_template import WORKER_FILE
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
-from mirrorflow_replicator.config.worker import load_distributed
+from mirrorflow_replicator.config.worker_properties import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"

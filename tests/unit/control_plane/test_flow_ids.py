@@ -8,7 +8,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.status.admission import admit
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from tests.unit.control_plane.observations import document, resource
 from tests.unit.control_plane.test_passes import KEY, Story
 

@@ -17,7 +17,7 @@ from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
 from mirrorflow_replicator.config.plugins import make_selection
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"

@@ -25,7 +25,7 @@ from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_operator.status.pod_reports import PollFailure, Reading
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.worker import load_distributed, load_standalone
+from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone
 from mirrorflow_replicator.http.server import HttpServer
 from mirrorflow_replicator.http.server_tls import server_context
 from tests.unit.control_plane.observations import mirror_flow

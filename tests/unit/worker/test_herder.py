@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.connect.worker_records import ConnectorConfig
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.settings import ConnectorSettings
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.connector_host import IdleConnector, host
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker import herder

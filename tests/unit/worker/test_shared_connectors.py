@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.config.worker import load_standalone
+from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker.shared_connectors import Publish, SharedConnector, TaskShare
