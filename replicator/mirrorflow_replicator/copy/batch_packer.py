@@ -65,7 +65,7 @@ class Packer:
         "header_edits",
         "limit",
         "merges_across_gaps",
-        "needs_pin",
+        "needs_transaction",
         "old_before_ms",
         "partition",
         "producer",
@@ -103,10 +103,10 @@ class Packer:
         self.merges_across_gaps = False
         self.raw = self.coalesced = self.reencoded = 0
         # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
-        # is held back, and `needs_pin` is set.
+        # is held back, and `needs_transaction` is set.
         self.transactional = False
         self.old_before_ms = NO_AGE_MS
-        self.needs_pin = False
+        self.needs_transaction = False
         # Each with the next source offset behind it, and `Span.skipped_epochs` of what is skipped before that.
         self._queue: deque[tuple[Batch, int, SourceEpochs]] = deque()
         self._outbox: deque[_Encoded] = deque()
@@ -125,9 +125,9 @@ class Packer:
         self.producer, self.first_ordinal = producer, first_ordinal
         self.merges_across_gaps = merges_across_gaps
 
-    def write_inside(self, *, is_inside: bool) -> None:
-        """Make batches for the open transaction, or for none."""
-        self.transactional = is_inside
+    def set_transactional(self, *, transactional: bool) -> None:
+        """Makes batches for the open transaction, or for none."""
+        self.transactional = transactional
 
     def hold_back_before(self, timestamp_ms: int) -> None:
         """Holds back batches with older records, unless they are for a transaction."""
@@ -200,10 +200,10 @@ class Packer:
 
         Raises PartitionError if the next record cannot be copied.
         """
-        self.needs_pin = False
+        self.needs_transaction = False
         while self._queue or self._outbox:
             packed = self._next_encoded() if self._outbox else self._pack(stream)
-            if packed is not None or self.needs_pin:
+            if packed is not None or self.needs_transaction:
                 return packed
         if self._end is not None:
             raise self._end
@@ -212,7 +212,7 @@ class Packer:
     def _next_encoded(self) -> tuple[Buffer, Span] | None:
         data, span, oldest_ms = self._outbox[0]
         if oldest_ms < self.old_before_ms and not self.transactional:
-            self.needs_pin = True
+            self.needs_transaction = True
             return None
         self._outbox.popleft()
         # It may have been encoded before the transaction began or ended.
@@ -237,7 +237,7 @@ class Packer:
         if (
             batch.max_timestamp < old_before_ms or batch.base_timestamp < old_before_ms
         ) and not self.transactional:
-            self.needs_pin = True
+            self.needs_transaction = True
             return None
         if limit is not UNLIMITED and not _fits(batch, limit):
             self._reencode(batch, next_offset, skipped, stream)

@@ -106,9 +106,9 @@ class PartitionWriter:
         finally:
             copier.count_buffered()
         if packed is None:
-            if packer.needs_pin and self.mode.is_plain:
+            if packer.needs_transaction and self.mode.is_plain:
                 self._want_change(self.mode.refuse_plain(stream.next_offset))
-            elif packer.needs_pin:
+            elif packer.needs_transaction:
                 context.writer.want(self)
             elif copier.is_full:
                 copier.read_on()
@@ -221,7 +221,7 @@ class PartitionWriter:
         """Sends everything inside the task's transaction from now on."""
         self.is_held = False
         self.transactional_id = self.packer.producer.transactional_id
-        self.packer.write_inside(is_inside=True)
+        self.packer.set_transactional(transactional=True)
         self.pipe.ready(self)
 
     def hold(self) -> None:
@@ -240,7 +240,7 @@ class PartitionWriter:
     def leave_transaction(self) -> None:
         """Forgets whether it is in a transaction."""
         self.transactional_id = None
-        self.packer.write_inside(is_inside=False)
+        self.packer.set_transactional(transactional=False)
 
     def committed(self, next_source_offset: int) -> None:
         """Notes that the position *next_source_offset* is committed, with all records before it."""

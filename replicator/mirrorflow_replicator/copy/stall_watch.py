@@ -258,7 +258,7 @@ class StallWatch:
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
             is_passed_over=reader is not None and _answers(copier) - seen.answers > TURNS_MIN * len(reader),
-            awaits_commit=copier.is_held or copier.packer.needs_pin,
+            awaits_commit=copier.is_held or copier.packer.needs_transaction,
             transactional_id=copier.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*copier.source) is not None,
             target_has_leader=self._target.leader(*copier.target) is not None,

@@ -70,7 +70,7 @@ class Copier:
     is_resuming: bool = False  # nothing is sent before it is known where to continue
     waits_for_answers: bool = False
     is_held: bool = False
-    is_inside: bool = False  # of the open transaction
+    is_in_transaction: bool = False
     is_alone: bool = True  # one batch in flight: the leader may not remember the producer
     resyncs: int = 0
     heard_ms: int = 0
@@ -432,7 +432,7 @@ class Task:
 
     def _resync(self, copier: Copier) -> None:
         copier.resyncs += 1
-        copier.is_inside = False
+        copier.is_in_transaction = False
         copier.is_resuming = True
 
     def _serve(self, copier: Copier) -> None:
@@ -527,7 +527,7 @@ class Task:
             else:
                 copier.waits_for_answers = True
             return False
-        if not mode.is_plain and not copier.is_inside:
+        if not mode.is_plain and not copier.is_in_transaction:
             self.wanted[copier] = None
             return False
         self._send(copier, fetched)
@@ -639,7 +639,7 @@ class Task:
                 self.began_ms = self.world.now_ms
             self.members[copier] = None
             if not copier.is_resuming and copier.resyncs == resyncs:
-                copier.is_held, copier.is_inside = False, True
+                copier.is_held, copier.is_in_transaction = False, True
 
     def _commit(self) -> Coroutine:
         copiers = list(self.members)
@@ -676,7 +676,7 @@ class Task:
         for copier, position in positions.items():
             copier.stored = position
         for copier in copiers:
-            copier.is_held = copier.is_inside = False
+            copier.is_held = copier.is_in_transaction = False
             if resyncs[copier] == copier.resyncs and copier not in changes:
                 copier.stream.pass_markers(1)
         for copier, change in changes.items():

@@ -419,7 +419,7 @@ def test_an_old_batch_waits_for_the_transaction():
     stream = stream_at(0)
 
     before = packed(packer, stream)
-    needed, packer.transactional = packer.needs_pin, True
+    needed, packer.transactional = packer.needs_transaction, True
     behind = packed(packer, stream)
 
     assert needed
@@ -459,7 +459,7 @@ def test_plain_batches_are_merged_up_to_an_old_record():
     packer.old_before_ms = WHEN - 5
 
     before = packed(packer, stream)
-    needed, packer.transactional = packer.needs_pin, True
+    needed, packer.transactional = packer.needs_transaction, True
     behind = packed(packer, stream)
 
     assert needed
