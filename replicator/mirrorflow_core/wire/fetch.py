@@ -110,7 +110,7 @@ class FetchFrom(NamedTuple):
     max_bytes: int = 1 << 20
 
 
-class FetchedPartition(NamedTuple):
+class PartitionFetchResponse(NamedTuple):
     """The response for one partition. `records` is a writable view; offsets are -1 with an error.
 
     The view lies in the response frame. A tuple, because light traffic over many partitions creates one for
@@ -130,13 +130,13 @@ class FetchedPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResponse:
     """A fetch response."""
 
     throttle_ms: int
     error: int
     session_id: int
-    partitions: tuple[FetchedPartition, ...]
+    partitions: tuple[PartitionFetchResponse, ...]
 
 
 FULL = 0  # epoch of a request that opens a session
@@ -200,7 +200,7 @@ def _topics(out: list[bytes], version: int, grouped: dict[bytes, list[bytes]]) -
         out += (name, uvarint(len(packed) + 1), *packed, b"\0")
 
 
-def read_fetched(version: int, body: memoryview) -> Fetched:
+def parse_fetch_response(version: int, body: memoryview) -> FetchResponse:
     """Parses a response body; the result holds views of *body*.
 
     Raises struct.error or IndexError where the body is too short.
@@ -212,10 +212,10 @@ def read_fetched(version: int, body: memoryview) -> Fetched:
         topic = bytes(cursor.raw(16)) if version >= 13 else cursor.string().encode()
         partitions += [_partition(cursor, topic) for _ in range(cursor.count())]
         cursor.tags()
-    return Fetched(throttle_ms, error, session_id, tuple(partitions))
+    return FetchResponse(throttle_ms, error, session_id, tuple(partitions))
 
 
-def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
+def _partition(cursor: Cursor, topic: bytes) -> PartitionFetchResponse:
     partition, error, high_watermark, last_stable, log_start, count, preferred = _PLAIN_ANSWER.unpack_from(
         cursor.data, cursor.at
     )
@@ -234,7 +234,7 @@ def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
     if tags:
         diverging = struct.unpack_from(">iq", tags[0]) if 0 in tags else None
         leader = struct.unpack_from(">ii", tags[1]) if 1 in tags else None
-    return FetchedPartition(
+    return PartitionFetchResponse(
         FetchKey(topic, partition),
         error,
         high_watermark,

@@ -120,7 +120,7 @@ Buffer = bytes | bytearray | memoryview
 _new = tuple.__new__  # takes half the time of calling the class, several times per request
 
 
-class Produced(NamedTuple):
+class PartitionProduceResponse(NamedTuple):
     """The response for one partition: `base_offset` is the target offset of the first record.
 
     `base_offset` is -1 with an error. `append_time_ms` is the broker's time where the topic has
@@ -165,9 +165,9 @@ def produce_request(
     return parts
 
 
-def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], int]:
+def parse_produce_response(body: memoryview) -> tuple[dict[tuple[str, int], PartitionProduceResponse], int]:
     """Returns the responses by topic and partition, and the broker's throttle time in milliseconds."""
-    answers: dict[tuple[str, int], Produced] = {}
+    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     topics, at = _COUNT.unpack_from(body)[0], 4
     for _ in range(topics):
         start = at + 2
@@ -180,7 +180,9 @@ def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], in
                 body, at
             )
             if problems == 0 and message_bytes <= 0:
-                answers[topic, partition] = _new(Produced, (error, base_offset, append_time_ms, "", ()))
+                answers[topic, partition] = _new(
+                    PartitionProduceResponse, (error, base_offset, append_time_ms, "", ())
+                )
                 at += _ANSWER.size
                 continue
             # Rare case: record errors or an error message.
@@ -191,5 +193,7 @@ def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], in
                 messages.append(cursor.string())
             message = cursor.string() or next(filter(None, messages), "")
             at = cursor.at
-            answers[topic, partition] = Produced(error, base_offset, append_time_ms, message, tuple(refused))
+            answers[topic, partition] = PartitionProduceResponse(
+                error, base_offset, append_time_ms, message, tuple(refused)
+            )
     return answers, _COUNT.unpack_from(body, at)[0]

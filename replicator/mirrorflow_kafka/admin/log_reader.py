@@ -27,10 +27,10 @@ from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import (
     NO_SESSION,
-    Fetched,
-    FetchedPartition,
     FetchFrom,
     FetchKey,
+    FetchResponse,
+    PartitionFetchResponse,
     SessionRequest,
     is_abort_marker,
 )
@@ -85,7 +85,7 @@ async def read_once(
     max_wait_ms: int = 0,
     purpose: str = "scan",
     throttled_max_s: float = THROTTLED_MAX_S,
-) -> FetchedPartition:
+) -> PartitionFetchResponse:
     """Fetches once from *offset*, on the connection for *purpose*.
 
     Raises the error of the partition's code (`error_codes.raise_for`), ThrottledError, UnreachableError.
@@ -135,7 +135,7 @@ async def read_through_elections(
     max_bytes: int = STRETCH_BYTES,
     max_wait_ms: int = 0,
     purpose: str = "scan",
-) -> FetchedPartition:
+) -> PartitionFetchResponse:
     """As `read_once`, for jobs of many readers: retries without a leader, and waits for a shared quota.
 
     It makes at most ATTEMPTS_MAX attempts, each throttled for at most THROTTLED_TOGETHER_MAX_S.
@@ -169,7 +169,7 @@ async def batches_between(
     *,
     read_committed: bool = False,
     max_bytes: int = STRETCH_BYTES,
-) -> AsyncIterator[tuple[Batch, FetchedPartition]]:
+) -> AsyncIterator[tuple[Batch, PartitionFetchResponse]]:
     """Yields the batches that hold offsets from *start* up to (not including) *end*, in order."""
     while start < end:
         fetched = await read_once(
@@ -200,11 +200,11 @@ async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> 
     return await cluster.connection(leader, purpose=purpose)
 
 
-def _understood(connection: Connection, version: int, answer: memoryview) -> Fetched:
+def _understood(connection: Connection, version: int, answer: memoryview) -> FetchResponse:
     """Decodes a fetch response. Raises ConnectionLostError if it cannot be decoded or is empty without a reason."""
     problem = "its answer to Fetch cannot be read"
     try:
-        fetched = fetch.read_fetched(version, answer)
+        fetched = fetch.parse_fetch_response(version, answer)
     except (struct.error, IndexError) as error:
         raise ConnectionLostError(
             cluster=connection.cluster, address=connection.address, problem=problem

@@ -16,7 +16,13 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
 from mirrorflow_core.wire import fetch
-from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey, FetchSession
+from mirrorflow_core.wire.fetch import (
+    FetchFrom,
+    FetchKey,
+    FetchResponse,
+    FetchSession,
+    PartitionFetchResponse,
+)
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
@@ -60,7 +66,7 @@ class ReadPartition(Protocol):
     def is_coming(self) -> bool:
         """Returns whether `wanted` may change from None to an offset at any moment."""
 
-    def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
+    def fetched(self, answer: PartitionFetchResponse, asked_offset: int) -> None:
         """Receives a response. It must be cheap, because the next fetch waits for it."""
 
 
@@ -182,7 +188,7 @@ class BrokerReader:
                 await self._wake.wait()
                 continue
             body = await answer
-            fetched = self._understood(connection, body)
+            fetched = self._parse_response(connection, body)
             if fetched.throttle_ms:
                 self.throttle_ms += fetched.throttle_ms
                 self.held_until_s = time.monotonic() + fetched.throttle_ms / 1000
@@ -191,14 +197,14 @@ class BrokerReader:
                 self._note_error(fetched.error)
                 continue
             self._session.answered(fetched.session_id)
-            self._hand_on(fetched)
+            self._pass_on(fetched)
             await self._room(len(body), self.answer_bytes)
             spread = len(fetched.partitions) - FEW_PARTITIONS
             if spread > 0 and len(body) < SMALL_ANSWER_BYTES:
                 self._after()
                 await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
 
-    def _hand_on(self, fetched: Fetched) -> None:
+    def _pass_on(self, fetched: FetchResponse) -> None:
         """Passes each partition its response.
 
         Not inlined in `_read`, whose local variables would keep the last large response in memory while it
@@ -211,9 +217,9 @@ class BrokerReader:
                 self._dirty.add(found[:2])
                 found[2].fetched(part, self._requested.get(part.key, -1))
 
-    def _understood(self, connection: Connection, body: memoryview) -> Fetched:
+    def _parse_response(self, connection: Connection, body: memoryview) -> FetchResponse:
         try:
-            return fetch.read_fetched(self._version, body)
+            return fetch.parse_fetch_response(self._version, body)
         except (struct.error, IndexError) as error:
             connection.close()
             raise ConnectionLostError(

@@ -64,7 +64,7 @@ class WrittenPartition(Protocol):
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
         """The oldest in-flight batch is in the target, its first record at *base_offset*.
 
-        *append_time_ms* is as in `wire.produce.Produced`.
+        *append_time_ms* is as in `wire.produce.PartitionProduceResponse`.
         """
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
@@ -221,7 +221,7 @@ class Pipe:
         self._awake()
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
-        answers, throttle_ms = produce.read_produced(body)
+        answers, throttle_ms = produce.parse_produce_response(body)
         if throttle_ms:
             self.throttle_ms += throttle_ms
             self.held_until_s = time.monotonic() + throttle_ms / 1000

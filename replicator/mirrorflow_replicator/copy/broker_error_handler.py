@@ -32,7 +32,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.codecs import ZSTD
-from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.fetch import PartitionFetchResponse
 from mirrorflow_core.wire.produce import ALL_CODECS
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
@@ -258,7 +258,7 @@ class BrokerErrorHandler:
         error = _refused(copier, code, message, span, skips=skips)
         copier.leave_out(RefusedRecords(span.first, next_offset, error))
 
-    def on_fetch_error(self, copier: PartitionCopier, code: int, answer: FetchedPartition) -> None:
+    def on_fetch_error(self, copier: PartitionCopier, code: int, answer: PartitionFetchResponse) -> None:
         """Reacts to a fetch response for *copier* with an error, another replica to read from, or a diverging epoch."""
         if code:
             self._errors[name_of(code)] += 1

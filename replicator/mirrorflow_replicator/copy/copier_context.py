@@ -5,7 +5,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError, PartitionError
-from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.fetch import PartitionFetchResponse
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_core.writer.write_mode import plain_age_limit_ms
@@ -37,7 +37,7 @@ class CopierContext:
         *,
         read_committed: bool,
         schedule_resume: Callable[["PartitionCopier"], None],
-        on_fetch_error: Callable[["PartitionCopier", int, FetchedPartition], None],
+        on_fetch_error: Callable[["PartitionCopier", int, PartitionFetchResponse], None],
         on_produce_error: Callable[["PartitionCopier", int, str, Span], None],
         stopped: Callable[["PartitionCopier", MirrorFlowError], None],
         changed: Callable[["PartitionCopier"], None],

@@ -17,7 +17,7 @@ from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, Partition
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, Stalled
 from mirrorflow_core.transforms import RenameRule
-from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
+from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_kafka.client.broker_reader import PARTITION_BYTES_MIN, BrokerReader
 from mirrorflow_kafka.client.broker_writer import Pipe
@@ -115,7 +115,7 @@ class PartitionCopier:
         """Returns whether it may want to fetch more at any moment."""
         return self.state in {CopierState.RESUMING, CopierState.COPYING}
 
-    def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
+    def fetched(self, answer: PartitionFetchResponse, asked_offset: int) -> None:
         """Queues the records of a fetch response."""
         writing = self.writing
         if writing is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:

@@ -8,7 +8,7 @@ in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning othe
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import first_size_bytes, split
-from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition, FetchFrom
+from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.batch_packer import Packer
 
@@ -54,12 +54,12 @@ class ReadCursor:
         """Notes the leader epoch of the source, by metadata."""
         self.leader_epoch = epoch
 
-    def note_ends(self, answer: FetchedPartition) -> None:
+    def note_ends(self, answer: PartitionFetchResponse) -> None:
         """Notes where the source's log begins and ends now, by an *answer* without an error."""
         self.end_offset = answer.last_stable_offset if self._read_committed else answer.high_watermark
         self.log_start = answer.log_start_offset
 
-    def take(self, answer: FetchedPartition, packer: Packer, stream: Stream) -> int:
+    def take(self, answer: PartitionFetchResponse, packer: Packer, stream: Stream) -> int:
         """Adds the batches of *answer* to *packer*; returns the number of records left out.
 
         Raises CorruptBatchError if the first batch cannot be one.

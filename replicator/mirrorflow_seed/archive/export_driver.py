@@ -26,7 +26,7 @@ from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecord
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
+from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections
@@ -191,7 +191,7 @@ class ExportRangeReader:
         finally:
             await cluster.close()
 
-    async def _fetch(self, cluster: Cluster) -> FetchedPartition | None:
+    async def _fetch(self, cluster: Cluster) -> PartitionFetchResponse | None:
         """Fetches from the current offset; None if that was deleted, after advancing to the first that exists."""
         committed = self._settings.read_committed
         try:
@@ -215,7 +215,7 @@ class ExportRangeReader:
         await self._rate_limiter.spend(len(answer.records))
         return answer
 
-    def _batches(self, answer: FetchedPartition) -> Iterator[list[ArchiveRow]]:
+    def _batches(self, answer: PartitionFetchResponse) -> Iterator[list[ArchiveRow]]:
         """Yields the rows of a response batch by batch, so that only one batch at a time is decompressed."""
         end, committed = self._range.end, self._settings.read_committed
         aborted = AbortedFilter(answer.aborted)

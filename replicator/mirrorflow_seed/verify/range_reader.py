@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
-from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
+from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
@@ -66,7 +66,7 @@ class OffsetRangeReader:
         self._reads_ahead = reads_ahead
         self._aborted_filter = AbortedFilter()
         self._empty = 0
-        self._in_flight: asyncio.Task[FetchedPartition] | None = None
+        self._in_flight: asyncio.Task[PartitionFetchResponse] | None = None
 
     def start(self) -> None:
         """Starts the next fetch, unless one is in flight or the end is reached."""
@@ -118,7 +118,7 @@ class OffsetRangeReader:
             return self._aborted_filter.delivers(batch)
         return not batch.is_control
 
-    async def _fetch(self, offset: int) -> FetchedPartition:
+    async def _fetch(self, offset: int) -> PartitionFetchResponse:
         try:
             return await read_through_elections(
                 self._cluster,

@@ -253,8 +253,8 @@ def span_behind(stream: Stream, batch: Batch) -> Span:
     )
 
 
-def produced(body: memoryview, home: TopicPartition) -> produce.Produced:
-    answers, _ = produce.read_produced(body)
+def produced(body: memoryview, home: TopicPartition) -> produce.PartitionProduceResponse:
+    answers, _ = produce.parse_produce_response(body)
     return answers[home]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
-from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_replicator.copy.broker_error_handler import (
@@ -220,7 +220,7 @@ def test_a_refused_fetch_is_an_obstacle_of_its_copier():
 def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
     """So that the loop is seen although the partition believed itself to be at the end, and becomes slower."""
     copier = begun_copier(context_at(0))
-    answer = FetchedPartition(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
+    answer = PartitionFetchResponse(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
 
     for _ in range(2):
         new_handler().on_fetch_error(copier, 0, answer)

@@ -17,7 +17,7 @@ from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.transforms import RenameRule
-from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import (
     Done,
@@ -102,7 +102,9 @@ class Source:
         """From the batch that holds *offset* on."""
         there = [batch for batch in self.batches if batch.next_offset > offset][: chance.randint(1, 6)]
         data = bytearray(b"".join(bytes(batch.data) for batch in there))
-        return FetchedPartition(FetchKey(b"orders", 2), 0, self.end, self.end, 100, (), -1, memoryview(data))
+        return PartitionFetchResponse(
+            FetchKey(b"orders", 2), 0, self.end, self.end, 100, (), -1, memoryview(data)
+        )
 
 
 class Copier:

@@ -8,7 +8,7 @@ import pytest
 
 from mirrorflow_core.errors import BrokerError, ConnectionLostError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.fetch import PartitionFetchResponse
 from mirrorflow_kafka.admin import log_reader
 from mirrorflow_kafka.admin.log_reader import ThrottledError, read_once, read_through_elections
 from tests.unit.core.wire.messages import FetchResponse
@@ -72,12 +72,12 @@ class FakeCluster:
         return memoryview(self.answers.popleft())
 
 
-def read(cluster: Any, **more: Any) -> FetchedPartition:
+def read(cluster: Any, **more: Any) -> PartitionFetchResponse:
     """`read_once` of `ORDERS`."""
     return asyncio.run(read_once(cluster, ORDERS, 5, **more))
 
 
-def read_patiently(cluster: Any) -> FetchedPartition:
+def read_patiently(cluster: Any) -> PartitionFetchResponse:
     """`read_through_elections` of `ORDERS`."""
     return asyncio.run(read_through_elections(cluster, ORDERS, 5))
 

@@ -14,14 +14,14 @@ from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.fetch import (
     VERSIONS,
     AbortedFilter,
-    FetchedPartition,
     FetchFrom,
     FetchKey,
     FetchSession,
+    PartitionFetchResponse,
     SessionRequest,
     fetch_request,
     is_abort_marker,
-    read_fetched,
+    parse_fetch_response,
 )
 from mirrorflow_core.wire.records import Record
 from tests.unit.core.wire.messages import FetchRequest, FetchResponse
@@ -203,12 +203,12 @@ def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, s
         response_of(version, answers, throttle_ms=throttle_ms, error=error, session_id=session_id)
     )
 
-    fetched = read_fetched(version, memoryview(body))
+    fetched = parse_fetch_response(version, memoryview(body))
 
     assert (throttle_ms, error, session_id) == (fetched.throttle_ms, fetched.error, fetched.session_id)
     tagged = version >= 12
     assert [
-        FetchedPartition(
+        PartitionFetchResponse(
             FetchKey(topic, number),
             one["error_code"],
             one["high_watermark"],
@@ -233,7 +233,7 @@ def test_records_are_a_view_into_the_answer_that_may_be_written():
     )
     body = bytearray(response_of(11, {b"orders": {0: answer}}))
 
-    read_fetched(11, memoryview(body)).partitions[0].records[:] = b"BATCH"
+    parse_fetch_response(11, memoryview(body)).partitions[0].records[:] = b"BATCH"
 
     assert b"BATCH" in body
 
@@ -247,7 +247,7 @@ def test_a_response_cut_off_anywhere_is_an_error(data, version):
     cut = data.draw(st.integers(0, len(body) - (2 if version >= 12 else 1)))
 
     with pytest.raises((struct.error, IndexError)):
-        read_fetched(version, memoryview(bytes(body[:cut])))
+        parse_fetch_response(version, memoryview(bytes(body[:cut])))
 
 
 KEYS = st.integers(0, 2).map(lambda number: FetchKey(b"orders", number))

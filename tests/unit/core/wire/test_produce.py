@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.wire.produce import ACKS_ALL, VERSION, Produced, produce_request, read_produced
+from mirrorflow_core.wire.produce import (
+    ACKS_ALL,
+    VERSION,
+    PartitionProduceResponse,
+    parse_produce_response,
+    produce_request,
+)
 from tests.unit.core.wire.messages import ProduceRequest, ProduceResponse
 
 NAMES = st.text("abc.-_XYZ019", min_size=1, max_size=249)
@@ -117,11 +123,11 @@ def response_of(answers, throttle_ms=0):
 @given(ANSWERS, st.integers(0, 2**31 - 1))
 def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
     """Each partition's code and offset; the message is the partition's own, or else that of its first record."""
-    found, throttled_ms = read_produced(memoryview(response_of(answers, throttle_ms)))
+    found, throttled_ms = parse_produce_response(memoryview(response_of(answers, throttle_ms)))
 
     assert throttle_ms == throttled_ms
     assert {
-        (topic, index): Produced(
+        (topic, index): PartitionProduceResponse(
             error,
             base_offset,
             append_time_ms,
@@ -140,4 +146,4 @@ def test_a_response_cut_off_anywhere_is_an_error(answers, data):
     cut = data.draw(st.integers(0, len(body) - 1))
 
     with pytest.raises((struct.error, IndexError)):
-        read_produced(memoryview(body[:cut]))
+        parse_produce_response(memoryview(body[:cut]))
