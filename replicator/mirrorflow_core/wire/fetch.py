@@ -86,8 +86,8 @@ _MIN_BYTES = 1  # the broker answers as soon as there is anything
 _HEAD = struct.Struct(">iiiibii")
 _PARTITION_V11 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty tagged-field section
-_ANSWER = struct.Struct(">ihqqq")
-_PLAIN_ANSWER = struct.Struct(
+_PARTITION_RESPONSE = struct.Struct(">ihqqq")
+_INFLEXIBLE_PARTITION_RESPONSE = struct.Struct(
     ">ihqqqBi"
 )  # Flexible form up to the preferred replica, for a response without aborted transactions.
 _NOTHING = (0, 1)  # encoded length of a null and of an empty array, flexible form
@@ -216,14 +216,14 @@ def parse_fetch_response(version: int, body: memoryview) -> FetchResponse:
 
 
 def _partition(cursor: Cursor, topic: bytes) -> PartitionFetchResponse:
-    partition, error, high_watermark, last_stable, log_start, count, preferred = _PLAIN_ANSWER.unpack_from(
-        cursor.data, cursor.at
+    partition, error, high_watermark, last_stable, log_start, count, preferred = (
+        _INFLEXIBLE_PARTITION_RESPONSE.unpack_from(cursor.data, cursor.at)
     )
     aborted: list[tuple[int, int]] = []
     if cursor.flexible and count in _NOTHING:
-        cursor.skip(_PLAIN_ANSWER.size)
+        cursor.skip(_INFLEXIBLE_PARTITION_RESPONSE.size)
     else:
-        cursor.skip(_ANSWER.size)
+        cursor.skip(_PARTITION_RESPONSE.size)
         for _ in range(cursor.count()):
             aborted.append(_ABORTED.unpack(cursor.raw(16)))
             cursor.tags()

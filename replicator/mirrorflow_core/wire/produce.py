@@ -114,7 +114,7 @@ _PARTITION = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
 # partition, error, base offset, append time, log start offset, number of record errors, length of the error
 # message if there are no record errors
-_ANSWER = struct.Struct(">ihqqqih")
+_PARTITION_RESPONSE = struct.Struct(">ihqqqih")
 
 Buffer = bytes | bytearray | memoryview
 _new = tuple.__new__  # takes half the time of calling the class, several times per request
@@ -167,7 +167,7 @@ def produce_request(
 
 def parse_produce_response(body: memoryview) -> tuple[dict[tuple[str, int], PartitionProduceResponse], int]:
     """Returns the responses by topic and partition, and the broker's throttle time in milliseconds."""
-    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
+    responses: dict[tuple[str, int], PartitionProduceResponse] = {}
     topics, at = _COUNT.unpack_from(body)[0], 4
     for _ in range(topics):
         start = at + 2
@@ -176,24 +176,24 @@ def parse_produce_response(body: memoryview) -> tuple[dict[tuple[str, int], Part
         partitions = _COUNT.unpack_from(body, at)[0]
         at += 4
         for _ in range(partitions):
-            partition, error, base_offset, append_time_ms, _, problems, message_bytes = _ANSWER.unpack_from(
-                body, at
+            partition, error, base_offset, append_time_ms, _, problems, message_bytes = (
+                _PARTITION_RESPONSE.unpack_from(body, at)
             )
             if problems == 0 and message_bytes <= 0:
-                answers[topic, partition] = _new(
+                responses[topic, partition] = _new(
                     PartitionProduceResponse, (error, base_offset, append_time_ms, "", ())
                 )
-                at += _ANSWER.size
+                at += _PARTITION_RESPONSE.size
                 continue
             # Rare case: record errors or an error message.
-            cursor = Cursor(body, flexible=False, at=at + _ANSWER.size - 2)
+            cursor = Cursor(body, flexible=False, at=at + _PARTITION_RESPONSE.size - 2)
             messages, refused = [], []
             for _ in range(problems):
                 refused.append(cursor.int32())
                 messages.append(cursor.string())
             message = cursor.string() or next(filter(None, messages), "")
             at = cursor.at
-            answers[topic, partition] = PartitionProduceResponse(
+            responses[topic, partition] = PartitionProduceResponse(
                 error, base_offset, append_time_ms, message, tuple(refused)
             )
-    return answers, _COUNT.unpack_from(body, at)[0]
+    return responses, _COUNT.unpack_from(body, at)[0]

@@ -1,9 +1,9 @@
-"""The requests of the ownership protocol and their answers, and how its generators are run side by side.
+"""The requests of the ownership protocol and their responses, and how its generators are run side by side.
 
 The protocol is pure: a generator yields a tuple of requests that do not depend on each other, and is resumed
-with the tuple of their answers. The runner sends them, repeats them after retriable errors (leader or
-coordinator moved, timeouts of reads), and returns `Refused` for every other error. An answer to a transaction
-that never came is `Refused(NO_ANSWER)`.
+with the tuple of their responses. The runner sends them, repeats them after retriable errors (leader or
+coordinator moved, timeouts of reads), and returns `Refused` for every other error. A response to a transaction
+that never came is `Refused(NO_RESPONSE)`.
 
 Partitions are named as on the source, also for requests to the target.
 """
@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 
-NO_ANSWER: Final = -1
+NO_RESPONSE: Final = -1
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -29,32 +29,32 @@ class Producer(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The answer to a request that a broker did not execute, or whose answer is lost."""
+    """The response to a request that a broker did not execute, or whose response is lost."""
 
     error_code: int
 
 
 class Done(NamedTuple):
-    """The answer to a transaction that has ended as requested; its markers may still be on their way."""
+    """The response to a transaction that has ended as requested; its markers may still be on their way."""
 
 
 class Busy(NamedTuple):
-    """The answer to `InitProducerId` while markers of the id's last transaction are not yet written (error 51)."""
+    """The response to `InitProducerId` while markers of the id's last transaction are not yet written (error 51)."""
 
 
 class InitProducerId(NamedTuple):
-    """Take a transactional id: fences all earlier epochs. Answer: `Producer`, `Busy` or `Refused`."""
+    """Take a transactional id: fences all earlier epochs. Response: `Producer`, `Busy` or `Refused`."""
 
     transactional_id: str
 
 
 class Transaction(NamedTuple):
-    """One whole transaction of *producer*. Answer: `Done` or `Refused`; Refused: none of it is committed, or unknown.
+    """One whole transaction of *producer*. Response: `Done` or `Refused`; Refused: none of it is committed, or unknown.
 
     `partitions` are partitions of the target that get the transaction's marker and no record; with `is_barrier`, so
     do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
     is over the claims topic. Both AddPartitionsToTxn and EndTxn must succeed: a former coordinator confirms a
-    repeated EndTxn. After a Produce request without an answer there is no EndTxn, and the answer is Refused.
+    repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused.
     """
 
     producer: Producer
@@ -66,7 +66,7 @@ class Transaction(NamedTuple):
 
 
 class ReadClaims(NamedTuple):
-    """Read the claims topic up to its high watermark. Answer: a tuple of `LogBatch`.
+    """Read the claims topic up to its high watermark. Response: a tuple of `LogBatch`.
 
     The read includes the marker of the last transaction of *barrier*: a former leader, which was frozen, answers with
     an old high watermark.
@@ -78,14 +78,14 @@ class ReadClaims(NamedTuple):
 class ReadPositions(NamedTuple):
     """Read the offsets topic up to its high watermarks, with *barrier* as in `ReadClaims`.
 
-    Answer: for each of its partitions a tuple of `LogBatch`.
+    Response: for each of its partitions a tuple of `LogBatch`.
     """
 
     barrier: Producer
 
 
 class ReadEnd(NamedTuple):
-    """Read where the log of a target partition ends, as a consumer sees it. Answer: `LogEnd`."""
+    """Read where the log of a target partition ends, as a consumer sees it. Response: `LogEnd`."""
 
     partition: TopicPartition
 
@@ -100,7 +100,7 @@ class LogEnd(NamedTuple):
 
 
 class ReadBatches(NamedTuple):
-    """Read the batches of a target partition with offsets in [start, end). Answer: a tuple of `LogBatch`."""
+    """Read the batches of a target partition with offsets in [start, end). Response: a tuple of `LogBatch`."""
 
     partition: TopicPartition
     start: int
@@ -110,7 +110,7 @@ class ReadBatches(NamedTuple):
 class ReadLastSequence(NamedTuple):
     """Read what a target partition's leader remembers of a producer epoch (DescribeProducers, KIP-664).
 
-    Answer: the last sequence number; -1: unknown.
+    Response: the last sequence number; -1: unknown.
     """
 
     partition: TopicPartition
@@ -119,7 +119,7 @@ class ReadLastSequence(NamedTuple):
 
 
 class ReadSourceStart(NamedTuple):
-    """Read where a partition without a position starts. Answer: `SourceStart`."""
+    """Read where a partition without a position starts. Response: `SourceStart`."""
 
     partition: TopicPartition
 
@@ -139,7 +139,7 @@ class LeaderEpochEnd(NamedTuple):
 
 
 class ReadEpochEnd(NamedTuple):
-    """Read where a leader epoch ends (OffsetsForLeaderEpoch, KIP-101). Answer: `LeaderEpochEnd`."""
+    """Read where a leader epoch ends (OffsetsForLeaderEpoch, KIP-101). Response: `LeaderEpochEnd`."""
 
     partition: TopicPartition
     epoch: int
@@ -147,7 +147,7 @@ class ReadEpochEnd(NamedTuple):
 
 
 class ReadOffsetMap(NamedTuple):
-    """Translate a target offset back. Answer: the source offset of the record that was there; None if unknown."""
+    """Translate a target offset back. Response: the source offset of the record that was there; None if unknown."""
 
     partition: TopicPartition
     target_offset: int
@@ -162,11 +162,11 @@ class ReportLoss(NamedTuple):
 
 
 class ReadIdleLimit(NamedTuple):
-    """Read when the target's brokers close an idle connection (connections.max.idle.ms). Answer: milliseconds."""
+    """Read when the target's brokers close an idle connection (connections.max.idle.ms). Response: milliseconds."""
 
 
 class Pause(NamedTuple):
-    """Wait, for repeated attempts with jitter. Answer: the wall clock in milliseconds."""
+    """Wait, for repeated attempts with jitter. Response: the wall clock in milliseconds."""
 
     ms: int
 
@@ -186,33 +186,33 @@ Request = (
     | ReadIdleLimit
     | Pause
 )
-# A request determines the type of its answer; the protocol's functions say which they expect.
+# A request determines the type of its response; the protocol's functions say which they expect.
 Steps = Generator[tuple[Request, ...], tuple[Any, ...], T]
 
 
 def send(request: Request) -> Steps[Any]:
-    """Sends one request and returns its answer."""
-    (answer,) = yield (request,)
-    return answer
+    """Sends one request and returns its response."""
+    (response,) = yield (request,)
+    return response
 
 
 def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
     """Runs several generators; the requests that they yield in one round are sent together."""
     results: dict[K, T] = {}
-    answers: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
-    while answers:
+    responses: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
+    while responses:
         pending: dict[K, tuple[Request, ...]] = {}
-        for key, answer in answers.items():
+        for key, response in responses.items():
             try:
-                pending[key] = next(running[key]) if answer is None else running[key].send(answer)
+                pending[key] = next(running[key]) if response is None else running[key].send(response)
             except StopIteration as stop:
                 results[key] = stop.value
         if not pending:
             break
         flat = yield tuple(request for requests in pending.values() for request in requests)
         at = 0
-        answers = {}
+        responses = {}
         for key, requests in pending.items():
-            answers[key] = flat[at : at + len(requests)]
+            responses[key] = flat[at : at + len(requests)]
             at += len(requests)
     return results

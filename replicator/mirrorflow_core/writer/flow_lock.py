@@ -39,16 +39,16 @@ class Fenced:
 
 
 def holds_lock(lock: Producer) -> Steps[bool]:
-    """Returns whether no other process has taken the lock since; no answer counts as no.
+    """Returns whether no other process has taken the lock since; no response counts as no.
 
     What is read from the claims and offsets topics afterwards is not older than this check. The processes of a group
     check one lock: a transaction that another of them has ended meanwhile is repeated.
     """
     for _ in range(_CHECKS_MAX):
-        answer = yield from send(Transaction(lock, is_barrier=True))
-        if not isinstance(answer, Refused):
+        response = yield from send(Transaction(lock, is_barrier=True))
+        if not isinstance(response, Refused):
             return True
-        if answer.error_code != _INVALID_TXN_STATE:
+        if response.error_code != _INVALID_TXN_STATE:
             return False
         yield from send(Pause(RETRY_MS))
     return False
@@ -82,18 +82,18 @@ def initialize(
     missing = list(dict.fromkeys(names))
     waited_ms = 0
     while missing:
-        answers = yield tuple(InitProducerId(name) for name in missing)
+        responses = yield tuple(InitProducerId(name) for name in missing)
         is_busy = False
-        for name, answer in zip(missing, answers, strict=True):
-            match answer:
+        for name, response in zip(missing, responses, strict=True):
+            match response:
                 case Producer(epoch=epoch) if epoch >= FIRST_EPOCH:
-                    found |= {name: answer} | {
-                        busy: answer for busy, spare in spares.items() if spare == name
+                    found |= {name: response} | {
+                        busy: response for busy, spare in spares.items() if spare == name
                     }
                 case Busy():
                     is_busy = True
                 case Refused():
-                    return answer
+                    return response
         missing = [name for name in missing if name not in found]
         if is_busy:
             yield from send(Pause(RETRY_MS))

@@ -134,8 +134,8 @@ def touch_interval_ms(id_expiration_ms: int) -> int:
 
 def touch(producers: Iterable[Producer]) -> Steps[bool]:
     """Uses ids in empty committed transactions over the claims topic; False if one of them is fenced."""
-    answers = yield tuple(Transaction(producer) for producer in producers)
-    return not any(isinstance(answer, Refused) for answer in answers)
+    responses = yield tuple(Transaction(producer) for producer in producers)
+    return not any(isinstance(response, Refused) for response in responses)
 
 
 # -- steps

@@ -93,8 +93,8 @@ class Stream:
         self.has_fallen_back = False  # an acknowledgement had a lower offset than expected: records are lost
         self.in_flight: deque[Span] = deque()
         self._next_offset = delivered.source_offset + 1
-        self.has_refusals = False  # since the last alignment, a batch was refused or its answer lost
-        self.is_suspect = False  # since the last alignment, an answer may be about another producer's batch
+        self.has_refusals = False  # since the last alignment, a batch was refused or its response lost
+        self.is_suspect = False  # since the last alignment, a response may be about another producer's batch
 
     @property
     def next_offset(self) -> int:
@@ -155,7 +155,7 @@ class Stream:
             self.expected_target += count
 
     def refuse(self, *, is_absent: bool = False) -> Span:
-        """Removes and returns the oldest span in flight, which was refused or whose answer was lost.
+        """Removes and returns the oldest span in flight, which was refused or whose response was lost.
 
         The target must be queried for it, unless *is_absent*: the request was refused before the leader
         checked the batch.
@@ -167,7 +167,7 @@ class Stream:
         return span
 
     def suspect(self) -> Span:
-        """Removes and returns the oldest span in flight, whose answer may be about another producer's batch."""
+        """Removes and returns the oldest span in flight, whose response may be about another producer's batch."""
         self.is_suspect = True
         return self.refuse()
 

@@ -155,14 +155,14 @@ def _fence(
             fences.setdefault(producer, []).append(position.topic_partition)
         else:
             lost_at_ms = max(lost_at_ms, position.time_ms)
-    answers: tuple[Any, ...] = ()
+    responses: tuple[Any, ...] = ()
     if fences:
-        answers = yield tuple(
+        responses = yield tuple(
             Transaction(producer, commit=False, partitions=tuple(found)) for producer, found in fences.items()
         )
     if lost_at_ms != UNKNOWN:
         yield from _wait_for_closed_connections(plan, lost_at_ms)
-    return next((answer for answer in answers if isinstance(answer, Refused)), None)
+    return next((response for response in responses if isinstance(response, Refused)), None)
 
 
 def _wait_for_closed_connections(plan: FlowPlan, lost_at_ms: int) -> Steps[None]:
@@ -187,8 +187,8 @@ def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[Top
     requests = tuple(
         ReadLastSequence(one.topic_partition, one.producer_id, one.producer_epoch) for one in trimmed
     )
-    answers = (yield requests) if requests else ()
-    return {one.topic_partition: answer for one, answer in zip(trimmed, answers, strict=True)}
+    responses = (yield requests) if requests else ()
+    return {one.topic_partition: response for one, response in zip(trimmed, responses, strict=True)}
 
 
 def _newer_positions(
@@ -224,9 +224,9 @@ def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -
             missing.setdefault((producer, commit), []).append(partition)
     # One after the other: both decisions can belong to one id.
     for (producer, commit), partitions in missing.items():
-        answer = yield from send(Transaction(producer, commit=commit, partitions=tuple(partitions)))
-        if isinstance(answer, Refused):
-            return answer
+        response = yield from send(Transaction(producer, commit=commit, partitions=tuple(partitions)))
+        if isinstance(response, Refused):
+            return response
     decided = {one: start.open_transactions for one, start in starts.items() if start.open_transactions}
     are_decided = yield from side_by_side({one: _is_decided(one, found) for one, found in decided.items()})
     return None if all(are_decided.values()) else Refused(UNKNOWN)
@@ -276,9 +276,9 @@ def _start_task(
         for partition, point in task.points.items()
     )
     if positions:
-        answer = yield from send(Transaction(own.transactional, positions=positions))
-        if isinstance(answer, Refused):
-            return answer
+        response = yield from send(Transaction(own.transactional, positions=positions))
+        if isinstance(response, Refused):
+            return response
     return task
 
 

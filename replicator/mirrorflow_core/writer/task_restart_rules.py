@@ -14,7 +14,7 @@ def why_start_ends(
     target: TopicPartition,
     stream: Stream | None,
     *,
-    has_lost_answers: bool,
+    has_lost_responses: bool,
     has_new_leader: bool,
     has_repeat: bool = False,
     refused_next: int = NO_ORDINAL,
@@ -22,14 +22,14 @@ def why_start_ends(
 ) -> str:
     """Returns why the start ends, "" if it does not; *stream* is None before the partition begins to copy.
 
-    *has_repeat*: an answer was about a batch that the leader had already. *refused_next*: the ordinal that the leader
+    *has_repeat*: a response was about a batch that the leader had already. *refused_next*: the ordinal that the leader
     refused as out of order. *has_diverged*: the source has other records before the next one than were copied.
     """
     if has_repeat:
         return f"{target} has other batches with our numbers"
     if stream is not None and refused_next == stream.delivered.ordinal + 1:
         return f"the leader of {target} expects other sequence numbers"
-    if has_lost_answers:
+    if has_lost_responses:
         return f"what was written to {target} was not answered"
     if has_new_leader:
         return f"{target} has another leader"

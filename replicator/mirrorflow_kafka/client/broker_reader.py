@@ -38,8 +38,8 @@ MAX_WAIT_MS = 500  # as Java's fetch.max.wait.ms: how long a broker without new 
 # moment.
 MAX_WAIT_CROWDED_MS = 10
 # One response is processed while the next one arrives, so a reader holds at most twice this size.
-ANSWER_BYTES_MIN = 4 << 20
-ANSWER_BYTES_MAX = 16 << 20
+RESPONSE_BYTES_MIN = 4 << 20
+RESPONSE_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MIN = 1 << 20  # as Java's max.partition.fetch.bytes
 PARTITION_BYTES_MAX = 4 << 20
 # With one fetch in flight, each round trip moves one response. The response size is chosen to reach this
@@ -50,7 +50,7 @@ FETCH_TIMEOUT_S = 30.0
 # With few records on many partitions each fetch returns one record, so every record costs a fetch and a
 # write. After a small response of many partitions the reader therefore waits, longer for more partitions. Few
 # partitions are not delayed, many by no more than a short network distance.
-SMALL_ANSWER_BYTES = 64 << 10
+SMALL_RESPONSE_BYTES = 64 << 10
 FEW_PARTITIONS = 4
 GATHER_S = 0.001  # for each partition beyond a few
 GATHER_MAX_S = 0.025
@@ -66,7 +66,7 @@ class ReadPartition(Protocol):
     def is_coming(self) -> bool:
         """Returns whether `wanted` may change from None to an offset at any moment."""
 
-    def fetched(self, answer: PartitionFetchResponse, asked_offset: int) -> None:
+    def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
         """Receives a response. It must be cheap, because the next fetch waits for it."""
 
 
@@ -87,7 +87,7 @@ class BrokerReader:
         self.node_id = node_id
         self.throttle_ms = 0
         self.held_until_s = -math.inf  # when the latest quota throttling ends or ended (monotonic clock)
-        self.answers = 0  # with records
+        self.responses = 0  # with records
         self._cluster = cluster
         self._read_committed = read_committed
         self._rack = rack
@@ -103,7 +103,7 @@ class BrokerReader:
         self._version = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.answer_bytes = ANSWER_BYTES_MIN
+        self.response_bytes = RESPONSE_BYTES_MIN
         self.partition_bytes = PARTITION_BYTES_MIN
 
     def __len__(self) -> int:
@@ -173,21 +173,21 @@ class BrokerReader:
         began = time.perf_counter()
         await connection.call(MetadataRequest(topics=[]), timeout_s=FETCH_TIMEOUT_S)
         fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
-        self.answer_bytes = min(max(fit, ANSWER_BYTES_MIN), ANSWER_BYTES_MAX)
+        self.response_bytes = min(max(fit, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
         self.partition_bytes = min(max(fit // 4, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
 
     async def _read(self, connection: Connection) -> None:
         # A retired connection has answered its last fetch here; the next fetch is sent on its replacement.
         while not connection.is_retired:
             self._wake.clear()
-            answer = self._send_fetch(connection)
+            pending = self._send_fetch(connection)
             # The next fetch is sent before this work, so the broker reads while these records are checked and
             # written.
             self._after()
-            if answer is None:
+            if pending is None:
                 await self._wake.wait()
                 continue
-            body = await answer
+            body = await pending
             fetched = self._parse_response(connection, body)
             if fetched.throttle_ms:
                 self.throttle_ms += fetched.throttle_ms
@@ -198,9 +198,9 @@ class BrokerReader:
                 continue
             self._session.answered(fetched.session_id)
             self._pass_on(fetched)
-            await self._room(len(body), self.answer_bytes)
+            await self._room(len(body), self.response_bytes)
             spread = len(fetched.partitions) - FEW_PARTITIONS
-            if spread > 0 and len(body) < SMALL_ANSWER_BYTES:
+            if spread > 0 and len(body) < SMALL_RESPONSE_BYTES:
                 self._after()
                 await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
 
@@ -210,7 +210,7 @@ class BrokerReader:
         Not inlined in `_read`, whose local variables would keep the last large response in memory while it
         waits.
         """
-        self.answers += any(len(part.records) for part in fetched.partitions)
+        self.responses += any(len(part.records) for part in fetched.partitions)
         for part in fetched.partitions:
             found = self._keys.get(part.key)
             if found is not None:
@@ -262,7 +262,7 @@ class BrokerReader:
             request,
             read_committed=self._read_committed,
             max_wait_ms=MAX_WAIT_CROWDED_MS if self._coming else MAX_WAIT_MS,
-            max_bytes=self.answer_bytes,
+            max_bytes=self.response_bytes,
             rack=self._rack,
         )
         return connection.send(fetch.API_KEY, self._version, (body,), flexible=self._version >= 12)

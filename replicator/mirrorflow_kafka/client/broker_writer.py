@@ -216,23 +216,23 @@ class Pipe:
         for partition in sent:
             partition.lost()
 
-    def answered(self, body: memoryview, sent: list[WrittenPartition], size_bytes: int) -> None:
+    def on_response(self, body: memoryview, sent: list[WrittenPartition], size_bytes: int) -> None:
         """Handles the response to a request of *size_bytes*."""
         self._awake()
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
-        answers, throttle_ms = produce.parse_produce_response(body)
+        responses, throttle_ms = produce.parse_produce_response(body)
         if throttle_ms:
             self.throttle_ms += throttle_ms
             self.held_until_s = time.monotonic() + throttle_ms / 1000
         if self._connection is not None:
             self._connection.throttled(throttle_ms)
         for partition in sent:
-            answer = answers.get((partition.target_topic, partition.partition))
-            if answer is None:
+            response = responses.get((partition.target_topic, partition.partition))
+            if response is None:
                 partition.lost()
                 continue
-            error, base_offset, append_time_ms, message, records = answer
+            error, base_offset, append_time_ms, message, records = response
             if error:
                 partition.refused(error, message, records)
             else:
@@ -254,7 +254,7 @@ class _Request:
         return False
 
     def set_result(self, body: memoryview, /) -> None:
-        self._pipe.answered(body, self._sent, self._size_bytes)
+        self._pipe.on_response(body, self._sent, self._size_bytes)
 
     def set_exception(self, error: ClusterError, /) -> None:
         self._pipe.lost(self._sent, self._size_bytes)

@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_core.writer.broker_requests import (
-    NO_ANSWER,
+    NO_RESPONSE,
     Busy,
     Done,
     Producer,
@@ -236,7 +236,7 @@ class ProducerTransactions:
 
 def refusal(error: BrokerError | UnreachableError) -> Refused:
     """Returns the protocol's answer for an error."""
-    return Refused(error.code if isinstance(error, BrokerError) else NO_ANSWER)
+    return Refused(error.code if isinstance(error, BrokerError) else NO_RESPONSE)
 
 
 async def partition_numbers(cluster: Cluster, topic: str) -> Sequence[int]:

@@ -4,7 +4,7 @@ After a produce error it refreshes leaders, has batches made smaller, split or e
 the partition. After a fetch error it refreshes leaders, finds out which source records are lost, or stops the partition. A refused
 write passes through:
 
-    client.broker_writer   `Pipe.answered` reads the error code from the response
+    client.broker_writer   `Pipe.on_response` reads the error code from the response
     partition_writer       `refused` removes the batch from those in flight
     copy_task              ends the start of the task if the code shows that it is fenced, or leaves open what was appended
     this module            reacts to the code
@@ -258,24 +258,24 @@ class BrokerErrorHandler:
         error = _refused(copier, code, message, span, skips=skips)
         copier.leave_out(RefusedRecords(span.first, next_offset, error))
 
-    def on_fetch_error(self, copier: PartitionCopier, code: int, answer: PartitionFetchResponse) -> None:
+    def on_fetch_error(self, copier: PartitionCopier, code: int, response: PartitionFetchResponse) -> None:
         """Reacts to a fetch response for *copier* with an error, another replica to read from, or a diverging epoch."""
         if code:
             self._errors[name_of(code)] += 1
             copier.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
             copier.context.changed(copier)
-        if not code and answer.diverging is None:
-            self._wiring.read_at(copier, answer.preferred_replica)
+        if not code and response.diverging is None:
+            self._wiring.read_at(copier, response.preferred_replica)
             return
-        if answer.diverging is not None:
-            copier.cursor.note_ends(answer)
+        if response.diverging is not None:
+            copier.cursor.note_ends(response)
             copier.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
             copier.context.changed(copier)
-        action = ErrorAction.RESOLVE_LOSS if answer.diverging is not None else action_for_fetch_error(code)
+        action = ErrorAction.RESOLVE_LOSS if response.diverging is not None else action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS and copier.packer:
             # Records that were read before the source lost them are written first: they are not lost.
             copier.write_first()
-        elif answer.diverging is not None:
+        elif response.diverging is not None:
             # The resumer compares the source with the target and finds what was lost. If it finds nothing,
             # the backoff for consecutive refusals delays the next attempt.
             copier.delay()

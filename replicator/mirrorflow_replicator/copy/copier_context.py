@@ -78,7 +78,7 @@ class CopierContext:
         return self.now_ms - limit_ms if limit_ms else ANY_AGE_MS
 
     def may_be_another(self, writing: "PartitionWriter") -> bool:
-        """Returns whether an answer with a timestamp may be about another batch than the one sent.
+        """Returns whether a response with a timestamp may be about another batch than the one sent.
 
         Not in transactions. The timestamp itself does not matter: another producer may have written in the same
         millisecond.
@@ -99,7 +99,7 @@ class CopierContext:
 
 
 class Repeat(NamedTuple):
-    """An answer that the leader already had a batch: what was sent, and where the leader's batch lies."""
+    """A response which says that the leader already had the batch: what was sent, and where the leader's batch lies."""
 
     span: Span
     base_offset: int

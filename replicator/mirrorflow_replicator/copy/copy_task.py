@@ -391,7 +391,7 @@ class CopyTask:
         self._context.look_at_clock()
         self._room.set()
 
-    async def _wait_for_room(self, node_id: int, answer_bytes: int, largest_bytes: int) -> None:
+    async def _wait_for_room(self, node_id: int, response_bytes: int, largest_bytes: int) -> None:
         """Holds the reader back while too much is waiting to be sent, or the rate limit is used up.
 
         Over a long distance responses are large, and the next must be requested while the last is still being
@@ -408,9 +408,9 @@ class CopyTask:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._room.wait()
-        if answer_bytes > QUIET_BYTES:
-            self._copied_bytes += answer_bytes
-        await self.pace.spend(answer_bytes, reader=node_id)
+        if response_bytes > QUIET_BYTES:
+            self._copied_bytes += response_bytes
+        await self.pace.spend(response_bytes, reader=node_id)
 
     async def _tick_loop(self) -> None:
         copied, quiet_since_s = 0, time.monotonic()

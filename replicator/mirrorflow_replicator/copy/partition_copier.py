@@ -1,7 +1,7 @@
 """Copies one partition: reads its source, and knows whether it copies, waits for its resume position, or has stopped.
 
-        ┌──────────── resync: new connection, refusal, lost answer, pause, discontinuity ─────────────┐
-        v                                                                                            │
+        ┌── resync: new connection, refusal, lost response, pause, discontinuity ──────────────────────┐
+        v                                                                                              │
     RESUMING ── it is known where to continue ──> COPYING ─────────────────────────────────────────────┘
         └─ error ──> STOPPED ── retriable, after a pause ──> RESUMING
 
@@ -28,7 +28,7 @@ from mirrorflow_replicator.copy.read_cursor import ReadCursor
 from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
-QUEUED_ANSWERS_MAX = 2
+QUEUED_RESPONSES_MAX = 2
 UNKNOWN_EPOCH = -1
 
 
@@ -96,9 +96,9 @@ class PartitionCopier:
     def wanted(self) -> FetchFrom | None:
         """Returns where to fetch from next; None while it is RESUMING or full."""
         self._writes_first = self._writes_first and bool(self.packer)
-        size = self._answer_bytes
+        size = self._response_bytes
         self.is_full = (
-            self.packer.queued_bytes >= QUEUED_ANSWERS_MAX * size
+            self.packer.queued_bytes >= QUEUED_RESPONSES_MAX * size
             or self.packer.is_ended
             or self._writes_first
         )
@@ -107,7 +107,7 @@ class PartitionCopier:
         return self.cursor.request(size)
 
     @property
-    def _answer_bytes(self) -> int:
+    def _response_bytes(self) -> int:
         """The size of a fetch response for it; before it has a reader, the smallest one."""
         return PARTITION_BYTES_MIN if self.reader is None else self.reader.partition_bytes
 
@@ -115,19 +115,19 @@ class PartitionCopier:
         """Returns whether it may want to fetch more at any moment."""
         return self.state in {CopierState.RESUMING, CopierState.COPYING}
 
-    def fetched(self, answer: PartitionFetchResponse, asked_offset: int) -> None:
+    def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
         """Queues the records of a fetch response."""
         writing = self.writing
         if writing is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
             return
-        if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
-            self.context.on_fetch_error(self, answer.error, answer)
+        if response.error or response.diverging is not None or response.preferred_replica >= 0:
+            self.context.on_fetch_error(self, response.error, response)
             return
         try:
-            self.skipped += self.cursor.take(answer, self.packer, writing.stream)
+            self.skipped += self.cursor.take(response, self.packer, writing.stream)
         except CorruptBatchError as error:
             self.packer.end_with(error)
-        if not len(answer.records):
+        if not len(response.records):
             self._recovered()
             return
         self.context.changed(self)
@@ -137,7 +137,7 @@ class PartitionCopier:
     @property
     def has_room(self) -> bool:
         """Returns whether half of what may be queued is sent, so that it reads on."""
-        return self.packer.queued_bytes < QUEUED_ANSWERS_MAX * self._answer_bytes // 2
+        return self.packer.queued_bytes < QUEUED_RESPONSES_MAX * self._response_bytes // 2
 
     def read_on(self) -> None:
         """Reads again, after it was full."""
@@ -322,7 +322,7 @@ class PartitionCopier:
         self.context.changed(self)
 
     def leave(self) -> None:
-        """Takes and sends nothing more; answers to what is in flight are still handled."""
+        """Takes and sends nothing more; responses to what is in flight are still handled."""
         self.state = CopierState.LEAVING
         self._note_drained()
         self._forget()

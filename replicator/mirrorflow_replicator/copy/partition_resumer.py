@@ -1,7 +1,7 @@
 """Decides where each partition copier of a fenced task continues: at its start, and after a refusal.
 
 No other process writes to the partitions, so what was acknowledged says where to continue. What it does not say (an
-answer is lost, a leader or a topic is another one, the source has other records) ends the task: its next start finds it
+response is lost, a leader or a topic is another one, the source has other records) ends the task: its next start finds it
 in the logs (`mirrorflow_core.writer.takeover`).
 """
 
@@ -142,7 +142,7 @@ class PartitionResumer:
         return held
 
     async def _examine_repeats(self, repeats: Mapping[PartitionWriter, Repeat]) -> None:
-        """Ends the task after answers that the leader had plain batches already: none was sent twice.
+        """Ends the task after responses which say that the leader already had plain batches: none was sent twice.
 
         Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
         """
@@ -200,11 +200,13 @@ class PartitionResumer:
         writing = copier.writing
         has_new_leader = self._target.metadata.leader_epoch(*copier.target) > copier.target_epoch
         if writing is None:
-            return why_start_ends(copier.target, None, has_lost_answers=False, has_new_leader=has_new_leader)
+            return why_start_ends(
+                copier.target, None, has_lost_responses=False, has_new_leader=has_new_leader
+            )
         return why_start_ends(
             copier.target,
             writing.stream,
-            has_lost_answers=writing.lost_batches > 0,
+            has_lost_responses=writing.lost_batches > 0,
             has_new_leader=has_new_leader,
             has_repeat=writing.repeat is not None,
             refused_next=writing.refused_next,

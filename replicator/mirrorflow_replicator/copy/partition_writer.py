@@ -2,7 +2,7 @@
 
 A partition has a `PartitionWriter` as soon as it is known where it begins in this start of its task. Guarantees: batches
 are sent in the order of the source, under consecutive numbers, and only while the partition is being copied. It does no
-I/O: the pipe (`client.broker_writer`) takes batches from it and reports their answers, and the task's writer
+I/O: the pipe (`client.broker_writer`) takes batches from it and reports what became of them, and the task's writer
 (`copy.task_transaction`) changes its mode.
 """
 
@@ -58,7 +58,9 @@ class PartitionWriter:
         # Nothing is sent: a commit is under way, or a transaction is open that the partition is not in.
         self.is_held = False
         self.transactional_id: str | None = None
-        self.repeat: Repeat | None = None  # an answer that another batch has these numbers, to be examined
+        self.repeat: Repeat | None = (
+            None  # the leader reported another batch with these numbers: to be examined
+        )
         self.alone = True  # one batch in flight: the leader may not remember the producer
         self.refused_next = -1  # the ordinal refused as out of order although it was the next one
         self.lost_batches = 0  # batches without a known outcome
@@ -170,7 +172,7 @@ class PartitionWriter:
             copier.resync()
             return
         self.alone = self._may_be_forgotten(span)
-        # The answer may have been in transit for long: what it confirms is only certain for the time the
+        # The response may have been in transit for long: what it confirms is only certain for the time the
         # batch was sent.
         self._heard_ms = self._sent_ms
         copier.delivered(span)
@@ -210,7 +212,7 @@ class PartitionWriter:
         copier.resync()
 
     def lost(self) -> None:
-        """Handles a lost answer to the oldest batch in flight."""
+        """Handles a lost response to the oldest batch in flight."""
         self.lost_batches += 1
         self.stream.refuse()
         self.copier.resync()

@@ -54,21 +54,21 @@ class ReadCursor:
         """Notes the leader epoch of the source, by metadata."""
         self.leader_epoch = epoch
 
-    def note_ends(self, answer: PartitionFetchResponse) -> None:
-        """Notes where the source's log begins and ends now, by an *answer* without an error."""
-        self.end_offset = answer.last_stable_offset if self._read_committed else answer.high_watermark
-        self.log_start = answer.log_start_offset
+    def note_ends(self, response: PartitionFetchResponse) -> None:
+        """Notes where the source's log begins and ends now, by a *response* without an error."""
+        self.end_offset = response.last_stable_offset if self._read_committed else response.high_watermark
+        self.log_start = response.log_start_offset
 
-    def take(self, answer: PartitionFetchResponse, packer: Packer, stream: Stream) -> int:
-        """Adds the batches of *answer* to *packer*; returns the number of records left out.
+    def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream) -> int:
+        """Adds the batches of *response* to *packer*; returns the number of records left out.
 
         Raises CorruptBatchError if the first batch cannot be one.
         """
-        self.note_ends(answer)
-        if not len(answer.records):
+        self.note_ends(response)
+        if not len(response.records):
             return 0
         try:
-            batches = split(answer.records)
+            batches = split(response.records)
         except CorruptRecordsError as error:
             topic, partition = self._partition
             raise CorruptBatchError(
@@ -77,10 +77,10 @@ class ReadCursor:
         if not batches:
             # Even the first batch was cut off: a batch larger than the requested size is returned whole only
             # if it is the first of the response.
-            self._request_bytes_min = max(first_size_bytes(answer.records), 2 * self._request_bytes_min)
+            self._request_bytes_min = max(first_size_bytes(response.records), 2 * self._request_bytes_min)
             return 0
         if self._read_committed:
-            self._aborted.feed(answer.aborted)
+            self._aborted.feed(response.aborted)
         skipped = 0
         for batch in batches:
             next_offset = batch.next_offset

@@ -73,7 +73,7 @@ class _Seen:
     resyncs_seen: int
     resynced_s: float  # when it was last resynced
     reader: BrokerReader | None
-    answers: int  # answers of that reader when the partition began to want records
+    responses: int  # responses of that reader when the partition began to want records
     obstacle: Obstacle | None = None
     obstacle_s: float = 0.0
     logged: frozenset[str] = frozenset()  # reasons
@@ -172,7 +172,7 @@ class StallWatch:
         seen.obstacle = None
         seen.records, seen.source_offset = copier.records, _source_offset(copier)
         seen.progress_s, seen.resyncs = self._awake_s, copier.resyncs
-        seen.reader, seen.answers = copier.reader, _answers(copier)
+        seen.reader, seen.responses = copier.reader, _responses(copier)
         seen.due_s = self._awake_s + STALLED_AFTER_S
         if seen.logged:
             seen.logged = frozenset()
@@ -198,7 +198,7 @@ class StallWatch:
             seen.resyncs_seen, seen.resynced_s = copier.resyncs, self._awake_s
             seen.reader = None
         if copier.reader is not seen.reader or _has_unsent(copier):
-            seen.reader, seen.answers = copier.reader, _answers(copier)
+            seen.reader, seen.responses = copier.reader, _responses(copier)
 
     def _is_idle(self, copier: PartitionCopier, seen: _Seen) -> bool:
         """Returns whether *copier* reads the source and has copied everything there."""
@@ -257,7 +257,8 @@ class StallWatch:
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
-            is_passed_over=reader is not None and _answers(copier) - seen.answers > TURNS_MIN * len(reader),
+            is_passed_over=reader is not None
+            and _responses(copier) - seen.responses > TURNS_MIN * len(reader),
             awaits_commit=copier.is_held or copier.packer.needs_transaction,
             transactional_id=copier.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*copier.source) is not None,
@@ -276,7 +277,7 @@ def _seen(copier: PartitionCopier, now_s: float, *, resyncs: int) -> _Seen:
         resyncs_seen=resyncs,
         resynced_s=-math.inf,
         reader=copier.reader,
-        answers=_answers(copier),
+        responses=_responses(copier),
     )
 
 
@@ -289,9 +290,9 @@ def _has_unsent(copier: PartitionCopier) -> bool:
     return bool(copier.packer) or not copier.is_drained or copier.is_held
 
 
-def _answers(copier: PartitionCopier) -> int:
+def _responses(copier: PartitionCopier) -> int:
     """Returns how many responses with records the reader of *copier* had so far."""
-    return 0 if copier.reader is None else copier.reader.answers
+    return 0 if copier.reader is None else copier.reader.responses
 
 
 def _failed(error: MirrorFlowError) -> Obstacle:

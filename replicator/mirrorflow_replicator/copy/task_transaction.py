@@ -5,7 +5,7 @@
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
 committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
 the time. A partition changes its mode (`copy.write_mode_tracker`) only when its position is committed; while one waits for
-that, commits take at most half of the time. Nothing is committed after an answer that is lost, or after the leader of
+that, commits take at most half of the time. Nothing is committed after a response that is lost, or after the leader of
 a partition has changed, for which the leaders are asked: then the task ends (`end_task`), and its next start finds in
 the logs what was written.
 """
@@ -46,7 +46,7 @@ from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.position_writer import FINAL_CODES, TIMES_AVERAGED
 from mirrorflow_replicator.process import now_ms
 
-DRAIN_S = 10.0  # for the answers to what is in flight; a leader that needs longer is being replaced
+DRAIN_S = 10.0  # for the responses to what is in flight; a leader that needs longer is being replaced
 CALL_S = (
     30.0  # for one request to the coordinator: an election takes seconds, the detection of a dead broker 9 s
 )
@@ -234,8 +234,8 @@ class TaskTransaction:
         self._touched_s = time.monotonic()
         idle = [self._producers.plain] if self._members else list(self._producers.all)
         for producer in idle:
-            if isinstance(answer := await self._transactions.run(Transaction(producer)), Refused):
-                self._end(f"{producer.transactional_id} was refused with {name_of(answer.error_code)}")
+            if isinstance(response := await self._transactions.run(Transaction(producer)), Refused):
+                self._end(f"{producer.transactional_id} was refused with {name_of(response.error_code)}")
 
     async def _join(self, wanted: Sequence[PartitionWriter]) -> None:
         """Adds *wanted* to the transaction; returns when the markers of the previous one are written."""
@@ -256,7 +256,7 @@ class TaskTransaction:
         return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
 
     def _admit(self, resyncs: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
-        """Handle the coordinator's answers; *resyncs* has the `resyncs` of the copiers when it was asked."""
+        """Handle the coordinator's responses; *resyncs* has the `resyncs` of the copiers when it was asked."""
         for code in codes.values():
             if code in _OF_TRANSACTIONAL_ID:
                 subject = self._producers.transactional.transactional_id
@@ -292,7 +292,7 @@ class TaskTransaction:
             writing.hold()
         await self._drain(members)
         if self._has_problem(members):
-            return  # an answer that comes later is not in the positions
+            return  # a response that comes later is not in the positions
         changes = self._ready_changes()
         resyncs = {one: one.copier.resyncs for one in members}
         due = [one for one in self._due if not one.has_uncertain_writes]
@@ -364,7 +364,7 @@ class TaskTransaction:
             why = why_start_ends(
                 one.target,
                 one.stream,
-                has_lost_answers=not one.is_drained or one.lost_batches > 0,
+                has_lost_responses=not one.is_drained or one.lost_batches > 0,
                 has_new_leader=self._target.metadata.leader_epoch(*one.target) > one.copier.target_epoch,
             )
             if why and not self._is_over:

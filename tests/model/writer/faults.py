@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Transaction
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Transaction
 from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
 from tests.model.batches import COMMIT
 from tests.model.coordinator import Marker
@@ -258,7 +258,7 @@ def cut_connections(world: World) -> None:
             if connection.actor is not None and world.random.random() < 0.5:
                 world.slow_down(connection.actor)
             for _, receive in connection.queue:
-                receive(NO_ANSWER)
+                receive(NO_RESPONSE)
 
 
 def stop_without_connections(world: World) -> None:
@@ -276,7 +276,7 @@ def forget_a_frozen_owner(world: World) -> None:
                 if connection.process is process and not connection.is_cut:
                     connection.is_cut = True
                     for _, receive in connection.queue:
-                        receive(NO_ANSWER)
+                        receive(NO_RESPONSE)
             forget_ids(world)
             newcomer(world)
             return

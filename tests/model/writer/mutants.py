@@ -475,7 +475,7 @@ MUTANTS = (
     Mutant(
         name="lost answers do not end the start",
         rule="A lost answer ends the start of its task.",
-        replaced=_no_reason(has_lost_answers=False),
+        replaced=_no_reason(has_lost_responses=False),
         scenarios=("connections", "fresh_leaders"),
     ),
     Mutant(

@@ -16,7 +16,7 @@ from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer import flow_plan, ownership, task_restart_rules
 from mirrorflow_core.writer import write_mode as modes
-from mirrorflow_core.writer.broker_requests import NO_ANSWER, Request, Steps
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
@@ -64,11 +64,11 @@ class Copier:
     target_epoch: int
     retry_ms: int = 0
     connection: Connection | None = None
-    answers: deque[Any] = field(default_factory=deque)
+    responses: deque[Any] = field(default_factory=deque)
     stored: WriterPosition | None = None
     is_begun: bool = False
     is_resuming: bool = False  # nothing is sent before it is known where to continue
-    waits_for_answers: bool = False
+    waits_for_responses: bool = False
     is_held: bool = False
     is_in_transaction: bool = False
     is_alone: bool = True  # one batch in flight: the leader may not remember the producer
@@ -78,7 +78,7 @@ class Copier:
     repeat_at: int | None = None
     is_foreign: bool = False  # the batch there
     refused_next: int = NO_ORDINAL
-    has_lost_answers: bool = False
+    has_lost_responses: bool = False
     has_diverged: bool = False
     cut_to: int | None = None  # where the source's log ends, below what was read
 
@@ -121,7 +121,7 @@ class Process:
         self.trimmed: set[TopicPartition] = set()  # of the losses; what was copied is unknown then
         self.problems: dict[TopicPartition, PartitionProblem] = {}
         self.batch_records: dict[TopicPartition, int] = {}  # what the target was found to take
-        # Whether it has found that the target sets timestamps; sometimes only the first answer shows it.
+        # Whether it has found that the target sets timestamps; sometimes only the first response shows it.
         self.is_stamped = world.options.stamps_time and rng.random() < 0.7
         self.copied = 0
         self.recoveries = 0
@@ -197,9 +197,9 @@ class Process:
             if is_disturbed and is_moment(asked[0]):
                 self.frozen_until = self.world.steps + self.world.random.randint(20, 150)
                 Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=1)
-            answers = yield asked
+            responses = yield asked
             try:
-                asked = steps.send(answers)
+                asked = steps.send(responses)
             except StopIteration as stop:
                 return cast("TaskStart | Fenced", stop.value)
 
@@ -341,7 +341,7 @@ class Task:
     def _can_act(self, copier: Copier) -> bool:
         if self.why:
             return False
-        if copier.answers or self.world.metadata[copier.partition] != copier.leader_epoch:
+        if copier.responses or self.world.metadata[copier.partition] != copier.leader_epoch:
             return True
         if self.is_leaving:
             return False
@@ -352,7 +352,7 @@ class Task:
         return self._can_send(copier)
 
     def _can_send(self, copier: Copier) -> bool:
-        if copier.is_resuming or copier.is_held or copier.waits_for_answers or copier in self.wanted:
+        if copier.is_resuming or copier.is_held or copier.waits_for_responses or copier in self.wanted:
             return False
         if copier.connection is None or copier.connection.is_cut:
             return False
@@ -364,9 +364,9 @@ class Task:
         return copier.stream.next_offset != self.world.sources[copier.partition].end
 
     def _advance(self, copier: Copier) -> None:
-        while copier.answers:
-            copier.waits_for_answers = False
-            self._take(copier, copier.answers.popleft())
+        while copier.responses:
+            copier.waits_for_responses = False
+            self._take(copier, copier.responses.popleft())
         if self.world.metadata[copier.partition] != copier.leader_epoch:
             copier.leader_epoch = self.world.metadata[copier.partition]
             self._resync(copier)
@@ -386,17 +386,17 @@ class Task:
         while not self.why and self._can_send(copier) and self._send_next(copier):
             pass
 
-    def _take(self, copier: Copier, answer: Any) -> None:
-        """Handle the answer to the oldest batch in flight."""
-        if not isinstance(answer, int):
-            appended, _ = answer
+    def _take(self, copier: Copier, response: Any) -> None:
+        """Handle the response to the oldest batch in flight."""
+        if not isinstance(response, int):
+            appended, _ = response
             self._acknowledged(copier, appended.base_offset, appended.log_append_time)
-        elif answer == NO_ANSWER:
-            copier.has_lost_answers = True
+        elif response == NO_RESPONSE:
+            copier.has_lost_responses = True
             copier.stream.refuse()
             self._resync(copier)
         else:
-            self._refused(copier, answer)
+            self._refused(copier, response)
 
     def _acknowledged(self, copier: Copier, base_offset: int, append_time_ms: int) -> None:
         stream = copier.stream
@@ -407,7 +407,7 @@ class Task:
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
-            copier.has_lost_answers = True
+            copier.has_lost_responses = True
             self._resync(copier)
             return
         self.process.copied += 1
@@ -467,13 +467,13 @@ class Task:
             return task_restart_rules.why_start_ends(
                 copier.partition,
                 copier.stream,
-                has_lost_answers=not copier.is_drained or copier.has_lost_answers,
+                has_lost_responses=not copier.is_drained or copier.has_lost_responses,
                 has_new_leader=has_new_leader,
             )
         return task_restart_rules.why_start_ends(
             copier.partition,
             copier.stream,
-            has_lost_answers=copier.has_lost_answers,
+            has_lost_responses=copier.has_lost_responses,
             has_new_leader=has_new_leader,
             has_repeat=copier.repeat_at is not None,
             refused_next=copier.refused_next,
@@ -481,14 +481,14 @@ class Task:
         )
 
     def _examine_repeat(self, copier: Copier) -> None:
-        """The answer names a time: the target sets timestamps, or another producer has written our numbers."""
+        """The response names a time: the target sets timestamps, or another producer has written our numbers."""
         if self.world.options.stamps_time:
             self.process.is_stamped = True
         else:
             copier.is_foreign = True
 
     def _is_truncated(self, copier: Copier) -> bool:
-        """A fetch names the leader epoch of the record before: the source answers with a diverging epoch (KIP-595)."""
+        """A fetch names the leader epoch of the record before: the source responds with a diverging epoch (KIP-595)."""
         found = self.world.sources[copier.partition].epoch_end(copier.read_epoch)
         is_other = found.epoch < copier.read_epoch or found.end < copier.stream.next_offset
         return copier.read_epoch >= 0 and is_other
@@ -525,7 +525,7 @@ class Task:
                 mode.change, copier.is_held = change, True
                 self.changing[copier] = copier.resyncs
             else:
-                copier.waits_for_answers = True
+                copier.waits_for_responses = True
             return False
         if not mode.is_plain and not copier.is_in_transaction:
             self.wanted[copier] = None
@@ -563,7 +563,7 @@ class Task:
         stream.take(span)
         mode.taken(span.base_offset + span.count, span.source_epoch)
         copier.read_epoch = span.source_epoch
-        connection.queue.append((produced, copier.answers.append))
+        connection.queue.append((produced, copier.responses.append))
         connection.sent_ms = self.world.now_ms
 
     # -- transactions: `copy.task_transaction`
@@ -612,7 +612,7 @@ class Task:
         return copier.mode.is_plain and stored.next_source_offset != copier.stream.delivered.source_offset + 1
 
     def _has_uncertain_writes(self, copier: Copier) -> bool:
-        return copier.has_lost_answers or copier.repeat_at is not None or copier.stream.has_fallen_back
+        return copier.has_lost_responses or copier.repeat_at is not None or copier.stream.has_fallen_back
 
     def _join(self) -> Coroutine:
         copiers = {copier: copier.resyncs for copier in self.wanted if not copier.is_resuming}
@@ -722,8 +722,8 @@ class Task:
         producer = self.producers.transactional
         code = yield from self.world.add_partitions(producer, {POSITIONS})
         if code == NONE:
-            answer = yield from self.world.append_in_transaction(producer, POSITIONS, tuple(positions))
-            code = answer if isinstance(answer, int) else NONE
+            response = yield from self.world.append_in_transaction(producer, POSITIONS, tuple(positions))
+            code = response if isinstance(response, int) else NONE
         if code != NONE:
             self._end(f"the positions were answered with {code}")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer import broker_requests as requests
 from mirrorflow_core.writer.broker_requests import (
-    NO_ANSWER,
+    NO_RESPONSE,
     Busy,
     Done,
     LogEnd,
@@ -580,7 +580,7 @@ class World:
         """Repeat while the markers of the last transaction are on their way; for 30 s, then it counts as refused."""
         until_ms = self.now_ms + 30_000
         while True:
-            code = yield Call(ask, lost=NO_ANSWER)
+            code = yield Call(ask, lost=NO_RESPONSE)
             if code != CONCURRENT_TRANSACTIONS or self.now_ms >= until_ms:
                 return code
             yield Until(deadline_ms=self.now_ms + 20)
@@ -604,7 +604,7 @@ class World:
             )
             return self.append(partition, batch)
 
-        answer = yield Call(append, lost=NO_ANSWER)
+        answer = yield Call(append, lost=NO_RESPONSE)
         if isinstance(answer, int):
             return answer
         self.sequences[key] = self.sequences.get(key, -1) + len(values)

@@ -206,10 +206,10 @@ def test_a_refused_fetch_is_an_obstacle_of_its_copier():
     changed: list[Any] = []
     copier = begun_copier(context_at(0, changed=changed.append))
     changed.clear()
-    answer: Any = SimpleNamespace(diverging=None)
+    response: Any = SimpleNamespace(diverging=None)
 
     for _ in range(2):
-        new_handler().on_fetch_error(copier, 6, answer)
+        new_handler().on_fetch_error(copier, 6, response)
 
     assert copier.obstacle == Obstacle(
         kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2
@@ -217,13 +217,13 @@ def test_a_refused_fetch_is_an_obstacle_of_its_copier():
     assert changed == [copier, copier]
 
 
-def test_a_diverging_answer_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
+def test_a_diverging_response_is_an_obstacle_a_refusal_and_a_new_end_of_the_source():
     """So that the loop is seen although the partition believed itself to be at the end, and becomes slower."""
     copier = begun_copier(context_at(0))
-    answer = PartitionFetchResponse(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
+    response = PartitionFetchResponse(FetchKey(b"orders", 2), 0, 70, 65, 5, (), -1, memoryview(b""), (3, 40))
 
     for _ in range(2):
-        new_handler().on_fetch_error(copier, 0, answer)
+        new_handler().on_fetch_error(copier, 0, response)
 
     assert copier.obstacle == Obstacle(kind=ObstacleKind.DIVERGED, times=2)
     assert (copier.cursor.end_offset, copier.cursor.log_start, copier.refusals, copier.resyncs) == (

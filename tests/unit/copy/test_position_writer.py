@@ -1,4 +1,4 @@
-"""Where nothing is fenced: positions of what is acknowledged are stored, and an answer that leaves it open ends the task."""
+"""Where nothing is fenced: positions of what is acknowledged are stored, and a response that leaves it open ends the task."""
 
 import asyncio
 from typing import Any
@@ -113,7 +113,7 @@ def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -
 
 
 @pytest.mark.parametrize("code", sorted(FINAL_CODES))
-def test_an_answer_that_leaves_open_what_was_appended_ends_the_task(task: Task, code: int) -> None:
+def test_a_response_that_leaves_open_what_was_appended_ends_the_task(task: Task, code: int) -> None:
     task.writer.refused(code)
 
     assert len(task.ended) == 1

@@ -7,8 +7,8 @@ from typing import Any
 from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
 
 
-def test_a_reader_without_room_does_not_keep_answers_from_coming() -> None:
-    """Pumping a pipe looks at the clock, as an answer does, and that wakes those who wait for room."""
+def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
+    """Pumping a pipe looks at the clock, as a response does, and that wakes those who wait for room."""
     pumped = 0
 
     def pump() -> None:
@@ -20,7 +20,7 @@ def test_a_reader_without_room_does_not_keep_answers_from_coming() -> None:
     async def spend(_: int, *, reader: int) -> None:
         """No limit of the rate."""
 
-    async def wait_for_an_answer() -> None:
+    async def wait_for_a_response() -> None:
         def answered() -> None:
             task._context.buffered_bytes = 0
             task._awake()
@@ -36,6 +36,6 @@ def test_a_reader_without_room_does_not_keep_answers_from_coming() -> None:
     task.pauses = SimpleNamespace(beat=lambda: None)
     task.pace = SimpleNamespace(spend=spend)
 
-    asyncio.run(wait_for_an_answer())
+    asyncio.run(wait_for_a_response())
 
     assert task._context.buffered_bytes == 0

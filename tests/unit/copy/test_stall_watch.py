@@ -87,7 +87,7 @@ class Reader:
     partition_bytes = 1 << 20
 
     def __init__(self, *, node_id=1, held_until_s=-math.inf):
-        self.node_id, self.held_until_s, self.answers = node_id, held_until_s, 0
+        self.node_id, self.held_until_s, self.responses = node_id, held_until_s, 0
 
     def __len__(self):
         return 10
@@ -183,7 +183,7 @@ def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
     assert partition_report(copier).reason == "SourceNotAnswering"
 
 
-def test_a_batch_without_an_answer_is_a_stall(task):
+def test_a_batch_without_a_response_is_a_stall(task):
     copier = task.behind()
     copier.writing.next_batch()
 
@@ -214,15 +214,15 @@ def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
     assert partition_report(copier).reason == "SourceNotAnswering"
 
 
-@pytest.mark.parametrize(("answers", "reason"), [(0, ""), (1, "SourceNotAnswering")])
-def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, answers, reason):
+@pytest.mark.parametrize(("responses", "reason"), [(0, ""), (1, "SourceNotAnswering")])
+def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, responses, reason):
     """The reader of ten partitions is given records each second, or hardly ever."""
     copier = task.copier()
     copier.cursor.end_offset = 200
     copier.reader = reader = Reader(held_until_s=math.inf)
 
     def serve():
-        reader.answers += answers
+        reader.responses += responses
 
     task.wait(each=serve)
 
@@ -292,8 +292,8 @@ def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
     assert "Cluster west cannot be reached at b:9092" in report.message
 
 
-def test_answers_that_are_lost_again_and_again_are_a_stall(task):
-    """Nothing is refused, and the target answers each question."""
+def test_responses_that_are_lost_again_and_again_are_a_stall(task):
+    """Nothing is refused, and the target answers each request."""
     copier = task.behind()
 
     def lose():
@@ -348,7 +348,7 @@ def test_pauses_of_the_process_are_no_loop(task):
 
 
 def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
-    """The leader answers each as written, where another one lies."""
+    """The leader acknowledges each as written, where another one lies."""
     copier = task.behind()
 
     def stray():

@@ -97,7 +97,7 @@ class Reading:
 async def read(answers, *, after=lambda: None):
     """Have a reader read *answers* to the last."""
 
-    async def room(answer_bytes, largest_bytes):
+    async def room(response_bytes, largest_bytes):
         """There is always some."""
 
     broker = Broker(answers)
@@ -152,7 +152,7 @@ def test_a_reader_counts_answers_with_records_and_knows_when_a_quota_lets_it_go_
 
     before_s, reader = asyncio.run(served())
 
-    assert (reader.answers, len(reader)) == (2, PARTITIONS)
+    assert (reader.responses, len(reader)) == (2, PARTITIONS)
     assert before_s + 5 <= reader.held_until_s <= time.monotonic() + 5
 
 

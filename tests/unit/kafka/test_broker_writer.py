@@ -31,7 +31,7 @@ def test_a_throttled_answer_is_a_wait_of_its_connection(throttle_ms: int):
         cluster: Any = Silent()
         pipe = Pipe(cluster, 1, 0, awake=lambda: None, on_error=lambda _: None)
         body = response_of({"orders": {2: (0, 17, -1, [], None)}}, throttle_ms)
-        pipe.answered(memoryview(body), [partition], 100)
+        pipe.on_response(memoryview(body), [partition], 100)
         await pipe.close()
         return pipe.held_until_s - time.monotonic()
 

@@ -126,7 +126,7 @@ def test_a_request_says_what_was_asked(data, version, session, read_committed, w
     }
 
 
-ANSWERS = st.fixed_dictionaries(
+RESPONSES = st.fixed_dictionaries(
     {
         "error_code": CODES,
         "high_watermark": OFFSETS,
@@ -141,12 +141,11 @@ ANSWERS = st.fixed_dictionaries(
 )
 
 
-def foreign_answer(number, answer, version):
-    """One partition's answer as kafka-python has it."""
-    response = FetchResponse.FetchableTopicResponse
-    data = response.PartitionData
+def foreign_response(number, response, version):
+    """One partition's response as kafka-python has it."""
+    data = FetchResponse.FetchableTopicResponse.PartitionData
     plain = {
-        name: answer[name]
+        name: response[name]
         for name in (
             "error_code",
             "high_watermark",
@@ -156,13 +155,13 @@ def foreign_answer(number, answer, version):
             "records",
         )
     }
-    if version >= 12 and answer["diverging"]:
-        epoch, end = answer["diverging"]
+    if version >= 12 and response["diverging"]:
+        epoch, end = response["diverging"]
         plain["diverging_epoch"] = data.EpochEndOffset(version=version, epoch=epoch, end_offset=end)
-    if version >= 12 and answer["leader"]:
-        leader, epoch = answer["leader"]
+    if version >= 12 and response["leader"]:
+        leader, epoch = response["leader"]
         plain["current_leader"] = data.LeaderIdAndEpoch(version=version, leader_id=leader, leader_epoch=epoch)
-    aborted = answer["aborted"]
+    aborted = response["aborted"]
     return data(
         version=version,
         partition_index=number,
@@ -176,7 +175,7 @@ def foreign_answer(number, answer, version):
     )
 
 
-def response_of(version, answers, *, throttle_ms=0, error=0, session_id=0):
+def response_of(version, responses, *, throttle_ms=0, error=0, session_id=0):
     """The body of a response as a broker would write it."""
     message = FetchResponse(
         version=version,
@@ -186,10 +185,12 @@ def response_of(version, answers, *, throttle_ms=0, error=0, session_id=0):
         responses=[
             FetchResponse.FetchableTopicResponse(
                 version=version,
-                partitions=[foreign_answer(number, answer, version) for number, answer in parts.items()],
+                partitions=[
+                    foreign_response(number, response, version) for number, response in parts.items()
+                ],
                 **named(topic, version),
             )
-            for topic, parts in answers.items()
+            for topic, parts in responses.items()
         ],
     )
     return message.encode(version=version)
@@ -198,9 +199,9 @@ def response_of(version, answers, *, throttle_ms=0, error=0, session_id=0):
 @given(st.data(), VERSION, st.integers(0, 2**31 - 1), CODES, st.integers(0, 2**31 - 1))
 def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, session_id):
     """Every field of every partition, null and tagged ones too."""
-    answers = data.draw(topics(version, ANSWERS))
+    responses = data.draw(topics(version, RESPONSES))
     body = bytearray(
-        response_of(version, answers, throttle_ms=throttle_ms, error=error, session_id=session_id)
+        response_of(version, responses, throttle_ms=throttle_ms, error=error, session_id=session_id)
     )
 
     fetched = parse_fetch_response(version, memoryview(body))
@@ -220,18 +221,18 @@ def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, s
             one["diverging"] if tagged else None,
             one["leader"] if tagged else None,
         )
-        for topic, parts in answers.items()
+        for topic, parts in responses.items()
         for number, one in parts.items()
     ] == list(fetched.partitions)
 
 
-def test_records_are_a_view_into_the_answer_that_may_be_written():
+def test_records_are_a_view_into_the_response_that_may_be_written():
     """A batch is rewritten where it lies: no copy is made of what is fetched."""
-    answer = {"aborted": None, "diverging": None, "leader": None, "records": b"batch", "error_code": 0}
-    answer |= dict.fromkeys(
+    response = {"aborted": None, "diverging": None, "leader": None, "records": b"batch", "error_code": 0}
+    response |= dict.fromkeys(
         ("high_watermark", "last_stable_offset", "log_start_offset", "preferred_read_replica"), 0
     )
-    body = bytearray(response_of(11, {b"orders": {0: answer}}))
+    body = bytearray(response_of(11, {b"orders": {0: response}}))
 
     parse_fetch_response(11, memoryview(body)).partitions[0].records[:] = b"BATCH"
 
@@ -240,9 +241,9 @@ def test_records_are_a_view_into_the_answer_that_may_be_written():
 
 @given(st.data(), VERSION)
 def test_a_response_cut_off_anywhere_is_an_error(data, version):
-    """What a broken connection leaves is never taken for a shorter answer."""
-    answers = data.draw(topics(version, ANSWERS))
-    body = response_of(version, answers)
+    """What a broken connection leaves is never taken for a shorter response."""
+    responses = data.draw(topics(version, RESPONSES))
+    body = response_of(version, responses)
     # The end of the flexible form is the tagged fields of the whole message, which are not read.
     cut = data.draw(st.integers(0, len(body) - (2 if version >= 12 else 1)))
 
@@ -254,7 +255,7 @@ KEYS = st.integers(0, 2).map(lambda number: FetchKey(b"orders", number))
 
 
 class RefusedError(Exception):
-    """The broker answers with an error code of the whole response."""
+    """The broker responds with an error code of the whole response."""
 
 
 class Broker:
@@ -266,7 +267,7 @@ class Broker:
         self.has_room = True
 
     def serve(self, request):
-        """The session id of the answer, and what was read."""
+        """The session id of the response, and what was read."""
         self.sessions.pop(request.session_id, None) if request.session_epoch == 0 else None
         if request.session_epoch == 0:
             asked = dict(request.partitions)
@@ -292,7 +293,7 @@ class Broker:
 
 
 class Sessions(RuleBasedStateMachine):
-    """Puts, removes, answers, losses and forgetful brokers in any order."""
+    """Puts, removes, responses, losses and forgetful brokers in any order."""
 
     def __init__(self):
         super().__init__()
@@ -467,7 +468,7 @@ def test_records_outside_transactions_are_delivered():
     assert seen.delivers(data_batch(-1, 2, transactional=False))
 
 
-def test_each_answer_brings_its_own_list():
+def test_each_response_brings_its_own_list():
     """A transaction that began before the fetched range is in the list again; what ended is not."""
     seen = AbortedFilter([(7, 0)])
     assert not seen.delivers(data_batch(7, 0))

@@ -65,7 +65,7 @@ def test_batches_are_handed_on_without_a_copy():
     assert any(part is batch for part in parts)
 
 
-ANSWERS = st.dictionaries(
+RESPONSES = st.dictionaries(
     NAMES,
     st.dictionaries(
         PARTITIONS,
@@ -83,7 +83,7 @@ ANSWERS = st.dictionaries(
 )
 
 
-def response_of(answers, throttle_ms=0):
+def response_of(responses, throttle_ms=0):
     """The body of a response as a broker would write it."""
     of_topic = ProduceResponse.TopicProduceResponse
     of_partition = of_topic.PartitionProduceResponse
@@ -114,16 +114,16 @@ def response_of(answers, throttle_ms=0):
                         for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
                     ],
                 )
-                for topic, parts in answers.items()
+                for topic, parts in responses.items()
             ],
         ).encode(version=VERSION)
     )
 
 
-@given(ANSWERS, st.integers(0, 2**31 - 1))
-def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
+@given(RESPONSES, st.integers(0, 2**31 - 1))
+def test_a_response_is_read_as_it_was_meant(responses, throttle_ms):
     """Each partition's code and offset; the message is the partition's own, or else that of its first record."""
-    found, throttled_ms = parse_produce_response(memoryview(response_of(answers, throttle_ms)))
+    found, throttled_ms = parse_produce_response(memoryview(response_of(responses, throttle_ms)))
 
     assert throttle_ms == throttled_ms
     assert {
@@ -134,15 +134,15 @@ def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
             message or next((text for _, text in problems if text), ""),
             tuple(at for at, _ in problems),
         )
-        for topic, parts in answers.items()
+        for topic, parts in responses.items()
         for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
     } == found
 
 
-@given(ANSWERS, st.data())
-def test_a_response_cut_off_anywhere_is_an_error(answers, data):
-    """A batch is acknowledged by a whole answer or not at all."""
-    body = response_of(answers)
+@given(RESPONSES, st.data())
+def test_a_response_cut_off_anywhere_is_an_error(responses, data):
+    """A batch is acknowledged by a whole response or not at all."""
+    body = response_of(responses)
     cut = data.draw(st.integers(0, len(body) - 1))
 
     with pytest.raises((struct.error, IndexError)):

@@ -111,7 +111,7 @@ def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(de
 
 
 def ends(stream=None, **fields):
-    known = {"has_lost_answers": False, "has_new_leader": False}
+    known = {"has_lost_responses": False, "has_new_leader": False}
     return why_start_ends(PARTITION, stream, **known | fields)
 
 
@@ -122,7 +122,7 @@ def test_a_start_continues_while_nothing_is_uncertain():
 @pytest.mark.parametrize(
     ("cause", "why"),
     [
-        ({"has_lost_answers": True}, "what was written to orders-0 was not answered"),
+        ({"has_lost_responses": True}, "what was written to orders-0 was not answered"),
         ({"has_new_leader": True}, "orders-0 has another leader"),
         ({"has_repeat": True}, "orders-0 has other batches with our numbers"),
         ({"has_diverged": True}, "the source of orders-0 has other records than before"),
@@ -176,7 +176,7 @@ def test_a_marker_of_another_epoch_is_no_fence():
     assert not EndLookup(position=POSITION, fence=FENCE).read((marker(20, epoch=17),)).is_fenced
 
 
-def answered(steps, answer):
+def answered(steps, respond):
     """Run *steps*; returns the result and the requests."""
     asked: list[Request] = []
     got: tuple[Any, ...] | None = None
@@ -186,7 +186,7 @@ def answered(steps, answer):
         except StopIteration as stop:
             return stop.value, asked
         asked += requests
-        got = tuple(answer(one) for one in requests)
+        got = tuple(respond(one) for one in requests)
 
 
 def test_the_lookup_reads_backwards_in_growing_strides():
@@ -194,12 +194,12 @@ def test_the_lookup_reads_backwards_in_growing_strides():
         data(30 + 5 * at, 0, producer_id=8) for at in range(100)
     )
 
-    def answer(request):
+    def respond(request):
         if isinstance(request, ReadEnd):
             return LogEnd(0, 530, 530, 0)
         return tuple(one for one in log if one.last_offset >= request.start and one.base_offset < request.end)
 
-    (found, end), asked = answered(look_up_end(EndLookup(position=POSITION, fence=None)), answer)
+    (found, end), asked = answered(look_up_end(EndLookup(position=POSITION, fence=None)), respond)
 
     assert (found.copied, end.end) == (10, 530)
     strides = [one.end - one.start for one in asked if isinstance(one, ReadBatches)]

@@ -74,12 +74,12 @@ def common(one: list[Appended], other: list[Appended]) -> int:
 
 def end_in_source(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd, bool]:
     steps: Any = _end_in_source(ORDERS, epochs[-1].epoch, epochs)
-    answer = None
+    response = None
     try:
         while True:
-            ((request,)) = steps.send(answer)
+            ((request,)) = steps.send(response)
             assert isinstance(request, ReadEpochEnd)
-            answer = (source.epoch_end(request.epoch),)
+            response = (source.epoch_end(request.epoch),)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

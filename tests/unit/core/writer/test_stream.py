@@ -72,7 +72,7 @@ def test_an_epoch_may_begin_before_its_first_record_that_compaction_has_left():
     assert stream.epochs == (EpochStart(0, 0), EpochStart(1, 40))
 
 
-def test_nothing_behind_a_suspect_answer_is_delivered():
+def test_nothing_behind_a_suspect_response_is_delivered():
     """Another producer's batch may be there: what is appended behind it does not show that it is ours."""
     stream = Stream(pair(4, 4, 4))
     for first in (5, 7, 9):
@@ -139,7 +139,7 @@ def test_records_out_of_order_are_not_taken():
 
 
 def test_aligning_waits_for_what_is_in_flight():
-    """A late answer would be taken for that of another batch."""
+    """A late response would be taken for that of another batch."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 1, 0))
 

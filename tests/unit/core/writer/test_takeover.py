@@ -49,7 +49,7 @@ MAPPED = 6  # the source offset that the offset map has for the first batch of t
 
 
 class Brokers:
-    """Answers where source and target have no records behind the stored positions; notes what is stored."""
+    """Responses where source and target have no records behind the stored positions; notes what is stored."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Brokers:
             tuple[int, int]
         ] = []  # where a loss continues, and how many transactions came before
 
-    def answer(self, request: Request) -> Any:
+    def respond(self, request: Request) -> Any:
         match request:
             case InitProducerId(name) if name in self.busy:
                 return Busy()
@@ -111,10 +111,10 @@ class Brokers:
         raise AssertionError(request)
 
     def run(self, steps: Steps[T]) -> T:
-        answers: Any = None
+        responses: Any = None
         try:
             while True:
-                answers = tuple(map(self.answer, steps.send(answers)))
+                responses = tuple(map(self.respond, steps.send(responses)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
