@@ -297,7 +297,7 @@ class PartitionMap:
         """Adds a run of *records* records from the end of the map up to these offsets."""
         between = Run(self._upstream, self._downstream, upstream, downstream, records)
         if not between.is_possible:
-            # The stored map and the target's answer contradict each other: then only the target counts.
+            # The stored map and the target contradict each other: then only the target counts.
             self._begin(upstream, downstream, ordinal)
             return
         if records and between[:2] != between[2:4]:

@@ -1,9 +1,9 @@
 """Translates the offsets of consumer groups from the source to the target.
 
-An exact answer of the offset map is used as it is. Without an answer of the map, the offset syncs decide. If the map returns a
+An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
 one counts. A bound of the map widens over time. A process that does not know its predecessor's translations could step back behind
-them, as with old syncs (KAFKA-13659), so it uses only exact answers of the map.
+them, as with old syncs (KAFKA-13659), so it uses only exact translations by the map.
 """
 
 from collections.abc import Callable, Mapping

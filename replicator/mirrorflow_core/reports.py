@@ -89,7 +89,7 @@ class PartitionReport:
     lost_records: int = 0  # source offsets left out: gone where the loss policy continued, or refused
     # Number of certain or possible losses, on either cluster, where the loss policy continued.
     losses: int = 0
-    refused_writes: int = 0  # answers after which the target was queried again
+    refused_writes: int = 0  # responses after which the target was queried again
     record_timestamp_ms: int = -1  # of the newest delivered record
     record_age_ms: float = -1  # at fetch, last sample (MM2 record-age-ms)
     latency_ms: float = -1  # at acknowledgement, last sample (MM2 replication-latency-ms)

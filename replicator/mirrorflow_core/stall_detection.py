@@ -5,7 +5,7 @@ for `STALLED_AFTER_S`. Progress is an acknowledged batch, or reaching the end of
 an error has stopped is not stalled, nor is one that a rate limit or a quota delays.
 
 An *obstacle* is the newest event that kept the partition from copying. It explains a stall while it may be
-the cause (`_EXPLAINS_S`). A stalled partition without an obstacle waits for a missing answer.
+the cause (`_EXPLAINS_S`). A stalled partition without an obstacle waits for a missing response.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class StallReason(Enum):
     """Why a partition is stalled, if no error explains it better. The values of `reason` in status and metrics."""
 
     WRITES_REFUSED = "WritesRefused"
-    NO_DECISION = "NoDecision"  # the target's answers do not determine where to continue
+    NO_DECISION = "NoDecision"  # the target's responses do not determine where to continue
     COMMIT_PENDING = "CommitPending"
     SOURCE_NOT_ANSWERING = "SourceNotAnswering"
     TARGET_NOT_ANSWERING = "TargetNotAnswering"
@@ -63,9 +63,9 @@ _EXPLAINS_S: Final = 45.0
 # one or two.
 _ASKED_AGAIN_MIN: Final = 5
 # A successful fetch without records is not recorded here, so an older refusal may be over. Leaders are looked
-# up and queried again four times a second, and within 2 s after a diverging answer.
+# up and queried again four times a second, and within 2 s after a diverging response.
 _FETCH_EXPLAINS_S: Final = 5.0
-# Answers of the source without records; then the known end of its log may be outdated.
+# Responses of the source without records; then the known end of its log may be outdated.
 OF_FETCHES: Final = frozenset({ObstacleKind.FETCH_REFUSED, ObstacleKind.DIVERGED})
 
 
@@ -83,7 +83,7 @@ class CopyFacts:
     obstacle: Obstacle | None = None
     obstacle_age_s: float = 0.0
     times_asked: int = 0  # queries of the target where to continue, without progress since
-    is_in_flight: bool = False  # batches were sent and not yet answered
+    is_in_flight: bool = False  # batches were sent and have no response yet
     is_fetched: bool = False  # records were fetched and not yet sent
     is_crowded_out: bool = False  # nothing is fetched, because other partitions fill the buffer
     is_reading_limited: bool = False  # a rate limit or a quota recently delayed its reader
@@ -143,7 +143,7 @@ def find_stall(facts: CopyFacts) -> Stall | None:
 
 
 def _unanswered(facts: CopyFacts) -> Stall | None:
-    """Returns the stall by the missing answer, where nothing was refused."""
+    """Returns the stall by the missing response, where nothing was refused."""
     if facts.is_in_flight:
         return None if facts.is_writing_limited else _target_silent(facts, "what was written")
     if facts.awaits_commit:
@@ -232,7 +232,7 @@ def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
 
 
 def _repeated_lookups(facts: CopyFacts) -> Stall:
-    """Returns the stall where nothing was refused, but answers were lost or had unexpected offsets."""
+    """Returns the stall where nothing was refused, but responses were lost or had unexpected offsets."""
     text = (
         f"cluster {facts.target} was asked {facts.times_asked} times where to continue in {facts.target_partition}, and "
         "none of the batches sent since counts as delivered; check the network to the broker that leads it, and who else "

@@ -102,14 +102,16 @@ class CompactedTopic:
         count = len(self._partitions())
         records: dict[TopicPartition, list[Record]] = {}
         for key, value in values:
-            home = TopicPartition(self._settings.topic, partition_for(key, count))
-            records.setdefault(home, []).append(Record(0, now_ms, key, value))
-        batches = {home: deque(batches_of(group)) for home, group in records.items()}
+            partition = TopicPartition(self._settings.topic, partition_for(key, count))
+            records.setdefault(partition, []).append(Record(0, now_ms, key, value))
+        batches = {partition: deque(batches_of(group)) for partition, group in records.items()}
         while batches:
-            await append_batches(self._cluster, {home: waiting[0] for home, waiting in batches.items()})
+            await append_batches(
+                self._cluster, {partition: waiting[0] for partition, waiting in batches.items()}
+            )
             for waiting in batches.values():
                 waiting.popleft()
-            batches = {home: waiting for home, waiting in batches.items() if waiting}
+            batches = {partition: waiting for partition, waiting in batches.items() if waiting}
 
     def _partitions(self) -> Sequence[int]:
         known = self._cluster.metadata.topics.get(self._settings.topic)
@@ -156,12 +158,12 @@ async def records_between(
 
     Control batches have no records, nor have those of aborted transactions with *read_committed*.
     """
-    answer, delivered = None, AbortedFilter()
+    response, delivered = None, AbortedFilter()
     async for batch, fetched in batches_between(
         cluster, partition, start, end, read_committed=read_committed
     ):
-        if read_committed and fetched is not answer:
-            answer, delivered = fetched, AbortedFilter(fetched.aborted)
+        if read_committed and fetched is not response:
+            response, delivered = fetched, AbortedFilter(fetched.aborted)
         is_kept = delivered.delivers(batch) if read_committed else not batch.is_control
         records = [record for record in decode_records(batch) if record.offset >= start] if is_kept else []
         yield records, batch.next_offset
@@ -175,17 +177,19 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
     left = dict(batches)
     async for attempt in Backoff(min_s=WRITE_RETRY_S, max_s=WRITE_RETRY_MAX_S):
         if attempt > 1:
-            await cluster.refresh({home.topic for home in left})
-        answers = await admin.produce(cluster, left, timeout_ms=PRODUCE_TIMEOUT_MS)
-        refused = {home: code for home, code in answers.items() if code}
+            await cluster.refresh({partition.topic for partition in left})
+        codes = await admin.produce(cluster, left, timeout_ms=PRODUCE_TIMEOUT_MS)
+        refused = {partition: code for partition, code in codes.items() if code}
         if not refused:
             return
-        home, code = next(iter(refused.items()))
+        partition, code = next(iter(refused.items()))
         if code == TOPIC_AUTHORIZATION_FAILED:
-            raise NotAuthorizedError(cluster=cluster.alias, operation="Write", resource=f"topic {home.topic}")
+            raise NotAuthorizedError(
+                cluster=cluster.alias, operation="Write", resource=f"topic {partition.topic}"
+            )
         if attempt == WRITE_ATTEMPTS_MAX or not all(is_retriable(code) for code in refused.values()):
-            raise_for(code, cluster=cluster.alias, request="Produce", subject=str(home))
-        left = {home: batches[home] for home in refused}
+            raise_for(code, cluster=cluster.alias, request="Produce", subject=str(partition))
+        left = {partition: batches[partition] for partition in refused}
 
 
 def batches_of(records: Iterable[Record]) -> list[bytearray]:

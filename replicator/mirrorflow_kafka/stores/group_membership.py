@@ -38,7 +38,7 @@ from mirrorflow_kafka.client.error_codes import (
 MEMBER_ID_REQUIRED: Final = 79  # KIP-394: the response holds the member id to join with
 _GONE: Final = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID})
 _PURPOSE = "group"
-ANSWER_S = 5.0  # timeout of requests that the coordinator answers at once
+RESPONSE_S = 5.0  # timeout of requests to which the coordinator responds at once
 LEAVE_S = 2.0  # a member that cannot leave is removed after the session timeout anyway
 JOIN_MARGIN_S = 5.0  # on top of the rebalance timeout, for the round trip
 _SYNC_WITHOUT_PROTOCOL: Final = 4  # version 5 adds protocol type and name, which the join has already settled
@@ -98,7 +98,7 @@ class Membership:
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
         protocols = [protocol_class(*pair) for pair in metadata.items()]
         for _ in range(2):
-            answer = await self._call(
+            response = await self._call(
                 JoinGroupRequest(
                     group_id=settings.group_id,
                     session_timeout_ms=round(settings.session_s * 1000),
@@ -111,23 +111,23 @@ class Membership:
                 ),
                 timeout_s=settings.rebalance_s + JOIN_MARGIN_S,
             )
-            if answer.error_code != MEMBER_ID_REQUIRED:
+            if response.error_code != MEMBER_ID_REQUIRED:
                 break
-            self._member_id = answer.member_id
-        self._check(answer.error_code, "JoinGroup")
-        self._member_id, self._generation = answer.member_id, int(answer.generation_id)
+            self._member_id = response.member_id
+        self._check(response.error_code, "JoinGroup")
+        self._member_id, self._generation = response.member_id, int(response.generation_id)
         return Joined(
             generation=self._generation,
             member_id=self._member_id,
-            leader_id=answer.leader,
-            protocol=answer.protocol_name or "",
-            members={one.member_id: bytes(one.metadata) for one in answer.members},
+            leader_id=response.leader,
+            protocol=response.protocol_name or "",
+            members={one.member_id: bytes(one.metadata) for one in response.members},
         )
 
     async def sync(self, assignments: Mapping[str, bytes]) -> bytes:
         """Returns this member's assignment; only the group leader passes *assignments*, by member id. Raises as `join`."""
         assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
-        answer = await self._call(
+        response = await self._call(
             SyncGroupRequest(
                 group_id=self._settings.group_id,
                 generation_id=self._generation,
@@ -140,25 +140,25 @@ class Membership:
             ),
             timeout_s=self._settings.rebalance_s + JOIN_MARGIN_S,
         )
-        self._check(answer.error_code, "SyncGroup")
-        return bytes(answer.assignment)
+        self._check(response.error_code, "SyncGroup")
+        return bytes(response.assignment)
 
     async def heartbeat(self) -> MemberStanding:
         """Sends a heartbeat; returns the member's state.
 
         Raises ClusterError if the coordinator cannot be reached; the state is unknown then.
         """
-        answer = await self._call(
+        response = await self._call(
             HeartbeatRequest(
                 group_id=self._settings.group_id,
                 generation_id=self._generation,
                 member_id=self._member_id,
                 group_instance_id=None,
             ),
-            timeout_s=ANSWER_S,
+            timeout_s=RESPONSE_S,
         )
         try:
-            self._check(answer.error_code, "Heartbeat")
+            self._check(response.error_code, "Heartbeat")
         except MemberLostError:
             return MemberStanding.LOST
         except RejoinError:
@@ -187,14 +187,14 @@ class Membership:
             node_id = await self._cluster.coordinator((GROUP_COORDINATOR, self._settings.group_id), anew=True)
             connection = self._connection = await self._cluster.connection(node_id, purpose=_PURPOSE)
         try:
-            answer = await connection.call(request, timeout_s=timeout_s)
+            response = await connection.call(request, timeout_s=timeout_s)
         except (ClusterError, asyncio.CancelledError):
             connection.close()  # the next request would queue behind a join that waits for all members
             self._connection = None
             raise
-        if answer.error_code in COORDINATOR_MOVED:
+        if response.error_code in COORDINATOR_MOVED:
             self._connection = None
-        return answer
+        return response
 
     def _check(self, code: int, request: str) -> None:
         if code in _GONE:

@@ -155,15 +155,15 @@ class AclSync:
         await self._marks.write(ours=(), others=others, now_ms=now_ms)
         return [
             f"{acl}: cannot be {verb} on {self._target.alias}: {refusal}."
-            for verb, answers in (("created", created), ("removed", removed))
-            for acl, refusal in answers.items()
+            for verb, results in (("created", created), ("removed", removed))
+            for acl, refusal in results.items()
             if refusal is not None
         ]
 
     def _done(
-        self, verb: str, answers: Mapping[AclBinding, admin.BrokerRefusal | None]
+        self, verb: str, results: Mapping[AclBinding, admin.BrokerRefusal | None]
     ) -> Sequence[AclBinding]:
-        done = [acl for acl, refusal in answers.items() if refusal is None]
+        done = [acl for acl, refusal in results.items() if refusal is None]
         for acl in done:
             # One line each: the log is the only place that shows who opened a topic.
             log.info("%s: ACL %s on %s: %s", self._name, verb, self._target.alias, acl)

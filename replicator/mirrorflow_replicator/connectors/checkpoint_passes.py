@@ -256,8 +256,8 @@ class CheckpointPasses:
         wanted = frozenset().union(*rewound.values()) if rewound else frozenset()
         if not wanted:
             return
-        answers = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
-        beginnings = {partition: one.offset for partition, one in answers.items() if not one.error}
+        listed = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
+        beginnings = {partition: one.offset for partition, one in listed.items() if not one.error}
         for group, partitions in rewound.items():
             self._keep(group, decisions.at_beginning(partitions, self._translated[group], beginnings))
 
@@ -379,7 +379,7 @@ class CheckpointPasses:
 
         A failure becomes a warning. If all of them fail with an error of the whole cluster, it is raised.
         """
-        waiting, answered = list(names), False
+        waiting, has_result = list(names), False
         for at in range(0, len(waiting), GROUPS_AT_ONCE):
             asked = waiting[at : at + GROUPS_AT_ONCE]
             results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
@@ -392,8 +392,8 @@ class CheckpointPasses:
                 else:
                     self._warnings.pop(subject, None)
             lost = [result for result in results if isinstance(result, _WHOLE_CLUSTER)]
-            answered |= len(lost) < len(asked)
-            if len(lost) == len(asked) and (not answered or len(asked) == GROUPS_AT_ONCE):
+            has_result |= len(lost) < len(asked)
+            if len(lost) == len(asked) and (not has_result or len(asked) == GROUPS_AT_ONCE):
                 raise lost[0]
 
     async def _isolated(self, subject: Subject, failed: str, step: Awaitable[Result]) -> Result | None:
@@ -402,11 +402,11 @@ class CheckpointPasses:
         Raises errors of the whole cluster.
         """
         try:
-            answer = await step
+            result = await step
         except _WHOLE_CLUSTER:
             raise
         except MirrorFlowError as error:
             self._warnings[subject] = f"{failed}: {error}"
             return None
         self._warnings.pop(subject, None)
-        return answer
+        return result

@@ -129,7 +129,7 @@ class PausedSource:
         if not new or self._settings.start is not StartPosition.EARLIEST:
             return {}
         found = await admin.list_offsets(source, new, EARLIEST)
-        return {one: answer.offset for one, answer in found.items() if not answer.error}
+        return {one: begin.offset for one, begin in found.items() if not begin.error}
 
     def _report(
         self, partition: TopicPartition, position: Position | None, start_offset: int, end: int

@@ -308,10 +308,10 @@ class HeartbeatMonitor:
             self._read_to[one] = end
             if newest >= 0:
                 self._newest[one.topic] = newest
-        for one, answer in ends.items():
-            if not error_codes.is_retriable(answer.error):
+        for one, listed in ends.items():
+            if not error_codes.is_retriable(listed.error):
                 error_codes.raise_for(
-                    answer.error, cluster=cluster.alias, request="ListOffsets", subject=one.topic
+                    listed.error, cluster=cluster.alias, request="ListOffsets", subject=one.topic
                 )
 
 

@@ -151,15 +151,15 @@ async def _alter(
     cluster: Cluster, wanted: Mapping[str, Sequence[ConfigChange]], *, validate_only: bool
 ) -> tuple[str, ...]:
     try:
-        answers = await admin.alter_topic_configs(cluster, wanted, validate_only=validate_only)
+        results = await admin.alter_topic_configs(cluster, wanted, validate_only=validate_only)
     except UnsupportedBrokerError as error:
         return tuple(_warning(cluster.alias, name, changes, str(error)) for name, changes in wanted.items())
-    for name, refusal in answers.items():
+    for name, refusal in results.items():
         if refusal is None and not validate_only:
             log.info("Set %s on topic %s of %s.", _pairs(wanted[name]), name, cluster.alias)
     return tuple(
         _warning(cluster.alias, name, wanted[name], str(refusal))
-        for name, refusal in answers.items()
+        for name, refusal in results.items()
         if refusal is not None
     )
 

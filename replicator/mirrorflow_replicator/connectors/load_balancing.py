@@ -56,7 +56,7 @@ class LoadBalancer:
         positions = await self._positions(target)
         committed = self._settings.read_committed
         listed = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
-        ends = {one: answer.offset for one, answer in listed.items() if not answer.error}
+        ends = {one: end.offset for one, end in listed.items() if not end.error}
         gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
         copied = {one: position.source_offset for one, position in positions.positions.items()}
         lags, self._copied = behind(ends, copied, self._copied), copied

@@ -244,10 +244,10 @@ class TopicSync:
         if not plan.grow:
             return {}
         totals = {growth.name: growth.total for growth in plan.grow}
-        answers = await admin.create_partitions(self._target, totals)
+        results = await admin.create_partitions(self._target, totals)
         return {
             name: f"Target topic {name} cannot grow to {totals[name]} partitions: {self._why(refusal, 'Alter', name)}"
-            for name, refusal in answers.items()
+            for name, refusal in results.items()
             # INVALID_PARTITIONS: another process was faster.
             if refusal is not None and refusal.code != INVALID_PARTITIONS
         }
@@ -372,9 +372,9 @@ class RetentionWriter:
         wanted = {topic: tuple(of_topic) for topic, of_topic in changes.items() if of_topic}
         if not wanted:
             return ()
-        answers = await admin.alter_topic_configs(self._target, wanted)
+        results = await admin.alter_topic_configs(self._target, wanted)
         return tuple(
             f"The retention of target topic {topic} {what}: {refusal}."
-            for topic, refusal in sorted(answers.items())
+            for topic, refusal in sorted(results.items())
             if refusal is not None
         )

@@ -298,10 +298,10 @@ class GroupNode:
         return None
 
     async def _forward(self, url: str, request: Request) -> Response:
-        answer = await self._peers.forward(url, request)
+        response = await self._peers.forward(url, request)
         # A client that calls the same node again must see what it has just changed.
         await self.read_on()
-        return answer
+        return response
 
     async def restart(self, command: Restart, *, whole: bool, tasks: Sequence[int]) -> None:
         """Writes the request to the config topic. Every node with a part of the connector, also this one, reads it there."""

@@ -109,13 +109,13 @@ class PeerClient:
         path = f"{self._prefix}/connectors/{quote(name, safe='')}/{what}"
         signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
         request = Request(method=method, path=path, body=body, content_type=JSON, signature=signature)
-        answer = await self._call(url, request, timeout_s=REQUEST_TIMEOUT_S)
-        if answer.status // 100 != 2:
+        response = await self._call(url, request, timeout_s=REQUEST_TIMEOUT_S)
+        if response.status // 100 != 2:
             raise BrokerError(
                 cluster=self._group.client.alias,
                 request=f"{method} {what} of {name} to {url}",
-                code=answer.status,
-                name=f"HTTP {answer.status}",
+                code=response.status,
+                name=f"HTTP {response.status}",
                 retriable=True,
             )
 
@@ -209,7 +209,7 @@ async def _exchange(
         writer.write(client.send(h11.Data(data=body)) or b"")
     writer.write(client.send(h11.EndOfMessage()) or b"")
     await writer.drain()
-    status, content_type, forwarded, answer = 0, JSON, [], bytearray()
+    status, content_type, forwarded, received = 0, JSON, [], bytearray()
     while True:
         event = client.next_event()
         if event is h11.NEED_DATA:
@@ -224,13 +224,13 @@ async def _exchange(
                     there = urlsplit(value.decode("latin-1"))
                     forwarded.append(("Location", there._replace(scheme="", netloc="").geturl()))
         elif isinstance(event, h11.Data):
-            answer += event.data
-            if len(answer) > RESPONSE_BYTES_MAX:
+            received += event.data
+            if len(received) > RESPONSE_BYTES_MAX:
                 message = f"the response has more than {RESPONSE_BYTES_MAX} bytes"
                 raise h11.RemoteProtocolError(message)
         elif isinstance(event, h11.EndOfMessage):
             return Response(
-                status=status, content_type=content_type, headers=tuple(forwarded), body=bytes(answer)
+                status=status, content_type=content_type, headers=tuple(forwarded), body=bytes(received)
             )
         elif isinstance(event, h11.ConnectionClosed):
             message = "it closed the connection"
