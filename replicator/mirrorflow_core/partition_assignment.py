@@ -5,13 +5,13 @@
     end offsets over time ──> offsets per second, smoothed ──┐
     stored, end offsets   ──> lag in offsets ────────────────┼──> load: bytes per second
     a few batches         ──> bytes per offset ──────────────┘
-    assignment, all partitions, loads ──> place ──> new assignment
+    assignment, all partitions, loads ──> assign_by_load ──> new assignment
     assignment, loads, at each check  ──> Balance.checked ──> the same, or a few partitions moved
 
 A load does not depend on the node or task that copies a partition. Rates measure what is produced, not what is
 copied: a task that cannot keep up shows by its lag.
 
-`assign` is for a single process and gives each task equally many partitions. `place` guarantees: a partition stays
+`assign` is for a single process and gives each task equally many partitions. `assign_by_load` guarantees: a partition stays
 with its task, and new partitions go to the tasks with the least load, so adding or removing a topic moves no other
 partition. Only new tasks receive partitions from others, and a task that lost its last partition receives one,
 because no task may be empty. A first assignment is a round robin, as in Java. `Balance` guarantees: partitions move
@@ -136,7 +136,7 @@ PATIENCE = 3  # checks in a row
 STAY = 10  # checks during which a moved partition is not moved again
 
 
-def place(
+def assign_by_load(
     partitions: Iterable[TopicPartition],
     tasks: int,
     previous: Sequence[Sequence[TopicPartition]] = (),

@@ -11,7 +11,15 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.partition_assignment import Assignment, Balance, Rates, behind, loads, moved, place
+from mirrorflow_core.partition_assignment import (
+    Assignment,
+    Balance,
+    Rates,
+    assign_by_load,
+    behind,
+    loads,
+    moved,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import split
@@ -46,9 +54,9 @@ class LoadBalancer:
         self.loads: Mapping[TopicPartition, float] = {}
         self.warning = ""  # what could not be measured, and why
 
-    def place(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
+    def assign(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
         """Returns an assignment of *partitions* to tasks; *held* is the current one."""
-        return place(partitions, self._settings.tasks_max, held, self.loads)
+        return assign_by_load(partitions, self._settings.tasks_max, held, self.loads)
 
     async def balance(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
         """Measures the loads; returns a balanced assignment, usually *assignment* itself. Raises ClusterError."""

@@ -333,7 +333,7 @@ class TopicDiscovery:
         if self._balancer is None:
             assignment = assign(copied, self._settings.tasks_max, held)
         else:
-            assignment = self._balancer.place(copied, held)
+            assignment = self._balancer.assign(copied, held)
         if assignment != self.assignment:
             await on_assignment(assignment)
             self.assignment = assignment

@@ -20,11 +20,11 @@ from mirrorflow_core.partition_assignment import (
     Balance,
     Rates,
     assign,
+    assign_by_load,
     behind,
     lightened,
     loads,
     moved,
-    place,
 )
 from mirrorflow_core.partitions import TopicPartition
 
@@ -50,7 +50,7 @@ def after(looks: int, assignment: Assignment, loads: dict[TopicPartition, float]
 
 @given(PARTITIONS, TASKS)
 def test_the_first_assignment_is_the_round_robin_of_java(now: set[TopicPartition], tasks: int) -> None:
-    assert assign(now, tasks) == place(now, tasks)
+    assert assign(now, tasks) == assign_by_load(now, tasks)
 
 
 @given(PARTITIONS, PARTITIONS, TASKS, TASKS, LOADS)
@@ -61,7 +61,7 @@ def test_no_partition_is_lost_or_in_two_tasks_and_no_task_is_empty(
     tasks: int,
     loads: dict[TopicPartition, float],
 ) -> None:
-    placed = place(now, tasks, place(before, earlier_tasks, (), loads), loads)
+    placed = assign_by_load(now, tasks, assign_by_load(before, earlier_tasks, (), loads), loads)
     for assignment in (placed, after(PATIENCE, placed, loads)):
         assert sorted(now) == all_of(assignment)
         assert min(tasks, len(now)) == len(assignment)
@@ -73,8 +73,8 @@ def test_no_partition_is_lost_or_in_two_tasks_and_no_task_is_empty(
 def test_a_new_topic_moves_nothing_else(
     before: set[TopicPartition], new: set[TopicPartition], tasks: int, loads: dict[TopicPartition, float]
 ) -> None:
-    first = place(before, tasks)
-    second = place(before | new, tasks, first, loads)
+    first = assign_by_load(before, tasks)
+    second = assign_by_load(before | new, tasks, first, loads)
     assert all(set(had) <= set(has) for had, has in zip(first, second, strict=False))
 
 
@@ -82,9 +82,9 @@ def test_a_new_topic_moves_nothing_else(
 def test_what_is_gone_moves_nothing_else_but_one_for_each_task_that_has_lost_all(
     before: set[TopicPartition], gone: set[TopicPartition], tasks: int, loads: dict[TopicPartition, float]
 ) -> None:
-    first = place(before, tasks)
+    first = assign_by_load(before, tasks)
     left = tuple(tuple(one for one in had if one not in gone) for had in first)
-    second = place(before - gone, tasks, first, loads)
+    second = assign_by_load(before - gone, tasks, first, loads)
     emptied = sum(not had for had in left)
     lost_task = sum(map(len, left[len(second) :]))
     assert len(moved(left, second)) <= emptied + lost_task
@@ -96,15 +96,15 @@ def test_what_is_gone_moves_nothing_else_but_one_for_each_task_that_has_lost_all
 def test_fewer_tasks_move_only_what_the_others_had(
     now: set[TopicPartition], tasks: int, loads: dict[TopicPartition, float]
 ) -> None:
-    first = place(now, tasks + 1, (), loads)
-    second = place(now, tasks, first, loads)
+    first = assign_by_load(now, tasks + 1, (), loads)
+    second = assign_by_load(now, tasks, first, loads)
     assert all(set(had) <= set(has) for had, has in zip(first, second, strict=False))
 
 
 def test_more_tasks_are_filled_evenly_and_nothing_moves_between_the_old_ones() -> None:
     now = {TopicPartition("t", number) for number in range(16)}
-    first = place(now, 2)
-    second = place(now, 4, first)
+    first = assign_by_load(now, 2)
+    second = assign_by_load(now, 4, first)
     assert [4, 4, 4, 4] == [len(task) for task in second]
     assert all(set(has) <= set(had) for had, has in zip(first, second[:2], strict=True))
 
@@ -121,7 +121,7 @@ def test_more_tasks_take_up_to_an_even_share_from_those_above_one_and_nothing_el
     loads = {one: load for one, (_, load) in known.items()}
     tasks = [sorted(one for one, (at, _) in known.items() if at == task) for task in range(3)]
     before = tuple(tuple(had) for had in tasks if had)
-    second = place(known.keys() | new, len(before) + more, before, loads)
+    second = assign_by_load(known.keys() | new, len(before) + more, before, loads)
     weights = weights_of(all_of(second), loads)
     share = sum(weights.values()) / len(second)
     given_away = set(moved(before, second))
@@ -139,7 +139,7 @@ def test_more_tasks_take_up_to_an_even_share_from_those_above_one_and_nothing_el
 def test_a_rebalance_is_bounded_lowers_the_busiest_and_ends(
     now: set[TopicPartition], tasks: int, loads: dict[TopicPartition, float]
 ) -> None:
-    assignment = place(now, tasks)
+    assignment = assign_by_load(now, tasks)
     most = max(MOVES_MIN, min(MOVES_MAX, math.ceil(MOVES_PART * len(now))))
     for _ in range(len(now) + 1):
         better = lightened(assignment, loads)
@@ -184,7 +184,7 @@ def test_many_partitions_of_some_weight_end_within_half_of_an_even_share(
 
 
 def test_a_hot_pair_is_separated_and_what_is_idle_does_not_come_along() -> None:
-    first = place({TopicPartition("t", number) for number in range(8)}, 3)
+    first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 3)
     hot = first[0][:2]
     second = after(PATIENCE, first, {one: 20 * MB if one in hot else 0.0 for one in all_of(first)})
     assert 1 == len(moved(first, second))
@@ -192,14 +192,14 @@ def test_a_hot_pair_is_separated_and_what_is_idle_does_not_come_along() -> None:
 
 
 def test_one_partition_that_is_hotter_than_all_others_moves_nothing() -> None:
-    first = place({TopicPartition("t", number) for number in range(8)}, 2)
+    first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 2)
     hottest = first[0][0]
     loads = {one: 50 * MB if one == hottest else 0.01 * MB for one in all_of(first)}
     assert first == after(5 * PATIENCE, first, loads)
 
 
 def test_what_is_uneven_for_a_moment_moves_nothing() -> None:
-    first = place({TopicPartition("t", number) for number in range(8)}, 2)
+    first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 2)
     uneven = {one: 20 * MB if one in first[0] else 0.0 for one in all_of(first)}
     balance, assignment = Balance(), first
     for _ in range(5):
@@ -210,7 +210,7 @@ def test_what_is_uneven_for_a_moment_moves_nothing() -> None:
 
 
 def test_less_than_is_worth_a_move_moves_nothing() -> None:
-    first = place({TopicPartition("t", number) for number in range(8)}, 2)
+    first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 2)
     loads = {one: WORTH_BYTES_PER_S / 8 if one in first[0] else 0.0 for one in all_of(first)}
     assert first == after(5 * PATIENCE, first, loads)
 
@@ -219,7 +219,7 @@ def test_less_than_is_worth_a_move_moves_nothing() -> None:
 def test_what_has_moved_stays_for_a_while_whatever_loads_do(
     now: set[TopicPartition], tasks: int, all_loads: list[dict[TopicPartition, float]]
 ) -> None:
-    balance, assignment = Balance(), place(now, tasks)
+    balance, assignment = Balance(), assign_by_load(now, tasks)
     moved_at: dict[TopicPartition, int] = {}
     for look, measured in enumerate(all_loads):
         balance, better = balance.checked(assignment, measured)
