@@ -119,7 +119,7 @@ def coalesce(
     producer_epoch: int,
     base_sequence: int,
     transactional: bool = False,
-    max_plain_bytes: int | None = None,
+    max_uncompressed_bytes: int | None = None,
     across_gaps: bool = False,
 ) -> Coalesced:
     """Merges as many batches from the front as fit into one batch of at most *max_bytes*.
@@ -127,7 +127,7 @@ def coalesce(
     Merged batches are mergeable, share one codec and have consecutive offsets. With *across_gaps*, source
     offsets may be missing within and between them.
 
-    Several batches together have at most *max_plain_bytes* uncompressed, including the header. At least the
+    Several batches together have at most *max_uncompressed_bytes* uncompressed, including the header. At least the
     first batch is taken. That one alone may exceed both limits, *max_bytes* because our compressor may make
     it larger; `batches` of the result shows this. Raises ValueError if the first batch is not mergeable, and
     CorruptRecordsError.
@@ -136,9 +136,9 @@ def coalesce(
     if not is_mergeable(first, across_gaps=across_gaps):
         raise ValueError(f"the batch at offset {first.base_offset} cannot be merged")
     codec = first.attributes & CODEC_MASK
-    room_bytes = None if max_plain_bytes is None else max_plain_bytes - HEADER_BYTES
-    if codec == NONE and max_plain_bytes is not None:
-        max_bytes, room_bytes = min(max_bytes, max_plain_bytes), None
+    room_bytes = None if max_uncompressed_bytes is None else max_uncompressed_bytes - HEADER_BYTES
+    if codec == NONE and max_uncompressed_bytes is not None:
+        max_bytes, room_bytes = min(max_bytes, max_uncompressed_bytes), None
     number = _fitting(batches, codec=codec, max_bytes=max_bytes, across_gaps=across_gaps)
     while True:
         parts, places, number = _moved(batches[:number], codec=codec, room_bytes=room_bytes)

@@ -130,12 +130,12 @@ def _lz4_frame(data: bytes | bytearray) -> bytes:
     view = memoryview(data)
     parts: list[bytes | memoryview] = [_LZ4_HEADER]
     for at in range(0, len(view), _LZ4_BLOCK_BYTES):
-        plain = view[at : at + _LZ4_BLOCK_BYTES]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        if len(block) < len(plain):
+        uncompressed = view[at : at + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(uncompressed, store_size=False))
+        if len(block) < len(uncompressed):
             parts += (_UINT_LE.pack(len(block)), block)
         else:
-            parts += (_UINT_LE.pack(len(plain) | _LZ4_STORED), plain)
+            parts += (_UINT_LE.pack(len(uncompressed) | _LZ4_STORED), uncompressed)
     parts.append(_LZ4_END)
     return b"".join(parts)
 
@@ -151,7 +151,7 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
     block_bytes_max = 1 << (8 + 2 * block_size)
     block_checksum_bytes = 4 if flags & 0x10 else 0
     at = 7 + (8 if flags & 0x08 else 0)
-    plain = memoryview(bytearray(block_bytes_max))
+    uncompressed = memoryview(bytearray(block_bytes_max))
     out = bytearray()
     while True:
         (header,) = _UINT_LE.unpack_from(data, at)
@@ -165,7 +165,9 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
         if header & _LZ4_STORED:
             out += block
         else:
-            out += plain[: cramjam.lz4.decompress_block_into(block, plain, output_len=block_bytes_max)]
+            out += uncompressed[
+                : cramjam.lz4.decompress_block_into(block, uncompressed, output_len=block_bytes_max)
+            ]
         _limited(LZ4, len(out))
         at += size_bytes + block_checksum_bytes
 

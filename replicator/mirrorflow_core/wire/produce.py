@@ -47,7 +47,7 @@ class BatchLimit:
     """The largest batch that a target topic accepts, from its settings. A guess if `compression_type` is empty."""
 
     max_batch_bytes: int = NO_BYTES_MAX  # as sent; also as stored, for a codec in `kept_codecs`
-    max_plain_bytes: int = NO_BYTES_MAX  # uncompressed, for any other codec
+    max_uncompressed_bytes: int = NO_BYTES_MAX  # uncompressed, for any other codec
     kept_codecs: frozenset[int] = ALL_CODECS
     compression_type: str = ""
     setting: str = MAX_MESSAGE_BYTES  # the topic setting behind `max_batch_bytes`
@@ -59,8 +59,10 @@ class BatchLimit:
 
     def after_refusal(self) -> "BatchLimit":
         """Returns the next guess after the target refused a batch within this limit. It is half of this limit, uncompressed."""
-        now = self.max_plain_bytes if not self.is_known else self.max_batch_bytes
-        return BatchLimit(max_plain_bytes=max(1, min(now // 2, DEFAULT_BYTES)), kept_codecs=frozenset())
+        now = self.max_uncompressed_bytes if not self.is_known else self.max_batch_bytes
+        return BatchLimit(
+            max_uncompressed_bytes=max(1, min(now // 2, DEFAULT_BYTES)), kept_codecs=frozenset()
+        )
 
     def remedy(self, topic: str) -> str:
         """Returns what to change on the target for one record that alone exceeds this limit."""
@@ -92,14 +94,14 @@ def limit_of(settings: Mapping[str, str]) -> BatchLimit | None:
     spare = 0 if kept == {NONE} else (size_bytes >> _FRAMES_SHIFT) + _FRAMES_BYTES
     return BatchLimit(
         max_batch_bytes=size_bytes,
-        max_plain_bytes=max(1, size_bytes - spare),
+        max_uncompressed_bytes=max(1, size_bytes - spare),
         kept_codecs=kept,
         compression_type=settings[COMPRESSION_TYPE],
         setting=setting,
     )
 
 
-def plain_bytes(batch: Batch) -> int:
+def uncompressed_bytes(batch: Batch) -> int:
     """Returns the uncompressed size of *batch*, including its header. Raises CorruptRecordsError."""
     if batch.codec == NONE:
         return batch.size_bytes

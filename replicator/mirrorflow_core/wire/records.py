@@ -232,16 +232,16 @@ def _body(records: Sequence[Record]) -> bytes:
 
 def _batch(
     records: Sequence[Record],
-    plain: bytes,
+    uncompressed: bytes,
     codec: int,
     producer: tuple[int, int, int] = (-1, -1, -1),
     *,
     transactional: bool = False,
 ) -> bytearray:
-    """Returns the batch of *records*, whose uncompressed bytes are *plain*; *producer*: id, epoch, base sequence."""
+    """Returns the batch of *records*, whose uncompressed bytes are *uncompressed*; *producer*: id, epoch, base sequence."""
     producer_id, producer_epoch, base_sequence = producer
     return new_batch(
-        compress(codec, plain),
+        compress(codec, uncompressed),
         attributes=codec | (TRANSACTIONAL_BIT if transactional else 0),
         base_timestamp=records[0].timestamp,
         max_timestamp=max(record.timestamp for record in records),
@@ -259,8 +259,10 @@ def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int)
     *next_offset*.
     """
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    plain = b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
-    return seal_as_logged(_batch(records, plain, codec), base_offset=base_offset, next_offset=next_offset)
+    uncompressed = b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
+    return seal_as_logged(
+        _batch(records, uncompressed, codec), base_offset=base_offset, next_offset=next_offset
+    )
 
 
 def encode_split(
@@ -272,11 +274,11 @@ def encode_split(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
-    max_plain_bytes: int | None = None,
+    max_uncompressed_bytes: int | None = None,
 ) -> list[tuple[bytearray, int]]:
     """Returns batches of at most *max_bytes* each with their record counts; sequence numbers are consecutive.
 
-    A batch of several records has at most *max_plain_bytes* uncompressed, including its header; a single
+    A batch of several records has at most *max_uncompressed_bytes* uncompressed, including its header; a single
     record may have more. A part that is too large is halved, as Java's producer does. Raises
     RecordOverLimitError if one record alone exceeds *max_bytes*.
     """
@@ -286,13 +288,17 @@ def encode_split(
     while waiting:
         count = waiting.pop()
         part = records[done : done + count]
-        plain = _body(part)
-        if count > 1 and max_plain_bytes is not None and HEADER_BYTES + len(plain) > max_plain_bytes:
+        uncompressed = _body(part)
+        if (
+            count > 1
+            and max_uncompressed_bytes is not None
+            and HEADER_BYTES + len(uncompressed) > max_uncompressed_bytes
+        ):
             waiting += (count - count // 2, count // 2)
             continue
         sequence = base_sequence if base_sequence < 0 else base_sequence + done & SEQUENCE_MASK
         producer = (producer_id, producer_epoch, sequence)
-        data = _batch(part, plain, codec, producer, transactional=transactional)
+        data = _batch(part, uncompressed, codec, producer, transactional=transactional)
         if len(data) <= max_bytes:
             batches.append((data, count))
             done += count

@@ -30,7 +30,7 @@ from mirrorflow_core.wire.batch import (
     set_transactional,
 )
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
-from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, plain_bytes
+from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, uncompressed_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of, skip, span_of
@@ -299,7 +299,7 @@ class Packer:
         merged = coalesce(
             batches,
             max_bytes=min(limit.max_batch_bytes, MERGED_BYTES_MAX),
-            max_plain_bytes=None if is_kept else limit.max_plain_bytes,
+            max_uncompressed_bytes=None if is_kept else limit.max_uncompressed_bytes,
             producer_id=self.producer.producer_id,
             producer_epoch=self.producer.epoch,
             base_sequence=sequence_of(first - self.first_ordinal),
@@ -377,7 +377,7 @@ class Packer:
         return encode_split(
             records,
             max_bytes=limit.max_batch_bytes,
-            max_plain_bytes=None if codec in limit.kept_codecs else limit.max_plain_bytes,
+            max_uncompressed_bytes=None if codec in limit.kept_codecs else limit.max_uncompressed_bytes,
             codec=codec,
             producer_id=self.producer.producer_id,
             producer_epoch=self.producer.epoch,
@@ -462,6 +462,6 @@ def _fits(batch: Batch, limit: BatchLimit) -> bool:
     if batch.count == 1 and not limit.is_known:
         return True  # nothing can be split: only the target can decide
     try:
-        return plain_bytes(batch) <= limit.max_plain_bytes
+        return uncompressed_bytes(batch) <= limit.max_uncompressed_bytes
     except CorruptRecordsError:
         return False

@@ -112,14 +112,17 @@ def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
 
     async def story(task: Task) -> None:
         task.refuse(copier)
-        assert (copier.packer.limit.is_known, copier.packer.limit.max_plain_bytes) == (False, DEFAULT_BYTES)
+        assert (copier.packer.limit.is_known, copier.packer.limit.max_uncompressed_bytes) == (
+            False,
+            DEFAULT_BYTES,
+        )
         await task.settle()
 
     played(story)
     limit = copier.packer.limit
     assert (20_000, 20_000, "uncompressed") == (
         limit.max_batch_bytes,
-        limit.max_plain_bytes,
+        limit.max_uncompressed_bytes,
         limit.compression_type,
     )
 
@@ -131,7 +134,7 @@ def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topi
     async def story(task: Task) -> None:
         for _ in range(5):
             task.refuse(copier)
-        assert DEFAULT_BYTES == copier.packer.limit.max_plain_bytes
+        assert DEFAULT_BYTES == copier.packer.limit.max_uncompressed_bytes
         await task.settle()
 
     played(story)
@@ -176,7 +179,7 @@ def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: To
             await task.settle()
 
     played(story)
-    assert DEFAULT_BYTES // 8 == copier.packer.limit.max_plain_bytes
+    assert DEFAULT_BYTES // 8 == copier.packer.limit.max_uncompressed_bytes
 
 
 def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics) -> None:
@@ -216,7 +219,7 @@ def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -
         copier.state = CopierState.COPYING
         task.refuse(copier)
         await task.settle()
-        assert (False, 10_000) == (copier.packer.limit.is_known, copier.packer.limit.max_plain_bytes)
+        assert (False, 10_000) == (copier.packer.limit.is_known, copier.packer.limit.max_uncompressed_bytes)
         topics.settings["max.message.bytes"] = "5000"
         await task.limits.read_settings(copier)
 

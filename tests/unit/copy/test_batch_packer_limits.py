@@ -215,7 +215,7 @@ def test_a_guess_that_was_learned_is_not_forgotten():
     limit, sizes = UNLIMITED, []
     for _ in range(30):
         limit = limit.after_refusal()
-        sizes.append(limit.max_plain_bytes)
+        sizes.append(limit.max_uncompressed_bytes)
 
     assert DEFAULT_BYTES == sizes[0]
     assert sizes == sorted(sizes, reverse=True)

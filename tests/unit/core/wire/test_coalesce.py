@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
-from mirrorflow_core.wire.produce import plain_bytes
+from mirrorflow_core.wire.produce import uncompressed_bytes
 from mirrorflow_core.wire.records import Record, decode, encode_as_logged
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
 
@@ -72,12 +72,16 @@ def test_the_limit_is_obeyed_by_all_but_a_lone_batch(parts, codec, max_bytes):
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
-def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(parts, codec, max_plain_bytes):
+def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(
+    parts, codec, max_uncompressed_bytes
+):
     """However small they are together when compressed."""
-    merged = coalesce(row(parts, codec=codec), max_bytes=1 << 20, max_plain_bytes=max_plain_bytes, **OURS)
+    merged = coalesce(
+        row(parts, codec=codec), max_bytes=1 << 20, max_uncompressed_bytes=max_uncompressed_bytes, **OURS
+    )
 
     [batch] = split(merged.data)
-    assert plain_bytes(batch) <= max_plain_bytes or merged.batches == 1
+    assert uncompressed_bytes(batch) <= max_uncompressed_bytes or merged.batches == 1
     assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(batch)
 
 

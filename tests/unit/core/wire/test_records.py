@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.batch import checksum_holds, seal, split
 from mirrorflow_core.wire.codecs import compress
-from mirrorflow_core.wire.produce import plain_bytes
+from mirrorflow_core.wire.produce import uncompressed_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode, encode_split
 from tests.unit.core.wire.foreign import DefaultRecordBatch, LegacyRecordBatchBuilder, foreign_batch
 from tests.unit.core.wire.strategies import (
@@ -150,12 +150,12 @@ def test_split_batches_hold_all_records_and_obey_the_limit(records, codec, max_b
 
 
 @given(RECORDS, st.sampled_from(CODECS), st.integers(100, 20_000))
-def test_several_records_obey_the_limit_without_compression(records, codec, max_plain_bytes):
+def test_several_records_obey_the_limit_without_compression(records, codec, max_uncompressed_bytes):
     """One alone may have more: it cannot be split, and the target may take it."""
     parts = encode_split(
         records,
         max_bytes=1 << 20,
-        max_plain_bytes=max_plain_bytes,
+        max_uncompressed_bytes=max_uncompressed_bytes,
         codec=codec,
         producer_id=5,
         producer_epoch=1,
@@ -163,7 +163,7 @@ def test_several_records_obey_the_limit_without_compression(records, codec, max_
     )
 
     batches = [split(bytearray(data))[0] for data, _ in parts]
-    assert all(plain_bytes(batch) <= max_plain_bytes or batch.count == 1 for batch in batches)
+    assert all(uncompressed_bytes(batch) <= max_uncompressed_bytes or batch.count == 1 for batch in batches)
     assert len(records) == sum(count for _, count in parts) == sum(batch.count for batch in batches)
 
 
