@@ -105,8 +105,8 @@ class PartitionLeader:
             raise RefusedError(INVALID_RECORD, "offsets are the broker's to give")
         if "compact" in self.config("cleanup.policy") and any(one.key is None for one in decode(batch)):
             raise RefusedError(INVALID_RECORD, "a compacted topic needs keys")
-        is_stamped = self.config("message.timestamp.type") == "LogAppendTime"
-        if not is_stamped and batch.max_timestamp > now_ms + int(
+        is_log_append_time = self.config("message.timestamp.type") == "LogAppendTime"
+        if not is_log_append_time and batch.max_timestamp > now_ms + int(
             self.config("message.timestamp.after.max.ms")
         ):
             raise RefusedError(INVALID_TIMESTAMP)
@@ -116,7 +116,7 @@ class PartitionLeader:
             if batch.size_bytes > max_bytes:
                 raise RefusedError(MESSAGE_TOO_LARGE, "after recompression")
         candidate = logged(batch, base_offset=self.log.end, leader_epoch=self.epoch)
-        return stamped(candidate, now_ms) if is_stamped else candidate
+        return stamped(candidate, now_ms) if is_log_append_time else candidate
 
     def append_marker(
         self, *, producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, now_ms: int

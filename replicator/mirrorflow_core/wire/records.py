@@ -86,7 +86,7 @@ def _entry_messages(entry: bytes) -> list[Message]:
             f"the compressed old message at offset {offset} has no value or an unknown codec"
         )
     inner = _message_set(
-        decompress(codec, value), stamped=timestamp if attributes & LOG_APPEND_TIME_BIT else None
+        decompress(codec, value), append_time=timestamp if attributes & LOG_APPEND_TIME_BIT else None
     )
     if not inner:
         raise CorruptRecordsError(f"the compressed old message at offset {offset} is empty")
@@ -101,8 +101,8 @@ def _entry_messages(entry: bytes) -> list[Message]:
     return [(base + relative, *rest) for relative, *rest in inner]  # type: ignore[misc]  # the three others
 
 
-def _message_set(data: bytes, *, stamped: int | None) -> list[Message]:
-    """Returns the messages of a decompressed set; *stamped*, the broker's append time, replaces their own."""
+def _message_set(data: bytes, *, append_time: int | None) -> list[Message]:
+    """Returns the messages of a decompressed set; *append_time*, the broker's append time, replaces their own."""
     found: list[Message] = []
     at = 0
     while at + OVERHEAD_BYTES <= len(data):
@@ -113,8 +113,8 @@ def _message_set(data: bytes, *, stamped: int | None) -> list[Message]:
         if message[LEGACY_CRC_FROM + 1] & CODEC_MASK:
             raise CorruptRecordsError("a compressed old message holds another")
         offset, timestamp, key, value = _legacy_message(message)
-        if stamped is not None and message[LEGACY_CRC_FROM] == 1:
-            timestamp = stamped
+        if append_time is not None and message[LEGACY_CRC_FROM] == 1:
+            timestamp = append_time
         found.append((offset, timestamp, key, value))
         at = end
     return found
@@ -177,7 +177,7 @@ def decode(batch: Batch) -> list[Record]:
         return []
     body = decompress(batch.codec, batch.data[HEADER_BYTES:])
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
-    stamped = batch.max_timestamp if batch.is_log_append_time else None
+    append_time = batch.max_timestamp if batch.is_log_append_time else None
     records: list[Record] = []
     number, at = primitives.decode_varint, 0
     try:
@@ -193,7 +193,7 @@ def decode(batch: Batch) -> list[Record]:
                 raise CorruptRecordsError(
                     f"a record in the batch at offset {base_offset} has another length than it says"
                 )
-            timestamp = primitives.wrapped(base_timestamp + shift) if stamped is None else stamped
+            timestamp = primitives.wrapped(base_timestamp + shift) if append_time is None else append_time
             records.append(Record(base_offset + delta, timestamp, key, value, headers))
     except IndexError as error:
         raise CorruptRecordsError(f"the batch at offset {base_offset} ends too early") from error

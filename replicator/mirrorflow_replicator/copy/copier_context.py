@@ -45,7 +45,7 @@ class CopierContext:
         writer: "TaskWriter",
         plain_producer: Producer,
         syncs: "OffsetSyncWriter | None" = None,
-        stamped: set[str] | None = None,
+        log_append_time_topics: set[str] | None = None,
         unfenced_why: str = "",
     ) -> None:
         self.read_committed = read_committed
@@ -62,7 +62,9 @@ class CopierContext:
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
         # Target topics known to use LogAppendTime.
-        self.stamped: set[str] = set() if stamped is None else stamped
+        self.log_append_time_topics: set[str] = (
+            set() if log_append_time_topics is None else log_append_time_topics
+        )
         # From this age on, records go in transactions; 0: all do.
         self.plain_age_limit_ms = plain_age_limit_ms(PRODUCER_EXPIRATION_MS)
 
@@ -83,7 +85,7 @@ class CopierContext:
         Not in transactions. The timestamp itself does not matter: another producer may have written in the same
         millisecond.
         """
-        return writing.mode.is_plain and writing.target_topic not in self.stamped
+        return writing.mode.is_plain and writing.target_topic not in self.log_append_time_topics
 
     def count_buffered(self, bytes_more: int) -> None:
         """Counts what was fetched and not yet sent, over all partitions."""

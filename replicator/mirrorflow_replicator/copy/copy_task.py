@@ -43,13 +43,13 @@ from mirrorflow_replicator.process import now_ms
 TIMESTAMP_TYPE = "message.timestamp.type"
 
 
-async def note_stamped_topics(target: Cluster, copiers: Collection[PartitionCopier]) -> None:
+async def note_log_append_time_topics(target: Cluster, copiers: Collection[PartitionCopier]) -> None:
     """Notes which target topics of *copiers* use LogAppendTime, where that may be read. Raises ClusterError."""
     topics = sorted({copier.target_topic for copier in copiers})
     kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
     for copier in copiers:
         if kinds.get(copier.target_topic) == "LogAppendTime":
-            copier.context.stamped.add(copier.target_topic)
+            copier.context.log_append_time_topics.add(copier.target_topic)
 
 
 # Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
@@ -137,7 +137,7 @@ class CopyTask:
             start=parts.fenced.start,
             writer=self._task_writer,
             settings=settings,
-            stamped=parts.fenced.stamped,
+            log_append_time_topics=parts.fenced.log_append_time_topics,
             end_task=parts.fenced.end,
         )
         self._error_handler = BrokerErrorHandler(
@@ -185,7 +185,7 @@ class CopyTask:
             syncs=self._parts.syncs,
             writer=self._task_writer,
             plain_producer=self._parts.fenced.start.producers.plain,
-            stamped=self._parts.fenced.stamped,
+            log_append_time_topics=self._parts.fenced.log_append_time_topics,
             unfenced_why=self._parts.fenced.start.unfenced_why,
         )
 
@@ -229,7 +229,7 @@ class CopyTask:
             new.append(copier)
         if new:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
-            await note_stamped_topics(self._parts.target, new)
+            await note_log_append_time_topics(self._parts.target, new)
             self._changed |= dict.fromkeys(new)
             await self._wiring.add(new)
 

@@ -67,7 +67,7 @@ class PartitionResumer:
         start: TaskStart,
         writer: TaskWriter,
         settings: SourceSettings,
-        stamped: set[str],
+        log_append_time_topics: set[str],
         end_task: Callable[[str], None],
     ) -> None:
         self._source = source
@@ -75,7 +75,7 @@ class PartitionResumer:
         self._start = start
         self._writer = writer
         self._on_loss = settings.on_source_loss
-        self._stamped = stamped
+        self._log_append_time_topics = log_append_time_topics
         self._end_task = end_task
         self._producers = {
             WriteMode.TRANSACTION: start.producers.transactional,
@@ -149,14 +149,16 @@ class PartitionResumer:
         if not repeats:
             return
         try:
-            examined = await asyncio.gather(*starmap(self._was_stamped, repeats.items()))
+            examined = await asyncio.gather(*starmap(self._has_log_append_time, repeats.items()))
         except MirrorFlowError as error:
             log.warning("%s", error)
             for writing in repeats:
                 self._later(writing.copier, BACK_OFF_S[1])
             return
-        foreign = [one for one, was_stamped in zip(repeats, examined, strict=True) if not was_stamped]
-        self._stamped.update(one.target_topic for one in repeats if one not in foreign)
+        foreign = [
+            one for one, has_log_append_time in zip(repeats, examined, strict=True) if not has_log_append_time
+        ]
+        self._log_append_time_topics.update(one.target_topic for one in repeats if one not in foreign)
         for writing in foreign:
             writing.note_foreign(repeats[writing])
             log.warning(
@@ -166,7 +168,7 @@ class PartitionResumer:
             )
         self._end_task(f"{next(iter(repeats)).target} has other batches with our numbers, or LogAppendTime")
 
-    async def _was_stamped(self, writing: PartitionWriter, repeat: Repeat) -> bool:
+    async def _has_log_append_time(self, writing: PartitionWriter, repeat: Repeat) -> bool:
         at = repeat.base_offset
         batches = batches_between(self._target, writing.target, at, at + 1)
         return any([batch.is_log_append_time async for batch, _ in batches])

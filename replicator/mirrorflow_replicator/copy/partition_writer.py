@@ -132,7 +132,7 @@ class PartitionWriter:
         context = self.context
         if not self.mode.is_plain:
             return ANY_AGE_MS
-        is_ageless = self.target_topic in context.stamped or not context.is_fenced
+        is_ageless = self.target_topic in context.log_append_time_topics or not context.is_fenced
         return NO_AGE_MS if is_ageless else context.old_before_ms
 
     def _is_in_right_mode(self) -> bool:
@@ -145,7 +145,7 @@ class PartitionWriter:
             self.stream.next_offset,
             now_ms=context.now_ms,
             age_limit_ms=context.plain_age_limit_ms,
-            is_stamped=self.target_topic in context.stamped,
+            is_log_append_time=self.target_topic in context.log_append_time_topics,
         )
         if change is not None:
             self._want_change(change)
@@ -188,7 +188,7 @@ class PartitionWriter:
     def _may_be_forgotten(self, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
         is_old = self.context.now_ms - span.max_timestamp >= self.context.plain_age_limit_ms
-        return self.mode.is_plain and is_old and self.target_topic not in self.context.stamped
+        return self.mode.is_plain and is_old and self.target_topic not in self.context.log_append_time_topics
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""

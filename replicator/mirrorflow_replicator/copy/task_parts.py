@@ -41,7 +41,7 @@ class FencedStart:
     start: TaskStart
     transactions: ProducerTransactions
     earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
-    stamped: set[str]  # target topics that are known to have LogAppendTime
+    log_append_time_topics: set[str]  # target topics that are known to have LogAppendTime
     end: Callable[[str], None]  # takes the reason
 
 

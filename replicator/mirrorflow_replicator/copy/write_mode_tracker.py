@@ -78,15 +78,15 @@ class WriteModeTracker:
         return (records - 1) % SEQUENCES if records else UNKNOWN
 
     def check(
-        self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_stamped: bool
+        self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_log_append_time: bool
     ) -> ChangeMode | None:
         """Returns what must happen before *batch* is written from *from_offset* on; None: nothing.
 
-        *is_stamped*: the target sets the timestamps, so that no record is old.
+        *is_log_append_time*: the target sets the timestamps, so that no record is old.
         """
         if not self._is_fenced:
             return None
-        oldest = now_ms if is_stamped else min(batch.max_timestamp, batch.base_timestamp)
+        oldest = now_ms if is_log_append_time else min(batch.max_timestamp, batch.base_timestamp)
         is_whole = batch.count == batch.next_offset - batch.base_offset
         first = max(batch.base_offset, from_offset) if is_whole else batch.base_offset
         if (

@@ -69,7 +69,7 @@ class TaskProcess:
         self._earlier_copiers: dict[TopicPartition, PartitionCopier] = {}
         self._end_reason = ""
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
-        self._stamped: set[str] = set()
+        self._log_append_time_topics: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
@@ -188,7 +188,7 @@ class TaskProcess:
             start=message.start,
             transactions=ProducerTransactions(target, topics, sequences=message.sequences),
             earlier=self._earlier_copiers,
-            stamped=self._stamped,
+            log_append_time_topics=self._log_append_time_topics,
             end=partial(self._end_soon, self._starts_ended),
         )
         return await begin(

@@ -255,7 +255,7 @@ class SeedTaskAttempt:
             start=given.start,
             transactions=transactions,
             earlier=self._previous_copiers,
-            stamped=self._log_append_time_topics,
+            log_append_time_topics=self._log_append_time_topics,
             end=self._request_restart,
         )
 

@@ -353,7 +353,7 @@ def _checked(alter: Callable[[Any, Any, int, dict[str, Any]], Any]) -> Callable[
 
 
 def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str, Any]) -> Any:
-    fields["is_stamped"] = True
+    fields["is_log_append_time"] = True
     return batch
 
 

@@ -54,7 +54,7 @@ class ModelLeader(PartitionLeader):
             raise RefusedError(NOT_LEADER_OR_FOLLOWER)
         if len(batch.values) > self.max_records:
             raise RefusedError(MESSAGE_TOO_LARGE)
-        is_stamped = self.config("message.timestamp.type") == "LogAppendTime"
+        is_log_append_time = self.config("message.timestamp.type") == "LogAppendTime"
         base = self.log.end
         return LoggedBatch(
             base_offset=base,
@@ -63,8 +63,8 @@ class ModelLeader(PartitionLeader):
             producer_id=batch.producer_id,
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,
-            max_timestamp=now_ms if is_stamped else batch.max_timestamp,
-            attributes=TRANSACTIONAL * batch.is_transactional | LOG_APPEND_TIME * is_stamped,
+            max_timestamp=now_ms if is_log_append_time else batch.max_timestamp,
+            attributes=TRANSACTIONAL * batch.is_transactional | LOG_APPEND_TIME * is_log_append_time,
             count=len(batch.values),
             data=b"",
             _records=[(base + at, value) for at, value in enumerate(batch.values)],  # type: ignore[misc]

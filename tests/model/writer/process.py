@@ -122,7 +122,7 @@ class Process:
         self.problems: dict[TopicPartition, PartitionProblem] = {}
         self.batch_records: dict[TopicPartition, int] = {}  # what the target was found to take
         # Whether it has found that the target sets timestamps; sometimes only the first response shows it.
-        self.is_stamped = world.options.stamps_time and rng.random() < 0.7
+        self.knows_log_append_time = world.options.stamps_time and rng.random() < 0.7
         self.copied = 0
         self.recoveries = 0
         self.was_fenced = False
@@ -400,7 +400,7 @@ class Task:
 
     def _acknowledged(self, copier: Copier, base_offset: int, append_time_ms: int) -> None:
         stream = copier.stream
-        if append_time_ms != UNKNOWN and copier.mode.is_plain and not self.process.is_stamped:
+        if append_time_ms != UNKNOWN and copier.mode.is_plain and not self.process.knows_log_append_time:
             copier.repeat_at = base_offset
             stream.suspect()
             self._resync(copier)
@@ -412,7 +412,7 @@ class Task:
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
-        copier.is_alone = copier.mode.is_plain and is_old and not self.process.is_stamped
+        copier.is_alone = copier.mode.is_plain and is_old and not self.process.knows_log_append_time
         copier.heard_ms = copier.sent_ms
         if not continues:
             self._resync(copier)
@@ -483,7 +483,7 @@ class Task:
     def _examine_repeat(self, copier: Copier) -> None:
         """The response names a time: the target sets timestamps, or another producer has written our numbers."""
         if self.world.options.stamps_time:
-            self.process.is_stamped = True
+            self.process.knows_log_append_time = True
         else:
             copier.is_foreign = True
 
@@ -518,7 +518,7 @@ class Task:
             stream.next_offset,
             now_ms=now_ms,
             age_limit_ms=self.age_limit_ms,
-            is_stamped=self.process.is_stamped,
+            is_log_append_time=self.process.knows_log_append_time,
         )
         if change is not None:
             if copier.is_drained:

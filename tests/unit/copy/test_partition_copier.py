@@ -169,7 +169,7 @@ class Copier:
             start=start,
             writer=self.writer,
             settings=settings,
-            stamped=context.stamped,
+            log_append_time_topics=context.log_append_time_topics,
             end_task=self.end_start,
         )
         self.copier.connected()
@@ -615,7 +615,8 @@ def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start()
 def test_one_batch_is_in_flight_while_the_leader_may_not_remember_the_producer():
     """At the beginning, and after a pause for which a leader remembers no producer."""
     rig = new_rig(1, value=LARGE)
-    rig.copier.context.stamped.add("east.orders")  # else the records would be old after the pause
+    # Else the records would be old after the pause.
+    rig.copier.context.log_append_time_topics.add("east.orders")
     in_flight = []
     for hours in (0, 13):
         rig.wait(hours)

@@ -47,9 +47,11 @@ def check(
     *,
     from_offset: int = 0,
     now_ms: int = NOW_MS,
-    is_stamped: bool = False,
+    is_log_append_time: bool = False,
 ) -> ChangeMode | None:
-    return mode.check(found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS, is_stamped=is_stamped)
+    return mode.check(
+        found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS, is_log_append_time=is_log_append_time
+    )
 
 
 def test_young_records_without_gaps_are_plain_at_once():
@@ -84,7 +86,7 @@ def test_a_change_before_a_set_of_an_old_format_leaves_none_of_its_records_out(m
 
 
 def test_old_records_are_plain_where_the_target_sets_timestamps():
-    assert check(tracker(), batch(100, age_ms=DAY_MS), is_stamped=True) is None
+    assert check(tracker(), batch(100, age_ms=DAY_MS), is_log_append_time=True) is None
 
 
 @pytest.mark.parametrize(
