@@ -127,7 +127,7 @@ def coalesce(
     Merged batches are mergeable, share one codec and have consecutive offsets. With *across_gaps*, source
     offsets may be missing within and between them.
 
-    Several batches together have at most *max_uncompressed_bytes* uncompressed, including the header. At least the
+    Several batches together have at most *max_uncompressed_bytes* before compression, including the header. At least the
     first batch is taken. That one alone may exceed both limits, *max_bytes* because our compressor may make
     it larger; `batches` of the result shows this. Raises ValueError if the first batch is not mergeable, and
     CorruptRecordsError.

@@ -47,7 +47,7 @@ class BatchLimit:
     """The largest batch that a target topic accepts, from its settings. A guess if `compression_type` is empty."""
 
     max_batch_bytes: int = NO_BYTES_MAX  # as sent; also as stored, for a codec in `kept_codecs`
-    max_uncompressed_bytes: int = NO_BYTES_MAX  # uncompressed, for any other codec
+    max_uncompressed_bytes: int = NO_BYTES_MAX  # for any other codec
     kept_codecs: frozenset[int] = ALL_CODECS
     compression_type: str = ""
     setting: str = MAX_MESSAGE_BYTES  # the topic setting behind `max_batch_bytes`

@@ -102,7 +102,7 @@ def _entry_messages(entry: bytes) -> list[Message]:
 
 
 def _message_set(data: bytes, *, append_time: int | None) -> list[Message]:
-    """Returns the messages of a decompressed set; *append_time*, the broker's append time, replaces their own."""
+    """Returns the messages of a decompressed set; *append_time*, of the broker, replaces their timestamps."""
     found: list[Message] = []
     at = 0
     while at + OVERHEAD_BYTES <= len(data):
@@ -238,7 +238,7 @@ def _batch(
     *,
     transactional: bool = False,
 ) -> bytearray:
-    """Returns the batch of *records*, whose uncompressed bytes are *uncompressed*; *producer*: id, epoch, base sequence."""
+    """Returns the batch of *records*, encoded as *uncompressed*; *producer*: id, epoch, base sequence."""
     producer_id, producer_epoch, base_sequence = producer
     return new_batch(
         compress(codec, uncompressed),
@@ -278,7 +278,7 @@ def encode_split(
 ) -> list[tuple[bytearray, int]]:
     """Returns batches of at most *max_bytes* each with their record counts; sequence numbers are consecutive.
 
-    A batch of several records has at most *max_uncompressed_bytes* uncompressed, including its header; a single
+    A batch of several records has at most *max_uncompressed_bytes* before compression, including its header; a single
     record may have more. A part that is too large is halved, as Java's producer does. Raises
     RecordOverLimitError if one record alone exceeds *max_bytes*.
     """
