@@ -8,7 +8,7 @@ write passes through:
     partition_writer       `refused` removes the batch from those in flight
     copy_task              ends the start of the task if the code shows that it is fenced, or leaves open what was appended
     this module            reacts to the code
-    partition_resumer      decides where the partition continues, or that the task is started again
+    partition_resumer      decides where the partition continues, or that the task is started again (`writer.task_restart_reason`)
 
 Error codes are Kafka's (Errors.java).
 """

@@ -33,7 +33,7 @@ from mirrorflow_core.writer.flow_plan import (
 )
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Stream
-from mirrorflow_core.writer.task_restart_rules import why_start_ends
+from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.cluster import Cluster
@@ -181,14 +181,14 @@ class PartitionResumer:
             copier.stop(self._problem(copier, problem))
         elif copier.pipe is None or not copier.pipe.is_connected:
             return  # the connection brings it here again
-        elif why := self._reason_to_end(copier):
+        elif why := self._restart_reason(copier):
             self._end_task(why)
         elif copier.writing is None:
             self._begin(copier, copier.pipe, self._start.points[copier.source])
         else:
             self._continue(copier, copier.writing)
 
-    def _reason_to_end(self, copier: PartitionCopier) -> str:
+    def _restart_reason(self, copier: PartitionCopier) -> str:
         """Returns why *copier* cannot continue in this start of the task; "" if it can."""
         point = self._start.points.get(copier.source)
         if point is None:
@@ -202,10 +202,10 @@ class PartitionResumer:
         writing = copier.writing
         has_new_leader = self._target.metadata.leader_epoch(*copier.target) > copier.target_epoch
         if writing is None:
-            return why_start_ends(
+            return restart_reason(
                 copier.target, None, has_lost_responses=False, has_new_leader=has_new_leader
             )
-        return why_start_ends(
+        return restart_reason(
             copier.target,
             writing.stream,
             has_lost_responses=writing.lost_batches > 0,

@@ -25,7 +25,7 @@ from mirrorflow_core.writer.broker_requests import Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.task_restart_rules import why_start_ends
+from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_core.writer.write_mode import ChangeMode, commit_interval_ms, commit_pause_ms
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
@@ -361,7 +361,7 @@ class TaskTransaction:
     def _has_problem(self, members: Iterable[PartitionWriter]) -> bool:
         """Returns whether the transaction of *members* must not be committed; the task ends then."""
         for one in members:
-            why = why_start_ends(
+            why = restart_reason(
                 one.target,
                 one.stream,
                 has_lost_responses=not one.is_drained or one.lost_batches > 0,

@@ -16,7 +16,7 @@ from mirrorflow_core.writer import (
     ownership,
     partition_start,
     takeover,
-    task_restart_rules,
+    task_restart_reason,
     write_mode,
 )
 from mirrorflow_core.writer.broker_requests import (
@@ -121,11 +121,11 @@ def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
     """Nothing ends a start for the reason in *ignored*."""
 
     def replaced() -> tuple[Replaced, ...]:
-        original = task_restart_rules.why_start_ends
+        original = task_restart_reason.restart_reason
         return (
             (
-                task_restart_rules,
-                "why_start_ends",
+                task_restart_reason,
+                "restart_reason",
                 lambda target, stream, **fields: original(target, stream, **fields | ignored),
             ),
         )

@@ -14,7 +14,7 @@ from typing import Any, cast
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import followed_by
-from mirrorflow_core.writer import flow_plan, ownership, task_restart_rules
+from mirrorflow_core.writer import flow_plan, ownership, task_restart_reason
 from mirrorflow_core.writer import write_mode as modes
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
@@ -23,7 +23,7 @@ from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskSta
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
-from mirrorflow_core.writer.task_restart_rules import NO_ORDINAL
+from mirrorflow_core.writer.task_restart_reason import NO_ORDINAL
 from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
@@ -464,13 +464,13 @@ class Task:
     def _why_it_ends(self, copier: Copier, *, of_transaction: bool = False) -> str:
         has_new_leader = copier.leader_epoch > copier.target_epoch
         if of_transaction:
-            return task_restart_rules.why_start_ends(
+            return task_restart_reason.restart_reason(
                 copier.partition,
                 copier.stream,
                 has_lost_responses=not copier.is_drained or copier.has_lost_responses,
                 has_new_leader=has_new_leader,
             )
-        return task_restart_rules.why_start_ends(
+        return task_restart_reason.restart_reason(
             copier.partition,
             copier.stream,
             has_lost_responses=copier.has_lost_responses,

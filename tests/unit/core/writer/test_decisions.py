@@ -21,7 +21,7 @@ from mirrorflow_core.writer.flow_plan import WritePoint, point_behind
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream
-from mirrorflow_core.writer.task_restart_rules import why_start_ends
+from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
 from mirrorflow_core.writer.write_mode import (
     ChangeMode,
@@ -112,7 +112,7 @@ def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(de
 
 def ends(stream=None, **fields):
     known = {"has_lost_responses": False, "has_new_leader": False}
-    return why_start_ends(PARTITION, stream, **known | fields)
+    return restart_reason(PARTITION, stream, **known | fields)
 
 
 def test_a_start_continues_while_nothing_is_uncertain():

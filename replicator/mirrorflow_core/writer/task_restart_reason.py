@@ -1,7 +1,8 @@
-"""Decides when a start of a task ends because what was acknowledged does not show where one of its partitions continues.
+"""Decides whether a running copy task must be started again.
 
-The next start finds in the logs what was written (`takeover`). After a refusal that appended nothing, and behind records
-of other producers, a partition continues in the same start behind its last acknowledged record.
+It must be when the acknowledged records do not show where one of its partitions continues: the next start finds in the logs
+what was written (`takeover`). After a refusal that appended nothing, and behind records of other producers, a partition
+continues behind its last acknowledged record, without another start.
 """
 
 from mirrorflow_core.partitions import TopicPartition
@@ -10,7 +11,7 @@ from mirrorflow_core.writer.stream import Stream
 NO_ORDINAL = -1
 
 
-def why_start_ends(
+def restart_reason(
     target: TopicPartition,
     stream: Stream | None,
     *,
@@ -20,7 +21,9 @@ def why_start_ends(
     refused_next: int = NO_ORDINAL,
     has_diverged: bool = False,
 ) -> str:
-    """Returns why the start ends, "" if it does not; *stream* is None before the partition begins to copy.
+    """Returns why the task must be started again because of partition *target*; "" if it need not.
+
+    *stream* is None before the partition begins to copy.
 
     *has_repeat*: a response was about a batch that the leader had already. *refused_next*: the ordinal that the leader
     refused as out of order. *has_diverged*: the source has other records before the next one than were copied.
