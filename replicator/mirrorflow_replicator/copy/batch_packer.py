@@ -3,7 +3,8 @@
 A `Packer` holds what was fetched of one partition and returns one batch at a time, with the span of the
 stream it carries. A batch is sent unchanged where possible. Guarantees: every record once and in order; a
 batch whose source checksum fails never gets a valid one; each path is counted. `writer.stream` numbers
-the records. Control and aborted batches were left out before they come here.
+the records. `read_cursor` has left out control and aborted batches; `client.broker_writer` puts the batches of
+several partitions into one produce request.
 """
 
 from collections import deque
