@@ -201,7 +201,7 @@ class BrokerErrorHandler:
         *,
         source: Cluster,
         target: Cluster,
-        wiring: BrokerRoutes,
+        routes: BrokerRoutes,
         resumer: PartitionResumer,
         errors: Counter[str],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -209,7 +209,7 @@ class BrokerErrorHandler:
     ) -> None:
         self._source = source
         self._target = target
-        self._wiring = wiring
+        self._routes = routes
         self._resumer = resumer
         self._errors = errors
         self._spawn = spawn
@@ -223,7 +223,7 @@ class BrokerErrorHandler:
         self._errors[name_of(code)] += 1
         action = action_for_produce_error(code)
         if action is ErrorAction.REFRESH_METADATA:
-            self._wiring.stale(copier)
+            self._routes.stale(copier)
         elif action is ErrorAction.SHRINK_BATCHES:
             self._limits.refused(copier, span)
         elif action is ErrorAction.CHANGE_CODEC:
@@ -265,7 +265,7 @@ class BrokerErrorHandler:
             copier.note_obstacle(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)))
             copier.context.changed(copier)
         if not code and response.diverging is None:
-            self._wiring.read_at(copier, response.preferred_replica)
+            self._routes.read_at(copier, response.preferred_replica)
             return
         if response.diverging is not None:
             copier.cursor.note_ends(response)
@@ -295,7 +295,7 @@ class BrokerErrorHandler:
                 error_for(code, cluster=self._source.alias, request="Fetch", subject=str(copier.source))
             )
         else:
-            self._wiring.stale(copier)
+            self._routes.stale(copier)
 
     def stopped(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
         """Logs once that *copier* has stopped, and has it retried if the cause may be fixed from outside.
@@ -332,7 +332,7 @@ class BrokerErrorHandler:
         if copier.resyncs != resyncs:
             return
         if first.error or end.error:
-            self._wiring.stale(copier)
+            self._routes.stale(copier)
         elif wanted < first.offset:
             copier.lose(
                 DetectedLoss(wanted, first.offset, "source records were deleted before they were copied")
@@ -340,7 +340,7 @@ class BrokerErrorHandler:
         elif wanted > end.offset:
             copier.lose(DetectedLoss(wanted, end.offset, "the source's log was truncated"))
         else:
-            self._wiring.stale(copier)
+            self._routes.stale(copier)
 
 
 def _refused(

@@ -123,7 +123,7 @@ class CopyTask:
         self._told = ""  # the newest error, to log each one once
         self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
-        self._wiring = BrokerRoutes(
+        self._routes = BrokerRoutes(
             source=parts.source,
             target=parts.target,
             reader=self._reader,
@@ -143,7 +143,7 @@ class CopyTask:
         self._error_handler = BrokerErrorHandler(
             source=parts.source,
             target=parts.target,
-            wiring=self._wiring,
+            routes=self._routes,
             resumer=self._resumer,
             errors=self.errors,
             spawn=self._spawn,
@@ -158,7 +158,7 @@ class CopyTask:
         self._stalls = StallWatch(
             source=parts.source,
             target=parts.target,
-            wiring=self._wiring,
+            routes=self._routes,
             pace=self.pace,
             buffered_bytes_max=BUFFERED_BYTES_MAX,
             on_change=self._changed.setdefault,
@@ -170,7 +170,7 @@ class CopyTask:
         if fenced.start.unfenced_why:
             return UnfencedWriter(parts.positions, end_task=fenced.end)
         return TaskTransaction(
-            parts.target, fenced.transactions, fenced.start, pump=self._wiring.pump, end_task=fenced.end
+            parts.target, fenced.transactions, fenced.start, pump=self._routes.pump, end_task=fenced.end
         )
 
     def _new_context(self) -> CopierContext:
@@ -194,7 +194,7 @@ class CopyTask:
         await apply_expiries(self._parts.target, self._context, self._task_writer)
         for loop in (
             self._resumer.run(),
-            self._wiring.run(),
+            self._routes.run(),
             self._flushing.run(),
             self._task_writer.run(),
             self._tick_loop(),
@@ -231,7 +231,7 @@ class CopyTask:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
             await note_log_append_time_topics(self._parts.target, new)
             self._changed |= dict.fromkeys(new)
-            await self._wiring.add(new)
+            await self._routes.add(new)
 
     @property
     def is_fenced(self) -> bool:
@@ -255,7 +255,7 @@ class CopyTask:
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
-        await self._wiring.close()
+        await self._routes.close()
 
     def acknowledged(self) -> tuple[AcknowledgedPosition, ...]:
         """Returns what the partitions have acknowledged, for the next start; call it when the task has ended."""
@@ -274,7 +274,7 @@ class CopyTask:
             state="RUNNING",
             partitions=tuple(partition_report(copier) for copier in copiers),
             errors=dict(self.errors),
-            throttle_ms=self._wiring.throttle_ms,
+            throttle_ms=self._routes.throttle_ms,
             offset_syncs=0 if syncs is None else syncs.written,
             active_records=active_records(self.copiers.values()),
             buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._context.buffered_bytes),
@@ -303,7 +303,7 @@ class CopyTask:
         for copier in copiers:
             self.copiers.pop(copier.source, None)
             self._resumer.forget(copier)
-            self._wiring.remove(copier)
+            self._routes.remove(copier)
             self._changed.pop(copier, None)
             self._flushing.forget(copier)
             self._stalls.forget(copier)
@@ -339,16 +339,16 @@ class CopyTask:
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
-        self._wiring.reader_lost(node_id)
+        self._routes.reader_lost(node_id)
         for copier in self.copiers.values():
-            if copier.state is CopierState.COPYING and copier.reader is self._wiring.readers.get(node_id):
+            if copier.state is CopierState.COPYING and copier.reader is self._routes.readers.get(node_id):
                 copier.note(error)
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
-        self._wiring.writer_lost(node_id)
+        self._routes.writer_lost(node_id)
         for copier in self.copiers.values():
-            if copier.state is CopierState.COPYING and copier.pipe in self._wiring.writers[node_id].pipes:
+            if copier.state is CopierState.COPYING and copier.pipe in self._routes.writers[node_id].pipes:
                 copier.note(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -377,7 +377,7 @@ class CopyTask:
             read_committed=self._settings.read_committed,
             rack=self._parts.rack,
             room=partial(self._wait_for_room, node_id),
-            after=self._wiring.pump,
+            after=self._routes.pump,
             on_error=partial(self._reader_lost, node_id),
         )
 
@@ -399,7 +399,7 @@ class CopyTask:
         """
         most_bytes = max(BUFFERED_BYTES_MAX, 2 * largest_bytes)
         while self._context.buffered_bytes >= most_bytes:
-            self._wiring.pump()
+            self._routes.pump()
             # Cleared after pumping, which sets it: a wait that ends at once would never let responses or
             # connections in.
             self._room.clear()

@@ -87,7 +87,7 @@ class StallWatch:
         *,
         source: Cluster,
         target: Cluster,
-        wiring: BrokerRoutes,
+        routes: BrokerRoutes,
         pace: RateLimiter,
         buffered_bytes_max: int,
         on_change: Callable[[PartitionCopier], None],
@@ -96,7 +96,7 @@ class StallWatch:
         self._target = target
         self._pace = pace
         self._buffered_bytes_max = buffered_bytes_max
-        self._wiring = wiring
+        self._routes = routes
         self._on_change = on_change
         self._seen: dict[PartitionCopier, _Seen] = {}
         self._idle_resyncs: dict[PartitionCopier, int] = {}  # of those that are not checked
@@ -145,7 +145,7 @@ class StallWatch:
         if self._looked_s is not None:
             self._awake_s += min(now_s - self._looked_s, LOOK_GAP_MAX_S)
         self._looked_s = now_s
-        unled = set(self._wiring.without_leader)
+        unled = set(self._routes.without_leader)
         for copier in unled:
             self.changed(copier)
         found: list[Stall] = []

@@ -28,7 +28,7 @@ def new_handler(*, skips_refused: bool = False) -> BrokerErrorHandler:
     return BrokerErrorHandler(
         source=parts,
         target=parts,
-        wiring=parts,
+        routes=parts,
         resumer=parts,
         errors=Counter(),
         spawn=lambda work: work.close(),

@@ -59,7 +59,7 @@ class Leading:
 
 
 class Served(SimpleNamespace):
-    """What the wiring sees of a copier."""
+    """What the routes use of a copier."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a copier is one, whatever it holds
         return id(self)
@@ -99,13 +99,13 @@ def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_
         source: Any = Leading("t", 1)
         target: Any = Leading("east.t", 1, 1, 2)
         new: Any = Broker
-        wiring = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
-        await wiring.add([served])
+        routes = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
+        await routes.add([served])
         assert served.pipe.node_id == 1
-        running = asyncio.create_task(wiring.run())
+        running = asyncio.create_task(routes.run())
         async with asyncio.timeout(SOON_S):
             while served.pipe.node_id == 1:
-                wiring.writer_lost(1)
+                routes.writer_lost(1)
                 await asyncio.sleep(0)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -124,13 +124,13 @@ def test_a_leader_that_was_elected_again_is_asked_again() -> None:
         target: Any = Leading("east.t", 1)
         source: Any = Leading("t", 1)
         new: Any = Broker
-        wiring = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
-        await wiring.add([served])
+        routes = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
+        await routes.add([served])
         resyncs.clear()
         for asked, epoch in ((UNKNOWN_EPOCH, 0), (0, 0), (0, 1)):
             served.target_epoch, target.epoch = asked, epoch
             assert not resyncs
-            await wiring.add([served])
+            await routes.add([served])
 
     asyncio.run(main())
     assert resyncs == [1]

@@ -30,7 +30,7 @@ def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
 
     task: Any = object.__new__(CopyTask)
     task._context = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, look_at_clock=lambda: None)
-    task._wiring = SimpleNamespace(pump=pump)
+    task._routes = SimpleNamespace(pump=pump)
     task._room = asyncio.Event()
     task._copied_bytes = 0
     task.pauses = SimpleNamespace(beat=lambda: None)

@@ -41,11 +41,11 @@ class Task:
         self.pace = RateLimiter(None)
         self.unled: set[PartitionCopier] = set()
         self.changes: list[PartitionCopier] = []
-        wiring: Any = SimpleNamespace(without_leader=self.unled)
+        routes: Any = SimpleNamespace(without_leader=self.unled)
         self.watch = StallWatch(
             source=self._cluster("east"),
             target=self._cluster("west"),
-            wiring=wiring,
+            routes=routes,
             pace=self.pace,
             buffered_bytes_max=1 << 20,
             on_change=self.changes.append,
