@@ -61,7 +61,7 @@ class PartitionWriter:
         self.repeat: Repeat | None = (
             None  # the leader reported another batch with these numbers: to be examined
         )
-        self.alone = True  # one batch in flight: the leader may not remember the producer
+        self.single_in_flight = True  # the leader may not remember the producer
         self.refused_next = -1  # the ordinal refused as out of order although it was the next one
         self.lost_batches = 0  # batches without a known outcome
         self._committed_next = -1  # source offset behind the last record that is committed in a transaction
@@ -91,10 +91,9 @@ class PartitionWriter:
         if copier.state is not CopierState.COPYING or self.is_held:
             return None
         if self.mode.is_plain and context.now_ms - self._heard_ms > context.plain_age_limit_ms:
-            self.alone = (
-                True  # the last confirmation is so old that the leader may have forgotten the producer
-            )
-        if stream.in_flight and self.alone:
+            # The last confirmation is so old that the leader may have forgotten the producer.
+            self.single_in_flight = True
+        if stream.in_flight and self.single_in_flight:
             return None
         packer.hold_back_before(self._old_before_ms)
         if not self._is_in_right_mode():
@@ -171,7 +170,7 @@ class PartitionWriter:
             self.lost_batches += 1
             copier.resync()
             return
-        self.alone = self._may_be_forgotten(span)
+        self.single_in_flight = self._may_be_forgotten(span)
         # The response may have been in transit for long: what it confirms is only certain for the time the
         # batch was sent.
         self._heard_ms = self._sent_ms
@@ -253,7 +252,7 @@ class PartitionWriter:
         stream = self.stream
         stream.pass_over(change.next_source_offset, change.source_epoch)
         self.mode.apply(change, stream.next_ordinal, self.context.now_ms)
-        self.alone = True  # the leader may never have seen the producer of this mode
+        self.single_in_flight = True  # the leader may never have seen the producer of this mode
         self._number()
         if self.packer.has_encoded:  # with the numbers of the former producer
             self.copier.read_again(stream.next_offset, stream.delivered.source_epoch)
@@ -277,7 +276,7 @@ class PartitionWriter:
         self.stream.align(pair)
         self.refused_next = -1
         self._number()
-        self.alone = True
+        self.single_in_flight = True
         self.context.look_at_clock()
         self._heard_ms = self.context.now_ms
         self.is_held = is_open

@@ -332,7 +332,7 @@ def _transactions_count_in_the_plain_sequence() -> tuple[Replaced, ...]:
 
 
 def _pipelines_at_once() -> tuple[Replaced, ...]:
-    return ((process.Copier, "is_alone", property(lambda copier: False, lambda copier, value: None)),)  # noqa: ARG005
+    return ((process.Copier, "single_in_flight", property(lambda copier: False, lambda copier, value: None)),)  # noqa: ARG005
 
 
 # -- rule 5

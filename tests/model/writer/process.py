@@ -71,7 +71,7 @@ class Copier:
     waits_for_responses: bool = False
     is_held: bool = False
     is_in_transaction: bool = False
-    is_alone: bool = True  # one batch in flight: the leader may not remember the producer
+    single_in_flight: bool = True  # one batch in flight: the leader may not remember the producer
     resyncs: int = 0
     heard_ms: int = 0
     sent_ms: int = 0
@@ -356,7 +356,7 @@ class Task:
             return False
         if copier.connection is None or copier.connection.is_cut:
             return False
-        if copier.stream.in_flight and (copier.is_alone or len(copier.stream.in_flight) >= DEPTH):
+        if copier.stream.in_flight and (copier.single_in_flight or len(copier.stream.in_flight) >= DEPTH):
             return False
         return self._has_records(copier) or self._is_truncated(copier)
 
@@ -412,7 +412,7 @@ class Task:
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
-        copier.is_alone = copier.mode.is_plain and is_old and not self.process.knows_log_append_time
+        copier.single_in_flight = copier.mode.is_plain and is_old and not self.process.knows_log_append_time
         copier.heard_ms = copier.sent_ms
         if not continues:
             self._resync(copier)
@@ -454,7 +454,7 @@ class Task:
         copier.is_begun = True
         copier.read_epoch = pair.source_epoch
         copier.refused_next = NO_ORDINAL
-        copier.is_alone = True
+        copier.single_in_flight = True
         copier.is_resuming = False
         copier.heard_ms = self.world.now_ms
         copier.is_held = copier in self.members
@@ -497,7 +497,7 @@ class Task:
         """Fetch and send one batch, if it may be sent now."""
         stream, mode, now_ms = copier.stream, copier.mode, self.world.now_ms
         if mode.is_plain and now_ms - copier.heard_ms > self.age_limit_ms:
-            copier.is_alone = True
+            copier.single_in_flight = True
         if self._is_truncated(copier):
             copier.has_diverged = True
             self._resync(copier)
@@ -710,7 +710,7 @@ class Task:
     def _change_mode(self, copier: Copier, change: ChangeMode) -> None:
         copier.stream.pass_over(change.next_source_offset, change.source_epoch)
         copier.mode.apply(change, copier.stream.next_ordinal, self.world.now_ms)
-        copier.is_alone = True
+        copier.single_in_flight = True
         copier.is_held = False
 
     def _has_problem(self, copiers: list[Copier]) -> bool:

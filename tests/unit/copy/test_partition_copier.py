@@ -598,7 +598,7 @@ def test_the_first_batch_of_a_form_is_alone_in_flight():
     writing = begun().writing
     writing.change_mode(ChangeMode(WriteMode.TRANSACTION, writing.stream.next_offset, 0))
 
-    assert writing.alone
+    assert writing.single_in_flight
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start():
