@@ -117,7 +117,7 @@ class Packer:
         return bool(self._queue or self._outbox or self._end)
 
     def inherit(self, earlier: "Packer") -> None:
-        """Continue the counts of *earlier*, and what it has learned of the target."""
+        """Continues the counts of *earlier*, and what it has learned of the target."""
         self.limit, self.codecs_allowed = earlier.limit, earlier.codecs_allowed
         self.raw, self.coalesced, self.reencoded = earlier.raw, earlier.coalesced, earlier.reencoded
 
@@ -135,19 +135,19 @@ class Packer:
         self.old_before_ms = timestamp_ms
 
     def limit_to(self, limit: BatchLimit) -> None:
-        """Make batches of at most that size from now on."""
+        """Makes batches of at most that size from now on."""
         self.limit = limit
 
     def cut_before(self, source_offset: int) -> None:
-        """Put records from both sides of *source_offset* into different batches."""
+        """Puts records from both sides of *source_offset* into different batches."""
         self.cut_at = source_offset
 
     def allow_codecs(self, codecs: frozenset[int]) -> None:
-        """Encode batches of other codecs anew."""
+        """Encodes batches of other codecs anew."""
         self.codecs_allowed = codecs
 
     def verify(self) -> None:
-        """Verify the checksums of unchanged batches from now on."""
+        """Verifies the checksums of unchanged batches from now on."""
         self.verifies = True
 
     @property

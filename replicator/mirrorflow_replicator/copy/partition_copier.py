@@ -70,7 +70,7 @@ class PartitionCopier:
         self._earlier_mode: WriteModeTracker | None = None
 
     def inherit(self, earlier: "PartitionCopier") -> None:
-        """Continue the counts of the copier that the task had of this partition before, and what it has learned."""
+        """Continues the counts of the copier that the task had of this partition before, and what it has learned."""
         self.records, self.bytes, self.skipped = earlier.records, earlier.bytes, earlier.skipped
         self.lost_records, self.losses = earlier.lost_records, earlier.losses
         self.refused_writes = earlier.refused_writes

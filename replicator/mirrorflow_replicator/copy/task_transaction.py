@@ -256,7 +256,7 @@ class TaskTransaction:
         return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
 
     def _admit(self, resyncs: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
-        """Handle the coordinator's responses; *resyncs* has the `resyncs` of the copiers when it was asked."""
+        """Handles the coordinator's responses; *resyncs* has the `resyncs` of the copiers at its request."""
         for code in codes.values():
             if code in _OF_TRANSACTIONAL_ID:
                 subject = self._producers.transactional.transactional_id

@@ -119,7 +119,7 @@ class WriteModeTracker:
         self._next_source_offset, self._source_epoch = next_source_offset, source_epoch
 
     def rewind(self, next_source_offset: int) -> None:
-        """Continue at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
+        """Continues at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
         self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
         self.change = None
 
@@ -128,7 +128,7 @@ class WriteModeTracker:
         self.change = change
 
     def apply(self, change: ChangeMode, ordinal: int, now_ms: int) -> None:
-        """Continue as *change* says, with the record of *ordinal*; its position is committed."""
+        """Continues as *change* says, with the record of *ordinal*; its position is committed."""
         self._written[self.current] += ordinal - self._began
         self._began = ordinal
         self._state = self._present.changed(change, now_ms)
