@@ -216,7 +216,7 @@ class BrokerErrorHandler:
         self._skips_refused = skips_refused
         self._limits = BatchLimits(target, spawn=spawn)
         self._told: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
-        self._looking: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
+        self._finding_loss: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
 
     def on_produce_error(self, copier: PartitionCopier, code: int, message: str, span: Span) -> None:
         """Reacts to the error *code* of *span*, a batch of *copier*."""
@@ -281,9 +281,9 @@ class BrokerErrorHandler:
             copier.delay()
             copier.resync()
         elif action is ErrorAction.RESOLVE_LOSS:
-            if copier not in self._looking:
-                self._looking.add(copier)
-                self._spawn(self._look_for_loss(copier, copier.resyncs, copier.cursor.offset))
+            if copier not in self._finding_loss:
+                self._finding_loss.add(copier)
+                self._spawn(self._find_loss(copier, copier.resyncs, copier.cursor.offset))
         elif action is ErrorAction.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             copier.stop(
                 NotAuthorizedError(
@@ -318,7 +318,7 @@ class BrokerErrorHandler:
         await self._limits.read_settings(copier)
         self._resumer.retry_stopped(copier, pause_s=0.0)
 
-    async def _look_for_loss(self, copier: PartitionCopier, resyncs: int, wanted: int) -> None:
+    async def _find_loss(self, copier: PartitionCopier, resyncs: int, wanted: int) -> None:
         """Determines what was lost where offset *wanted* cannot be read; the resumer applies the loss policy.
 
         Does nothing if *copier* was resynced since and may read elsewhere: the next fetch shows whether there
@@ -328,7 +328,7 @@ class BrokerErrorHandler:
             first = (await admin.list_offsets(self._source, [copier.source], EARLIEST))[copier.source]
             end = (await admin.list_offsets(self._source, [copier.source], LATEST))[copier.source]
         finally:
-            self._looking.discard(copier)
+            self._finding_loss.discard(copier)
         if copier.resyncs != resyncs:
             return
         if first.error or end.error:

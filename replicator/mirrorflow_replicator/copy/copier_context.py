@@ -95,7 +95,7 @@ class CopierContext:
         """Writes older records in transactions; 0: all."""
         self.plain_age_limit_ms = age_ms
 
-    def look_at_clock(self) -> None:
+    def update_clock(self) -> None:
         """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
         self.now_ms = self._clock_ms()
 

@@ -388,7 +388,7 @@ class CopyTask:
 
     def _awake(self) -> None:
         self.pauses.beat()
-        self._context.look_at_clock()
+        self._context.update_clock()
         self._room.set()
 
     async def _wait_for_room(self, node_id: int, response_bytes: int, largest_bytes: int) -> None:

@@ -277,7 +277,7 @@ class PartitionWriter:
         self.refused_next = -1
         self._number()
         self.single_in_flight = True
-        self.context.look_at_clock()
+        self.context.update_clock()
         self._heard_ms = self.context.now_ms
         self.is_held = is_open
         if is_open:

@@ -293,7 +293,7 @@ class Copier:
 
     def wait(self, hours):
         self.now_ms += hours * 3_600_000
-        self.copier.context.look_at_clock()
+        self.copier.context.update_clock()
 
     def fetch(self):
         at = self.copier.wanted()

@@ -29,7 +29,7 @@ def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
         await asyncio.wait_for(task._wait_for_room(1, 1, 1), timeout=10)
 
     task: Any = object.__new__(CopyTask)
-    task._context = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, look_at_clock=lambda: None)
+    task._context = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, update_clock=lambda: None)
     task._routes = SimpleNamespace(pump=pump)
     task._room = asyncio.Event()
     task._copied_bytes = 0
