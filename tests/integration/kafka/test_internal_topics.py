@@ -168,5 +168,5 @@ def test_settings_that_may_not_be_read_are_a_warning(
         with flow.replicator(topic) as replicator:
             wait_until(
                 "it says so",
-                lambda: warnings_of(replicator, f"Whether topic {claims_topic(flow.alias)} on"),
+                lambda: warnings_of(replicator, f"The configs of topic {claims_topic(flow.alias)} on"),
             )

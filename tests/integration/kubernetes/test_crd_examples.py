@@ -95,7 +95,7 @@ def test_invalid_example_is_refused_for_the_field_it_announces(requests: Request
     if found:
         assert re.search(OF_THE_TYPE.get(found[1], rf"(?<![\w]){re.escape(found[1])}\b"), answer.message)
     else:
-        assert "not YAML" in text or "empty" in text
+        assert "invalid YAML" in text or "empty" in text
 
 
 def _slips(path: Path) -> list[FieldError]:
