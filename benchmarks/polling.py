@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from benchmarks.results import Result
-from mirrorflow_operator.cluster.progress_client import ScrapeTarget
+from mirrorflow_operator.cluster.progress_client import PollTarget
 from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
@@ -41,7 +41,7 @@ async def _ask(result: Result, seconds: float) -> None:
     hosts = addresses(BLOCK, PODS)
     running = asyncio.create_task(poller.run())
     for first in range(0, PODS, PER_FLOW):
-        places = [ScrapeTarget(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
+        places = [PollTarget(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
         poller.set_targets(("team", f"flow-{first}"), places)
     await asyncio.sleep(FIRST_S)
     before, asked, began, used = (

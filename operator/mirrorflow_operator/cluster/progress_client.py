@@ -47,7 +47,7 @@ class TlsParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeTarget:
+class PollTarget:
     """The address of one pod's progress endpoint. *tls* is None for plain HTTP."""
 
     uid: str
@@ -76,7 +76,7 @@ def session() -> aiohttp.ClientSession:
     )
 
 
-async def request_progress(client: aiohttp.ClientSession, target: ScrapeTarget, *, now_s: float) -> Reading:
+async def request_progress(client: aiohttp.ClientSession, target: PollTarget, *, now_s: float) -> Reading:
     """Requests the progress of the pod at *target*; the Reading is stamped with *now_s* (wall clock)."""
     url = URL.build(
         scheme="http" if target.tls is None else "https",

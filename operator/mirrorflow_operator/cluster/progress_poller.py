@@ -25,7 +25,7 @@ from typing import Final
 import aiohttp
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_operator.cluster.progress_client import ScrapeTarget, request_progress, session
+from mirrorflow_operator.cluster.progress_client import PollTarget, request_progress, session
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.assess import reading_digest
@@ -52,7 +52,7 @@ class _Entry:
     """One pod, or one of its connectors: its last reading, and when it is polled next (the loop's clock)."""
 
     key: Key
-    target: ScrapeTarget
+    target: PollTarget
     due_s: float = 0.0
     eager: int = 0  # polls since the target was added or changed, while starting; _EAGER_MAX once settled
     in_flight: bool = False
@@ -74,7 +74,7 @@ class Poller:
     in_flight_max: int = IN_FLIGHT_MAX
     wall_s: Callable[[], float] = time.time
     _entries: dict[_TargetId, _Entry] = field(default_factory=dict)
-    _targets: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
+    _targets: dict[Key, tuple[PollTarget, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +83,7 @@ class Poller:
         """Returns the number of targets: each pod once for every connector that is polled in it."""
         return len(self._entries)
 
-    def set_targets(self, key: Key, targets: Iterable[ScrapeTarget]) -> None:
+    def set_targets(self, key: Key, targets: Iterable[PollTarget]) -> None:
         """Sets the targets of the flow *key*; targets that are not in *targets* are removed."""
         wanted = tuple(targets)
         before = self._targets.get(key, ())
@@ -178,7 +178,7 @@ class Poller:
         self._wake.set()
 
 
-def _target_id(target: ScrapeTarget) -> _TargetId:
+def _target_id(target: PollTarget) -> _TargetId:
     return target.uid, target.connector
 
 

@@ -15,9 +15,9 @@ from mirrorflow_operator.cluster.observed_objects import (
     run_kind_of,
 )
 from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may_be_stuck
+from mirrorflow_operator.cluster.poll_targets import poll_targets, polled_name
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.cluster.scrape_targets import polled_name, scrape_targets
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.admission import Key, Resource
@@ -94,7 +94,7 @@ class Observer:
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)
         pods, drivers = list(self.cache.pods(key)), list(self.cache.drivers(key))
         self.poller.set_targets(
-            key, scrape_targets(key, pods, drivers, connector_names=connectors, ca_bundle=self.ca_bundle)
+            key, poll_targets(key, pods, drivers, connector_names=connectors, ca_bundle=self.ca_bundle)
         )
         found = ObservedFlow(
             resource=seen.resource,

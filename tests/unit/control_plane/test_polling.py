@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from mirrorflow_operator.cluster import progress_client, progress_poller
-from mirrorflow_operator.cluster.progress_client import ScrapeTarget, TlsParameters, request_progress, session
+from mirrorflow_operator.cluster.progress_client import PollTarget, TlsParameters, request_progress, session
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
@@ -30,8 +30,8 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def _target(port: int, host: str = HOST, **changes: object) -> ScrapeTarget:
-    return ScrapeTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
+def _target(port: int, host: str = HOST, **changes: object) -> PollTarget:
+    return PollTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
 
 
 def _poll_once(response: bytes) -> Reading:

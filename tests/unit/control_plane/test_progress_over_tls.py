@@ -13,7 +13,7 @@ import pytest
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.cluster.progress_client import (
     CaBundle,
-    ScrapeTarget,
+    PollTarget,
     TlsParameters,
     request_progress,
     session,
@@ -79,7 +79,7 @@ def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
         port = int(server.addresses[-1].rpartition(":")[2])
         try:
             async with session() as client:
-                targets = [ScrapeTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in parameters]
+                targets = [PollTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in parameters]
                 return [await request_progress(client, target, now_s=0.0) for target in targets]
         finally:
             await server.close()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget
-from mirrorflow_operator.cluster.scrape_targets import scrape_targets
+from mirrorflow_operator.cluster.poll_targets import poll_targets
+from mirrorflow_operator.cluster.progress_client import CaBundle, PollTarget
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.status.observation import ObservedPod
 from tests.unit.kafka.certificates import authority
@@ -21,8 +21,8 @@ POD = ObservedPod(
 
 def targets(
     *pods: ObservedPod, drivers: tuple[ObservedPod, ...] = (), ca_bundle: CaBundle | None = None
-) -> list[ScrapeTarget]:
-    return scrape_targets(
+) -> list[PollTarget]:
+    return poll_targets(
         KEY,
         [("source", pod) for pod in pods],
         [("a-job", pod) for pod in drivers],
@@ -32,7 +32,7 @@ def targets(
 
 
 def test_a_pod_with_one_connector_is_polled_without_its_name() -> None:
-    assert targets(POD) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True)]
+    assert targets(POD) == [PollTarget(uid="u1", host="10.0.0.1", ready=True)]
 
 
 def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
@@ -49,9 +49,7 @@ def test_a_pod_that_cannot_answer_is_not_polled(change: dict[str, str | bool]) -
 
 
 def test_a_spark_driver_is_polled_at_its_own_port() -> None:
-    assert targets(drivers=(POD,)) == [
-        ScrapeTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)
-    ]
+    assert targets(drivers=(POD,)) == [PollTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
 
 
 def test_only_a_secure_pod_is_polled_over_tls_with_its_service_name(tmp_path: Path) -> None:

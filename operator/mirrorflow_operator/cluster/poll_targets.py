@@ -1,4 +1,4 @@
-"""Selects the pods of a flow whose progress is polled, and the address, connector and certificate of each.
+"""Selects the pods of a flow that `progress_poller` polls, and the address, connector and certificate of each.
 
 A pod is polled once for each connector that it runs, by the connector's name where it runs several. A pod
 that has no address, is not running or is terminating is not polled.
@@ -7,28 +7,28 @@ that has no address, is not running or is terminating is not polled.
 from collections.abc import Iterable, Mapping
 
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.cluster.progress_client import CaBundle, ScrapeTarget, TlsParameters
+from mirrorflow_operator.cluster.progress_client import CaBundle, PollTarget, TlsParameters
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.observation import ObservedPod
 
 
-def scrape_targets(
+def poll_targets(
     key: Key,
     pods: Iterable[tuple[str, ObservedPod]],
     drivers: Iterable[tuple[str, ObservedPod]],
     *,
     connector_names: Mapping[ConnectorKind, str],
     ca_bundle: CaBundle | None,
-) -> list[ScrapeTarget]:
+) -> list[PollTarget]:
     """Returns the targets among the connectors' *pods* and the Spark *drivers*.
 
     *pods*: each with the connector of its Deployment, as `ConnectorKind` names it. *connector_names*: the
     names of the flow's connectors in their processes. Without *ca_bundle* no pod is polled over TLS.
     """
     connectors = [
-        ScrapeTarget(
+        PollTarget(
             uid=pod.uid,
             host=pod.ip,
             ready=pod.ready,
@@ -40,7 +40,7 @@ def scrape_targets(
         for connector in pod.connectors
     ]
     jobs = [
-        ScrapeTarget(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
+        PollTarget(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
         for _, pod in drivers
         if _is_pollable(pod)
     ]
