@@ -1,4 +1,4 @@
-"""Translates the offsets of consumer groups from the source to the target.
+"""Translates the offsets of consumer groups from the source to the target, for `core.checkpoints`.
 
 An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower

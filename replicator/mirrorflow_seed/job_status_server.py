@@ -1,4 +1,6 @@
-"""Publishes a driver's reports: by HTTP in a cluster, to a display on a laptop, and to a file at the end.
+"""Publishes the progress of a Spark job (seed, verify, export, restore), as its driver reports it.
+
+In a cluster the operator polls it by HTTP, on a laptop a display reads it, and the last report is written to a file.
 
 `HTTP_PORT`, which only a cluster sets, opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names
 the file. The same server answers the messages of tasks; without `HTTP_PORT` it then listens on 127.0.0.1

@@ -1,7 +1,7 @@
 """Creates the Spark context of a job: `local[*]` on one machine, or Spark's own Kubernetes backend.
 
-Speculation is off, and nothing is shuffled or cached. No conf, argument or closure carries a secret: tasks
-get paths.
+Spark retries a failed task up to TASK_FAILURES_MAX times (`seed.seed_task_attempt`). Speculation is off, and nothing is
+shuffled or cached. No conf, argument or closure carries a secret: tasks get paths.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Steps 4 and 5 of a pass: applies planned objects that differ, and prunes objects that are not planned.
+"""Apply and prune, two steps of a pass: writes planned objects that differ (`plan.drift`), and deletes those that are not planned.
 
 An object costs at most one write. One that is already as planned is not written, and one without a MirrorFlow
 owner is not overwritten. Each write carries the uid and resourceVersion of the object it was decided for, so

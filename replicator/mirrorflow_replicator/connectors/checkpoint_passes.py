@@ -3,7 +3,7 @@
 Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
 again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
 ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
-`mirrorflow_core.checkpoints` decides what is written.
+`mirrorflow_core.checkpoints` decides what is written, and `offset_translation` translates the offsets.
 """
 
 import asyncio

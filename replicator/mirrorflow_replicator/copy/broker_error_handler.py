@@ -5,8 +5,9 @@ the partition. After a fetch error it refreshes leaders, finds out which source 
 write passes through:
 
     client.broker_writer   `Pipe.on_response` reads the error code from the response
-    partition_writer       `refused` removes the batch from those in flight
-    copy_task              ends the start of the task if the code shows that it is fenced, or leaves open what was appended
+    partition_writer       `refused` removes the batch from those in flight; INVALID_TXN_STATE ends the start of the task
+    task_transaction       `refused` ends the start of the task after a code of `position_writer.FINAL_CODES`: the producer is
+                           fenced, or it is unknown what was appended
     this module            reacts to the code
     partition_resumer      decides where the partition continues, or that the task is started again (`writer.task_restart_reason`)
 

@@ -1,4 +1,12 @@
-"""Copies one partition: reads its source, and knows whether it copies, waits for its resume position, or has stopped.
+"""The state machine of one copied partition: it is copied, waits for its resume position, or has stopped.
+
+The way of a batch:
+
+    client.broker_reader   fetches
+    read_cursor            finds the batches in the response
+    batch_packer           makes the batches to send
+    partition_writer       holds them until they are acknowledged
+    client.broker_writer   puts batches of several partitions into one produce request (`core.wire.produce`)
 
         ┌── resync: new connection, refusal, lost response, pause, discontinuity ──────────────────────┐
         v                                                                                              │
@@ -6,7 +14,7 @@
         └─ error ──> STOPPED ── retriable, after a pause ──> RESUMING
 
 Guarantees: a partition copier that is RESUMING sends nothing, and continues only when everything it had in flight is answered
-or lost; it reads its source in order. It does no I/O and does not decide where to continue (`copy.partition_resumer` does):
+or lost; its source is read in order. It does no I/O and does not decide where to continue (`copy.partition_resumer` does):
 the reader (`client.broker_reader`), the resumer and its `PartitionWriter` call it.
 """
 

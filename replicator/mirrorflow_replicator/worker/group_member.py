@@ -4,11 +4,12 @@
           ^            └─ at once where something was revoked, so that it is reassigned ─┘             │
           └── a member came or went, the leader finds other work to assign, we were removed ───────────┘
 
-Guarantees: this node holds what the group assigned to it, and reports that at each join. What is revoked has
-ended before the next rebalance, so no other node has it before. What is not revoked keeps running during the
-rebalance. While the coordinator is unreachable, work continues: it cannot be assigned to another node. If
-that assumption is wrong, the target refuses the second copy (docs/exactly-once.md). A node stops everything,
-and rejoins with nothing, only when the coordinator answers that it is no longer a member.
+Guarantees: this node holds what the group assigned to it, and reports that at each join. What is revoked has ended
+before the next rebalance, so no other node has it before. What is not revoked keeps running during the rebalance. As
+leader it assigns the work of all members (`connect.group_assignment`). While the coordinator is unreachable, work
+continues: it cannot be assigned to another node. If that assumption is wrong, the target refuses the second copy
+(docs/exactly-once.md). A node stops everything, and rejoins with nothing, only when the coordinator answers that it is
+no longer a member.
 """
 
 import asyncio
