@@ -27,7 +27,7 @@ class Expected:
     """The copy holds *least* in its order, and no other records than those of *most* in theirs; None: any, but each once.
 
     *again*: how much more often the source has had a record than once. *restarts*: each once in each piece that begins with
-    the first of *least*. *repeats*: only where a record is for the first time counts.
+    the first of *least*. *repeats*: only where a record is for the first time counts, but for those of *again*.
     """
 
     least: Sequence[Mark]
@@ -56,12 +56,13 @@ def difference(expected: Expected, copy: Sequence[Mark]) -> str:
         # Producers repeat what a source has lost: the order of the copies before may be another.
         copy = _pieces(copy, expected.least[0])[-1]
     if expected.repeats:
-        copy = list(dict.fromkeys(copy))
-    if expected.most is None:
+        copy = _first_occurrences(copy, expected.again)
+    sentences = []
+    if expected.most is not None:
+        sentences.append(_unmatched(copy, expected.most, "not expected, or not there"))
+    elif not expected.repeats:
         pieces = _pieces(copy, expected.least[0]) if expected.restarts and expected.least else [copy]
-        sentences = [sentence for piece in pieces if (sentence := repetition(piece, expected.again))]
-    else:
-        sentences = [_unmatched(copy, expected.most, "not expected, or not there")]
+        sentences += [repetition(piece, expected.again) for piece in pieces]
     sentences.append(_unmatched(expected.least, copy, "missing, or not in its place"))
     return "; ".join(filter(None, sentences))
 
@@ -72,6 +73,17 @@ def repetition(copy: Sequence[Mark], again: Mapping[Mark, int]) -> str:
     repeated = [mark for mark, count in excess.items() if count > 0]
     total = sum(excess[mark] for mark in repeated)
     return f"{total} records repeated, of them {_name(repeated[0])}" if repeated else ""
+
+
+def _first_occurrences(copy: Sequence[Mark], again: Mapping[Mark, int]) -> list[Mark]:
+    """*copy* without its repeats; of a record that the source has had *again*, nobody knows which place repeats which."""
+    seen: set[Mark] = set()
+    kept = []
+    for mark in copy:
+        if mark in again or mark not in seen:
+            kept.append(mark)
+        seen.add(mark)
+    return kept
 
 
 def _pieces(copy: Sequence[Mark], first: Mark) -> list[Sequence[Mark]]:

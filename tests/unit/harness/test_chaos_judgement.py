@@ -82,6 +82,18 @@ def test_a_flow_that_repeats_is_judged_from_its_last_restart() -> None:
     assert difference(expected, [*SOURCE[:4], *SOURCE[4:], *SOURCE[:3], *SOURCE[4:]])
 
 
+def test_a_flow_that_repeats_may_have_records_that_were_sent_again_in_both_places() -> None:
+    """The source has lost record 4, and its producer has sent it again behind record 5."""
+    expected = Expected(
+        least=[*SOURCE[:4], SOURCE[5], SOURCE[4]], most=None, again={mark(4): 1}, repeats=True
+    )
+
+    assert not difference(expected, [*SOURCE, SOURCE[4]])
+    assert not difference(expected, [*SOURCE[:5], *SOURCE[3:], SOURCE[4]])
+    assert difference(expected, SOURCE)
+    assert difference(expected, [*SOURCE[:2], SOURCE[3], SOURCE[2], *SOURCE[4:], SOURCE[4]])
+
+
 def test_compaction_leaves_the_last_record_of_each_key_in_order() -> None:
     assert [mark(1, "b"), mark(3, "a"), mark(4, "c")] == latest(
         [mark(0, "a"), mark(1, "b"), mark(2, "c"), mark(3, "a"), mark(4, "c")]
