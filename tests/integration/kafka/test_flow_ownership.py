@@ -8,11 +8,16 @@ from contextlib import ExitStack
 
 import pytest
 
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import encode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import NONE
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, contents, wait_until_ready
+from tests.integration.kafka.flows import Flow, asking, contents, now_ms, numbered, wait_until_ready
 
 BACKLOG = 60_000
 # A backlog of 12 MB then lasts some seconds, long enough to be attacked while it is copied.
@@ -122,6 +127,41 @@ def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, to
 
     found = [one for one in records(flow.target, remote) if len(one.value or b"") != 33]
     assert contents(records(flow.source, topic)) == contents(found)
+
+
+def test_a_stranger_with_our_producer_id_and_next_number_loses_nothing_and_is_reported(
+    flow: Flow, topic: str
+):
+    """The leader takes our next batch for a repeat of the stranger's. Producer ids are unique in one cluster only."""
+    copy = TopicPartition(flow.remote(topic), 0)
+
+    async def write_next(target: Cluster) -> None:
+        await target.refresh([copy.topic])
+        described = (await admin.describe_producers(target, [copy]))[copy].producers
+        ours = next(one for one in described if one.last_sequence >= 0)
+        data = encode(
+            numbered(0, 1, timestamp=now_ms()),
+            codec=0,
+            producer_id=ours.producer_id,
+            producer_epoch=ours.epoch,
+            base_sequence=ours.last_sequence + 1,
+        )
+        assert (await admin.produce(target, {copy: data}, timeout_ms=30_000))[copy] == NONE
+
+    load(flow.source, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        asking(flow.target, write_next)
+        load(flow.source, topic, 1, first=10)
+        replicator.wait_for_copy(flow.target, copy.topic, 12)
+        load(flow.source, topic, 500, first=11)
+        replicator.wait_until_caught_up()
+        log = replicator.log_text()
+
+    (strange,) = [one.value for one in numbered(0, 1, timestamp=0)]
+    found = [one for one in records(flow.target, copy.topic) if one.value != strange]
+    assert contents(records(flow.source, topic)) == contents(found)
+    assert f"Another producer writes to {copy}" in log
 
 
 def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
