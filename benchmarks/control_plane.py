@@ -297,8 +297,8 @@ def main(arguments: list[str]) -> int:
     heading = operator_facts(" ".join(["python -m benchmarks operator", *arguments]))
     results = []
     if not options.quiescence:
-        setting = "As many stub connectors as a thousand flows have, asked about every half minute."
-        results.append(Result(name="polling", title="asking connectors", setting=setting))
+        setting = "As many stub connectors as a thousand flows have, each polled every half minute."
+        results.append(Result(name="polling", title="polling connectors", setting=setting))
         polling(results[0], options.seconds or 120)
     if not options.polling:
         results.append(_at_a_server(options))

@@ -16,7 +16,7 @@ from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 BLOCK = 78  # of 127.0.0.0/8
 PODS = 3_000
 PER_FLOW = 3
-FIRST_S = INTERVAL_S + 5.0  # until the first questions are behind
+FIRST_S = INTERVAL_S + 5.0  # until each pod was polled once
 ROW = f"{PODS:,} pods"
 
 
@@ -31,13 +31,13 @@ def polling(result: Result, seconds: float) -> None:
         finally:
             stubs.kill()
     result.demand("polling, of one core", "core_percent", ROW, sense="<=", limit=10, unit="%")
-    result.demand("flows told of the same", "told", ROW, sense="<=", limit=0, unit="")
-    result.demand("questions that failed", "failed", ROW, sense="<=", limit=0, unit="")
+    result.demand("flows notified without a change", "notified", ROW, sense="<=", limit=0, unit="")
+    result.demand("failed polls", "failed", ROW, sense="<=", limit=0, unit="")
 
 
 async def _ask(result: Result, seconds: float) -> None:
-    told: list[object] = []
-    poller = Poller(changed=told.append)
+    notified: list[object] = []
+    poller = Poller(changed=notified.append)
     hosts = addresses(BLOCK, PODS)
     running = asyncio.create_task(poller.run())
     for first in range(0, PODS, PER_FLOW):
@@ -45,7 +45,7 @@ async def _ask(result: Result, seconds: float) -> None:
         poller.set_targets(("team", f"flow-{first}"), places)
     await asyncio.sleep(FIRST_S)
     before, asked, began, used = (
-        len(told),
+        len(notified),
         _sample(poller, "polls_total"),
         time.monotonic(),
         time.process_time(),
@@ -59,7 +59,7 @@ async def _ask(result: Result, seconds: float) -> None:
         polls=polls,
         core_percent=100 * cpu / took,
         microseconds_a_poll=cpu / polls * 1e6,
-        told=len(told) - before,
+        notified=len(notified) - before,
         failed=_sample(poller, "polls_failed_total"),
     )
     running.cancel()

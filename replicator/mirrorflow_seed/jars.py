@@ -1,12 +1,12 @@
-"""Selects the jars of PySpark that the image `seed` contains: 190 of 462 MB.
+"""Selects the jars of PySpark that the image `seed` contains: 204 of 422 MB.
 
     python3 jars.py .../site-packages/pyspark /opt/spark
 
 The Dockerfile runs this file alone, so it imports only the standard library. The list has the jars that the class
 loaders of real jobs requested: a driver and an executor on Kubernetes, an RDD of Python tasks, and a DataFrame
-that is written to Parquet, read, filtered, sorted and counted. It leaves out Hive, Derby, DataNucleus (no metastore), RocksDB (streaming state), MLlib and its algebra, Spark
-Connect, the Scala compiler and its shell, YARN, ZooKeeper, Jersey (the UI is off) and native libraries of
-other systems. Tests check the list against a new release of Spark: each name resolves, and the end-to-end
+that is written to Parquet, read, filtered, sorted and counted. It leaves out Hive, Derby, DataNucleus (no
+metastore), RocksDB (streaming state), MLlib and its algebra, Spark Connect, the Scala compiler and its shell, YARN,
+ZooKeeper, Jersey (the UI is off) and native libraries of other systems. Tests check the list against a new release of Spark: each name resolves, and the end-to-end
 tests run with these jars only.
 """
 
