@@ -677,7 +677,7 @@ MUTANTS = (
         name="positions of aborted records are trusted",
         rule="Records that a position counts are copied again if the missing marker of their transaction aborts them.",
         replaced=_positions_of_aborted_records_are_trusted,
-        scenarios=("offline",),
+        scenarios=("unclean_target_in_transactions",),
         seeds=2000,
         is_quick=False,
     ),
