@@ -47,9 +47,7 @@ class PartitionStart:
     loss: SourceLoss | None = None
     open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
     has_unknown: bool = False  # transactions of other ids, which may be ours, are open or were aborted
-    lacks_marker: bool = (
-        False  # of its fence, or of a transaction: try again once `open_transactions` are ended
-    )
+    lacks_marker: bool = False  # of its fence, or of `open_transactions`: try again once it is there
 
 
 def start_of_partition(
