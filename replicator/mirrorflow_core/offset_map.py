@@ -142,15 +142,17 @@ class OffsetMap:
 
     def source_of(self, target_offset: int) -> int | None:
         """Returns the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
-        first = self.runs[0]
-        if first.upstream == 0 and target_offset < first.downstream:
-            return 0  # markers of ours, and records of others
-        for run in reversed(self.runs):
-            if run.downstream <= target_offset <= run.downstream_end:
-                if target_offset in (run.downstream, run.downstream_end):
-                    return run.upstream if target_offset == run.downstream else run.upstream_end
-                return run.upstream + target_offset - run.downstream if run.is_parallel else None
-        return None
+        at = bisect_right(self.runs, target_offset, key=_downstream) - 1
+        if at < 0:
+            return 0 if self.runs[0].upstream == 0 else None
+        run = self.runs[at]
+        if target_offset == run.downstream:
+            return run.upstream
+        if target_offset < run.downstream_end:
+            return run.upstream + target_offset - run.downstream if run.is_parallel else None
+        # Behind a run come markers of ours and records of others; behind the last one, there may be newer records of ours.
+        is_known = target_offset == run.downstream_end or at + 1 < len(self.runs)
+        return run.upstream_end if is_known else None
 
 
 class PartitionMap:
@@ -348,6 +350,10 @@ class PartitionMap:
 
 def _upstream(run: Run) -> int:
     return run.upstream
+
+
+def _downstream(run: Run) -> int:
+    return run.downstream
 
 
 def _thinned(runs: list[Run]) -> list[Run]:

@@ -418,6 +418,21 @@ def test_a_lost_target_offset_is_translated_back_where_it_is_exact(
     assert known.source_of(target_offset) == source_offset
 
 
+def test_between_the_runs_of_a_map_are_markers_and_records_of_others():
+    """A log may end between two of them."""
+    runs = (Run(10, 100, 20, 110, 10), Run(25, 113, 30, 118, 5))
+    known = OffsetMap(stream=STREAM, ordinal=15, upstream_end=30, runs=runs)
+
+    assert [known.source_of(offset) for offset in (110, 111, 112, 113, 118, 119)] == [
+        20,
+        20,
+        20,
+        25,
+        30,
+        None,
+    ]
+
+
 def test_before_a_map_that_begins_at_the_sources_beginning_nothing_was_copied():
     """The marker of a fence may be before the first record."""
     known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
