@@ -76,7 +76,7 @@ def repetition(copy: Sequence[Mark], again: Mapping[Mark, int]) -> str:
 
 
 def _first_occurrences(copy: Sequence[Mark], again: Mapping[Mark, int]) -> list[Mark]:
-    """*copy* without its repeats; of a record that the source has had *again*, nobody knows which place repeats which."""
+    """*copy* without its repeats; of a record that the source has had *again*, all stay."""
     seen: set[Mark] = set()
     kept = []
     for mark in copy:

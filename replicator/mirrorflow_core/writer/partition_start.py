@@ -247,7 +247,7 @@ def _fenced_lookup(
 
 
 def _is_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -> bool:
-    """Returns whether a spare is in the place of the id that the position names, whose open transactions are unknown then."""
+    """Returns whether a spare replaces the id that the position names, whose open transactions are unknown then."""
     if position.writer is None:
         return False
     named = position.writer.transactional

@@ -151,7 +151,7 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
     assert len(records(target, partition.topic, isolation="read_committed")) == BATCH_RECORDS
 
 
-def test_a_leader_tells_which_transactions_were_open_at_an_offset_and_then_aborted(
+def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborted(
     target: KafkaCluster, unique_topic: Names
 ):
     """After an unclean election the next marker of an id also ends its transaction before, whose own marker is lost."""

@@ -1,4 +1,4 @@
-"""What a broker tells about the log of a partition."""
+"""What a broker returns about the log of a partition."""
 
 from collections.abc import Iterable
 
