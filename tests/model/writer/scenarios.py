@@ -131,11 +131,6 @@ SCENARIOS = {
             faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
         ),
         Scenario(
-            name="unclean_target_in_transactions",
-            faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
-            options=Options(old_share=0.5, gap_share=0.1),
-        ),
-        Scenario(
             name="source",
             faults=(
                 f.truncate_source,

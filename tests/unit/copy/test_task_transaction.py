@@ -9,10 +9,8 @@ import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import RenameRule
-from mirrorflow_core.writer.broker_requests import Done, Producer, Transaction
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import WriteMode
-from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import task_transaction
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
@@ -28,7 +26,6 @@ class Brokers:
     def __init__(self, writing: PartitionWriter) -> None:
         self.writing = writing
         self.committed: list[int] = []  # the next source offsets of the positions
-        self.ended: list[Producer] = []  # of empty transactions, and so of those before them
 
     async def leader_epochs(self, partitions: Any) -> Any:
         if not self.writing.is_drained:
@@ -40,12 +37,6 @@ class Brokers:
 
     async def end(self, _: Any, *, commit: bool) -> None:
         assert commit
-
-    async def run(self, request: Transaction) -> Done:
-        assert self.writing.is_held
-        assert not self.writing.mode.is_plain
-        self.ended.append(request.producer)
-        return Done()
 
 
 POINT = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
@@ -89,23 +80,6 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
 
     assert brokers.committed == ([] if is_late else [103])
     assert bool(ended) is is_late
-
-
-def test_plain_batches_wait_for_the_marker_of_the_transaction_before_them() -> None:
-    writing = begun_writer(context_at(WHEN))
-    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, 100, -1))
-    brokers, ended = Brokers(writing), list[str]()
-    transaction = transaction_of(brokers, [writing.copier], ended.append)
-    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
-    writing.mode.want(ChangeMode(WriteMode.PLAIN, 100, -1))
-    transaction.want(writing)
-
-    asyncio.run(transaction.finish(5))
-
-    assert brokers.ended == [PRODUCERS[WriteMode.TRANSACTION]]
-    assert writing.mode.is_plain
-    assert not writing.is_held
-    assert not ended
 
 
 def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:
