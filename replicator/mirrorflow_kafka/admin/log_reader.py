@@ -27,6 +27,7 @@ from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import (
     NO_SESSION,
+    AbortedFilter,
     FetchFrom,
     FetchKey,
     FetchResponse,
@@ -186,6 +187,21 @@ async def batches_between(
             moved = True
         if not moved:
             return
+
+
+async def consumed_batches(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool
+) -> AsyncIterator[Batch]:
+    """Yields as `batches_between` what a consumer gets: no markers and, with *read_committed*, no aborted batches."""
+    aborted, last = AbortedFilter(), None
+    async for batch, fetched in batches_between(
+        cluster, partition, start, end, read_committed=read_committed
+    ):
+        if read_committed and fetched is not last:
+            last = fetched
+            aborted.feed(fetched.aborted)
+        if aborted.delivers(batch) if read_committed else not batch.is_control:
+            yield batch
 
 
 async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> Connection:

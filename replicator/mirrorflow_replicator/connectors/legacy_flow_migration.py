@@ -17,7 +17,6 @@ from dataclasses import replace
 from mirrorflow_core.errors import BrokerError, FlowNotMovedError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.identity import (
@@ -30,7 +29,7 @@ from mirrorflow_core.writer.identity import (
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import batches_between, read_batches
+from mirrorflow_kafka.admin.log_reader import consumed_batches, read_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
@@ -164,24 +163,15 @@ class LegacyFlowMigration:
 
     async def _behind(self, partition: TopicPartition, start: int, count: int) -> int:
         """Returns the source offset behind *count* records from *start* on."""
-        read_committed = self._settings.read_committed
-        aborted = AbortedFilter()
         ends = await admin.offsets_at(self._source, [partition], LATEST)
         starts = await admin.offsets_at(self._source, [partition], EARLIEST)
         if count and starts[partition] > start:
             raise self._error(partition, "it was not stopped, and the source no longer has its last records")
-        fetched_before = None
-        async for batch, fetched in batches_between(
-            self._source, partition, start, ends[partition], read_committed=read_committed
+        async for batch in consumed_batches(
+            self._source, partition, start, ends[partition], read_committed=self._settings.read_committed
         ):
             if not count:
                 break
-            if fetched is not fetched_before:
-                fetched_before = fetched
-                if read_committed:
-                    aborted.feed(fetched.aborted)
-            if not (aborted.delivers(batch) if read_committed else not batch.is_control):
-                continue
             for record in decode(batch):
                 if record.offset >= start and count:
                     start, count = record.offset + 1, count - 1

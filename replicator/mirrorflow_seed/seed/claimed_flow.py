@@ -14,6 +14,7 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import consumed_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.decision_log import DecisionLog
@@ -24,7 +25,7 @@ from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_seed.errors import ForeignRecordsError
-from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange, foreign_topics
+from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange
 
 NAMED_MAX = 10  # topics in an error
 
@@ -147,11 +148,25 @@ class ClaimedFlow:
         return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
 
     async def require_no_foreign_records(self, arrangement: Arrangement) -> None:
-        """Raises ForeignRecordsError if a copy holds records that this flow has not written."""
+        """Raises ForeignRecordsError if a copy holds committed records that this flow has not written.
+
+        Markers and aborted records do not count: a job that was refused leaves its own there, without a position.
+        """
         names = arrangement.names
-        copies = {one: TopicPartition(names[one.topic], one.partition) for one in arrangement.partitions}
-        starts = await admin.offsets_at(self.target, tuple(copies.values()), EARLIEST)
-        ends = await admin.offsets_at(self.target, tuple(copies.values()), LATEST)
-        held = {source: (starts[copy], ends[copy]) for source, copy in copies.items()}
-        if foreign := foreign_topics(held, self.copied, names):
-            raise ForeignRecordsError(topics=foreign[:NAMED_MAX], more=len(foreign[NAMED_MAX:]))
+        unknown = [one for one in arrangement.partitions if one not in self.copied]
+        copies = [TopicPartition(names[one.topic], one.partition) for one in unknown]
+        starts = await admin.offsets_at(self.target, copies, EARLIEST)
+        ends = await admin.offsets_at(self.target, copies, LATEST)
+        foreign: set[str] = set()
+        for copy in copies:
+            if copy.topic not in foreign and await self._has_records(copy, starts[copy], ends[copy]):
+                foreign.add(copy.topic)
+        if foreign:
+            topics = tuple(sorted(foreign))
+            raise ForeignRecordsError(topics=topics[:NAMED_MAX], more=len(topics[NAMED_MAX:]))
+
+    async def _has_records(self, copy: TopicPartition, start: int, end: int) -> bool:
+        async for batch in consumed_batches(self.target, copy, start, end, read_committed=True):
+            if batch.count:
+                return True
+        return False

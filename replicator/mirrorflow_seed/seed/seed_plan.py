@@ -121,26 +121,6 @@ def _count_of_tasks(total_bytes: int, partitions: int, slots: int) -> int:
     )
 
 
-def foreign_topics(
-    ends: Mapping[TopicPartition, tuple[int, int]], known: Iterable[TopicPartition], names: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Returns target topics with records in partitions that neither this flow nor its Java MM2 has written to.
-
-    *ends* maps source partitions to the first and end offset of their copies; *known* are the source
-    partitions with a stored position; *names* maps source topics to target topics.
-    """
-    written = set(known)
-    return tuple(
-        sorted(
-            {
-                names[source.topic]
-                for source, (begin, end) in ends.items()
-                if end > begin and source not in written
-            }
-        )
-    )
-
-
 def lag_of(ranges: Sequence[SeedRange], next_offsets: Mapping[int, int]) -> int:
     """Returns the number of offsets left to copy; *next_offsets* are by index of the range."""
     return sum(

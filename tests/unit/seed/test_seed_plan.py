@@ -10,7 +10,6 @@ from mirrorflow_seed.seed.seed_plan import (
     TASK_PARTITIONS_MAX,
     SeedLog,
     SeedRange,
-    foreign_topics,
     lag_of,
     ranges_of,
     tasks_of,
@@ -92,14 +91,6 @@ def test_large_partition_has_a_task_of_its_own():
     tasks = tasks_of([*small, *large], slots=3)
 
     assert [len(seed_task.ranges) for seed_task in tasks] == [1, 1, 8]
-
-
-def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written():
-    """A stored position, ours or Java's, shows that the flow has written them; an empty partition has none."""
-    ours, empty, theirs = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0))
-    held = {ours: (0, 10), empty: (7, 7), theirs: (3, 4)}
-
-    assert foreign_topics(held, [ours], {"a": "x.a", "b": "x.b", "c": "x.c"}) == ("x.c",)
 
 
 def test_lag_counts_offsets_before_the_frozen_ends():
