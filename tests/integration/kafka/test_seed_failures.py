@@ -136,13 +136,16 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
     stem = topics[0].removesuffix("-fresh")
-    earlier = start(**{"bytes.per.second": "150000"})  # it must not be done when the later one is ready
+    # The earlier one must not be done when the later one is ready. It notices within a fetch of each task (1 MiB, so four
+    # seconds), before the later one is done: else its driver takes the flow back, and has nothing left to copy.
+    earlier = start(**{"bytes.per.second": "500000"})
     _wait_for_copies(flow, topics, 100, earlier.running)
     with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
-        ended = start().wait()
+        ended = start(**{"bytes.per.second": "1000000"}).wait()
         failed = earlier.wait()
         load(flow.source, topics[0], 500, size_bytes=RECORD_BYTES)
         replicator.wait_until_caught_up(partitions=2 * len(topics))
+        replicator.stop()  # in order: the markers of its last transaction are written
 
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")
     assert (failed["status"], failed["phase"]) == (1, "Failed")
