@@ -76,7 +76,7 @@ class PartitionReport:
     target_topic: str
     partition: int
     phase: PartitionPhase
-    source_offset: int = -1  # next to be delivered
+    source_offset: int = -1  # behind the last delivered record, inside transactions the last committed one
     source_end_offset: int = -1  # last known high watermark (last stable offset with read_committed)
     target_offset: int = -1  # end of the target as last acknowledged
     records: int = 0

@@ -50,14 +50,14 @@ def plain_age_limit_ms(producer_expiration_ms: int) -> int:
     return producer_expiration_ms // 2 if producer_expiration_ms >= SHORTEST_EXPIRATION_MS else 0
 
 
-def commit_interval_ms(last_commit_ms: int) -> int:
-    """Returns how long a transaction stays open if the last commit took *last_commit_ms*."""
-    return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(last_commit_ms)), _COMMIT_INTERVAL_MAX_MS)
+def commit_interval_ms(commit_ms: int) -> int:
+    """Returns how long a transaction stays open if a commit takes *commit_ms*."""
+    return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(commit_ms)), _COMMIT_INTERVAL_MAX_MS)
 
 
-def commit_pause_ms(last_commit_ms: int) -> int:
+def commit_pause_ms(commit_ms: int) -> int:
     """Returns the time between two commits at least: they take at most a tenth of the time."""
-    return last_commit_ms * _COMMIT_SHARE
+    return commit_ms * _COMMIT_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,7 +185,7 @@ class PartitionCopier:
 
     @property
     def settled_next_offset(self) -> int:
-        """The source offset behind the last record that no abort can remove; -1: unknown."""
+        """The source offset behind the last record that no abort can remove; -1: it has not begun."""
         return -1 if self.writing is None else self.writing.settled_next_offset
 
     def delivered(self, span: Span) -> None:

@@ -46,7 +46,7 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         else _PHASES[copier.state]
     )
     reason, message = _said(copier)
-    next_offset = -1 if stream is None else stream.delivered.source_offset + 1
+    next_offset = copier.settled_next_offset  # a kill aborts what is behind it
     return PartitionReport(
         topic=copier.topic,
         target_topic=copier.target_topic,
@@ -68,7 +68,7 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         record_timestamp_ms=copier.record_timestamp_ms,
         record_age_ms=copier.age_ms,
         latency_ms=copier.latency_ms,
-        reached_start_end=stream is not None and 0 <= copier.start_end <= next_offset,
+        reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
         guarantee_reason=copier.context.unfenced_why,
         reason=reason,

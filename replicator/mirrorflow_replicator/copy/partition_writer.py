@@ -64,7 +64,8 @@ class PartitionWriter:
         self.single_in_flight = True  # the leader may not remember the producer
         self.refused_next = -1  # the ordinal refused as out of order although it was the next one
         self.lost_batches = 0  # batches without a known outcome
-        self._committed_next = -1  # source offset behind the last record that is committed in a transaction
+        # Source offset behind the last record that is committed in a transaction, or where this start begins.
+        self._committed_next = stream.delivered.source_offset + 1
         self._heard_ms = 0  # wall clock of the leader's last confirmation, or earlier
         self._sent_ms = 0  # when the oldest batch in flight was sent, or before
 
@@ -80,7 +81,7 @@ class PartitionWriter:
 
     @property
     def settled_next_offset(self) -> int:
-        """The source offset behind the last record that no abort can remove; -1: unknown."""
+        """The source offset behind the last record that no abort can remove."""
         return self.stream.delivered.source_offset + 1 if self.mode.is_plain else self._committed_next
 
     # -- the pipe: client.broker_writer.WrittenPartition

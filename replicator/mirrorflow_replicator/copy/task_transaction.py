@@ -3,11 +3,11 @@
     add partitions ──> records ──> hold, all acknowledged ──> positions ──> commit ──> add partitions ...
 
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
-committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
-the time. A partition changes its mode (`copy.write_mode_tracker`) only when its position is committed; while one waits for
-that, commits take at most half of the time. Nothing is committed after a response that is lost, or after the leader of
-a partition has changed, for which the leaders are asked: then the task ends (`end_task`), and its next start finds in
-the logs what was written.
+committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; a usual commit takes at most a
+tenth of the time. A partition changes its mode (`copy.write_mode_tracker`) only when its position is committed; while
+one waits for that, a commit takes at most half of the time. Nothing is committed after a response that is lost, or
+after the leader of a partition has changed, for which the leaders are asked: then the task ends (`end_task`), and its
+next start finds in the logs what was written.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
@@ -84,7 +85,6 @@ class TaskTransaction:
         self._drained = asyncio.Event()
         self._wake = asyncio.Event()
         self._began_s = self._ended_s = self._touched_s = time.monotonic()
-        self._commit_s = 0.0  # duration of the last commit
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)  # durations of the newest commits
         self._working = asyncio.Lock()
 
@@ -183,8 +183,9 @@ class TaskTransaction:
             await self._wait()
 
     def _end(self, why: str) -> None:
-        self._is_over = True
-        self._end_task(why)
+        if not self._is_over:  # a broker that fails refuses all batches in flight
+            self._is_over = True
+            self._end_task(why)
 
     async def _wait(self) -> None:
         self._wake.clear()
@@ -202,10 +203,11 @@ class TaskTransaction:
     @property
     def _due_s(self) -> float:
         """When the open transaction is committed, or the next one for positions alone."""
+        # The median: after one slow commit, consumers would wait ten times as long for the next one.
+        commit_ms = round(median(self.took_ms)) if self.took_ms else 0
         if self._changing:
             # Partitions wait for it. That is rare: with frequent gaps they stay in transactions.
-            return self._ended_s + self._commit_s
-        commit_ms = round(self._commit_s * 1000)
+            return self._ended_s + commit_ms / 1000
         soonest_s = self._ended_s + commit_pause_ms(commit_ms) / 1000
         if not self._members:
             return soonest_s
@@ -270,6 +272,7 @@ class TaskTransaction:
                 self._members[writing] = None
                 if copier.state is CopierState.COPYING and copier.resyncs == resyncs_then:
                     writing.join()
+                    self._wanted.pop(writing, None)  # it has asked again meanwhile
             elif code == OPERATION_NOT_ATTEMPTED:
                 self.want(writing)
             elif is_metadata_stale(code):
@@ -321,8 +324,7 @@ class TaskTransaction:
                 writing.change_mode(change)
                 writing.release(marked=False)
         self._ended_s = time.monotonic()
-        self._commit_s = self._ended_s - began_s
-        self.took_ms.append(self._commit_s * 1000)
+        self.took_ms.append((self._ended_s - began_s) * 1000)
 
     async def _ask_leaders(self, writers: Iterable[PartitionWriter]) -> None:
         """Ends the task if a partition of *writers* has another leader. Raises ClusterError if one has none.

@@ -1,6 +1,7 @@
 """What a commit has: a transaction with records that its positions do not count must not be committed."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import WriteMode
+from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import task_transaction
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_reports import partition_report
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 from tests.unit.copy.stubs import PRODUCERS, begun_writer, context_at
@@ -39,6 +42,7 @@ class Brokers:
         assert commit
 
 
+DAY_MS = 86_400_000
 POINT = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
 
 
@@ -80,6 +84,48 @@ def test_nothing_is_committed_when_an_answer_comes_after_the_wait_for_it(
 
     assert brokers.committed == ([] if is_late else [103])
     assert bool(ended) is is_late
+
+
+def test_records_are_reported_as_copied_when_their_transaction_is_committed() -> None:
+    """Before that, consumers of committed records do not get them, and a kill aborts them."""
+    writing = begun_writer(context_at(WHEN + 10 * DAY_MS))
+    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, 100, -1))
+    transaction = transaction_of(Brokers(writing), [writing.copier], lambda _: None)
+    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
+    writing.packer.add(batch_of(small(3), base_offset=100))
+    assert writing.next_batch() is not None
+    writing.acknowledged(40, -1)
+
+    open_report = partition_report(writing.copier)
+    asyncio.run(transaction.finish(5))
+
+    assert (open_report.source_offset, open_report.records) == (100, 3)
+    assert partition_report(writing.copier).source_offset == 103
+
+
+def test_a_partition_is_added_once_to_each_transaction() -> None:
+    """It asks again while the coordinator is asked."""
+    writing = begun_writer(context_at(WHEN))
+    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, 100, -1))
+    transaction = transaction_of(Brokers(writing), [writing.copier], lambda _: None)
+    transaction.want(writing)
+
+    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
+
+    assert not transaction._wanted
+
+
+def test_one_slow_commit_does_not_delay_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause goes by the median of the newest commits."""
+    now_s = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    writing = begun_writer(context_at(WHEN))
+    brokers = Brokers(writing)
+    transaction = transaction_of(brokers, [writing.copier], lambda _: None)
+    transaction.took_ms += [15.0, 15.0, 15.0, 200.0]
+    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
+
+    assert transaction._due_s == pytest.approx(1000.15)
 
 
 def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:
