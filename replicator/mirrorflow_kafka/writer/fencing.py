@@ -9,7 +9,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import OffsetStore
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import is_metadata_stale, is_retriable
 from mirrorflow_kafka.client.metadata import NO_LEADER, PartitionMetadata
 
 _MIN_IN_SYNC: Final = "min.insync.replicas"
@@ -55,6 +57,22 @@ async def writable_partitions(
                 if entry.name == _MIN_IN_SYNC and entry.value
             }
     return frozenset(one for one, found in in_sync.items() if len(found.isr) >= least.get(one.topic, 1))
+
+
+async def answering_partitions(
+    target: Cluster, partitions: Iterable[TopicPartition]
+) -> frozenset[TopicPartition]:
+    """Returns those of `writable_partitions` whose leaders answer; a dead leader is in the metadata for some seconds.
+
+    A fence over a partition of a dead leader keeps the transactional id busy on brokers before 4.0. Raises ClusterError.
+    """
+    writable = await writable_partitions(target, partitions)
+    listed = await admin.list_offsets(target, writable, LATEST)
+    return frozenset(
+        one
+        for one, found in listed.items()
+        if not is_metadata_stale(found.error) and not is_retriable(found.error)
+    )
 
 
 def _partition(target: Cluster, one: TopicPartition) -> PartitionMetadata | None:

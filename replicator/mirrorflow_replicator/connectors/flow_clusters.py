@@ -12,7 +12,7 @@ from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import position_store
-from mirrorflow_kafka.writer.fencing import writable_partitions
+from mirrorflow_kafka.writer.fencing import answering_partitions
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.config.plugins import make_naming
@@ -74,7 +74,7 @@ class FlowClusters:
         """Returns the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
         on_target = flow_topics(self.settings).on_target
         wanted = {one: on_target(one) for one in partitions}
-        writable = await writable_partitions(self.target, wanted.values())
+        writable = await answering_partitions(self.target, wanted.values())
         return tuple(one for one, copy in wanted.items() if copy in writable)
 
     async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:

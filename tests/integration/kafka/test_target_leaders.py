@@ -13,6 +13,7 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.fencing import answering_partitions, writable_partitions
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -395,6 +396,26 @@ def test_a_source_that_lost_its_tail_goes_by_policy(
     assert before == copied["fail"]
     assert before + new[1_000:] == copied["alert"]
     assert before + new == copied["restart"]
+
+
+def test_a_partition_whose_leader_has_died_is_not_taken_over(
+    trio: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """The metadata names the leader for some seconds more."""
+    topic = trio.create_topic(unique_topic(), partitions=3)
+    leader = trio.leader(topic, 0)
+    others = {TopicPartition(topic, one) for one in (1, 2) if trio.leader(topic, one) != leader}
+
+    async def ask(connected: Cluster) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        wanted = [TopicPartition(topic, one) for one in range(3)]
+        await connected.refresh([topic])
+        trio.broker(leader).kill()
+        return await writable_partitions(connected, wanted), await answering_partitions(connected, wanted)
+
+    named, answering = asking(trio, ask)
+
+    assert TopicPartition(topic, 0) in named
+    assert answering == others
 
 
 def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(
