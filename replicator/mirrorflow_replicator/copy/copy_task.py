@@ -103,6 +103,7 @@ BUFFERED_BYTES_MAX = 16 << 20  # fetched and not yet sent, over all partitions
 DRAIN_S = 3.0  # at stop, for what is in flight
 TICK_S = 0.2
 FINISH_S = 3.0  # at stop, for the last commit
+LEAVE_S = 10.0  # at stop, for the positions: a coordinator that needs longer is being replaced
 QUIET_S = 3.0  # without large responses: then free buffers are returned to the operating system
 QUIET_BYTES = 256 << 10
 
@@ -294,10 +295,15 @@ class CopyTask:
                     await copier.drained.wait()
         try:
             await self._task_writer.finish(FINISH_S)
-            await self._flushing.flush(copiers, left=True)
+            async with asyncio.timeout(LEAVE_S):
+                await self._flushing.flush(copiers, left=True)
+        # The next copier still finds where to continue in the target's log, after it has waited.
         except MirrorFlowError as error:
-            # The next copier still finds where to continue in the target's log, after it has waited.
             self._note_cluster_error(error)
+        except TimeoutError:
+            log.warning(
+                "The target took no positions within %g s; the next start looks in its logs.", LEAVE_S
+            )
         if self._parts.syncs is not None:
             await self._parts.syncs.leave(copiers)
         for copier in copiers:
