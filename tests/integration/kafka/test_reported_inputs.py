@@ -124,10 +124,17 @@ def test_one_setting_that_the_target_refuses_costs_that_setting_alone(
             ),
             timeout_s=COMMAND_WAIT_S,
         )
-        told = [line for line in warnings(running) if "segment.bytes" in line]
-    assert len(told) == 1, told
-    assert "BrokerRefusal" not in told[0]
-    assert f"{refused}Invalid value 102400 for configuration segment.bytes: Value must be at least" in told[0]
+        refusals = wait_until(
+            "the refusal is logged",
+            lambda: [line for line in warnings(running) if "segment.bytes" in line],
+            timeout_s=COMMAND_WAIT_S,
+        )
+    assert len(refusals) == 1, refusals
+    assert "BrokerRefusal" not in refusals[0]
+    assert (
+        f"{refused}Invalid value 102400 for configuration segment.bytes: Value must be at least"
+        in refusals[0]
+    )
     assert_copied(old, topic, west, copy)
 
 
