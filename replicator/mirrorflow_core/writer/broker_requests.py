@@ -107,6 +107,16 @@ class ReadBatches(NamedTuple):
     end: int
 
 
+class ReadAborted(NamedTuple):
+    """Read which transactions begin before *offset* of a target partition and were aborted there or later.
+
+    Response: their first offsets, by producer id. Those behind the last stable offset are not in it.
+    """
+
+    partition: TopicPartition
+    offset: int
+
+
 class ReadLastSequence(NamedTuple):
     """Read what a target partition's leader remembers of a producer epoch (DescribeProducers, KIP-664).
 
@@ -178,6 +188,7 @@ Request = (
     | ReadPositions
     | ReadEnd
     | ReadBatches
+    | ReadAborted
     | ReadLastSequence
     | ReadSourceStart
     | ReadEpochEnd

@@ -9,9 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
-from mirrorflow_core.writer.broker_requests import LogEnd, Producer, ReadBatches, ReadEnd, Steps, send
+from mirrorflow_core.writer.broker_requests import (
+    LogEnd,
+    Producer,
+    ReadAborted,
+    ReadBatches,
+    ReadEnd,
+    Steps,
+    send,
+)
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker
+from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch
 
 _FIRST_STRIDE = 16  # offsets; doubled until the position is reached
 
@@ -90,39 +98,13 @@ def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[
     return found
 
 
-def aborted_from(
-    partition: TopicPartition, target_end: int, writer: Producer, log_end: LogEnd
-) -> Steps[int | None]:
-    """Returns where the transaction begins that a committed position at *target_end* is in, if it was aborted here.
+def aborted_behind(partition: TopicPartition, offset: int, log_end: LogEnd) -> Steps[dict[int, int]]:
+    """Returns where transactions begin that were open at *offset* and aborted since, by producer id.
 
-    Only a partition that had no leader can be without its marker (KAFKA-20734). If the transaction that was to write the
-    marker is interrupted, the coordinator aborts that one, and its marker ends both.
+    If what is before *offset* was committed, its marker is lost: in an unclean election, or because the partition had no
+    leader when it was due (KAFKA-20734). The next marker of the same id, whatever that was for, has ended it then.
     """
-    if target_end <= log_end.start:
-        return None  # its records are deleted
-    before: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, target_end - 1, target_end))
-    if not any(_is_of(one, writer) and one.marker is None for one in before):
-        return None
-    lower, stride, marker = target_end, _FIRST_STRIDE, None
-    while lower < log_end.end and marker is None:
-        upper = min(log_end.end, lower + stride)
-        batches: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, lower, upper))
-        marker = next((one.marker for one in batches if _is_of(one, writer) and one.marker), None)
-        lower, stride = upper, stride * 2
-    if marker is not Marker.ABORT:
-        return None
-    upper, stride, first = target_end, _FIRST_STRIDE, target_end
-    while upper > log_end.start:
-        lower = max(log_end.start, upper - stride)
-        batches = yield from send(ReadBatches(partition, lower, upper))
-        for batch in reversed(batches):
-            if _is_of(batch, writer) and batch.marker is not None:
-                return first
-            if _is_of(batch, writer):
-                first = batch.base_offset
-        upper, stride = lower, stride * 2
-    return first
-
-
-def _is_of(batch: LogBatch, writer: Producer) -> bool:
-    return batch.is_transactional and batch.producer_id == writer.producer_id
+    if not log_end.start < offset < log_end.stable:
+        return {}
+    found: dict[int, int] = yield from send(ReadAborted(partition, offset))
+    return found

@@ -5,7 +5,7 @@ All functions are generators, see `broker_requests`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
@@ -23,7 +23,7 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     send,
 )
-from mirrorflow_core.writer.end_lookup import EndLookup, aborted_from, look_up_end, open_transactions
+from mirrorflow_core.writer.end_lookup import EndLookup, aborted_behind, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_lock import RETRY_MS
 from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
@@ -46,10 +46,8 @@ class PartitionStart:
     problem: PartitionProblem | None = None
     loss: SourceLoss | None = None
     open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
-    has_unknown: bool = (
-        False  # open transactions of other ids, which the target has not lost, but may have lost the end of
-    )
-    lacks_marker: bool = False  # of its fence, or of a transaction that is decided: try again
+    has_unknown: bool = False  # transactions of other ids, which may be ours, are open or were aborted
+    lacks_marker: bool = False  # of its fence, or of `open_transactions`: try again once it is there
 
 
 def start_of_partition(
@@ -77,25 +75,22 @@ def start_of_partition(
     if looked_up is None:
         return PartitionStart(None, lacks_marker=True)
     found, log_end, kept = looked_up
-    by_id = {one.producer_id: one for one in producers.values()}
-    opened = yield from open_transactions(partition, log_end)
-    unmarked = {one: first for one, first in opened.items() if one in by_id}
-    writer = producers.get(position.writer.transactional) if position.writer is not None else None
-    if _is_replaced(position, writer) and log_end.stable < log_end.end:
+    if _is_replaced(position, producers) and log_end.stable < log_end.end:
         return PartitionStart(None, lacks_marker=True)
-    has_unknown = kept is not None and len(unmarked) < len(opened)
-    if kept is None and writer is not None and UNKNOWN < position.target_epoch < log_end.leader_epoch:
-        kept = yield from aborted_from(partition, position.target_end, writer, log_end)
-    # The records of a transaction are committed if the position counts them: both are in the same transaction.
-    decisions = {
-        by_id[one]: by_id[one] == writer and first < position.target_end for one, first in unmarked.items()
-    }
+    markers = yield from _missing_markers(producers, position, log_end, kept)
+    kept = markers.kept
     if kept is not None:
-        aborted = [first for one, first in unmarked.items() if not decisions[by_id[one]]]
-        mapped: int | None = yield from send(ReadOffsetMap(partition, min((kept, *aborted))))
+        if markers.decisions:
+            # They are written first: a commit that is interrupted becomes an abort, and then records are lost.
+            return PartitionStart(
+                None,
+                lacks_marker=True,
+                open_transactions=markers.decisions,
+                has_unknown=markers.has_unknown,
+            )
+        mapped: int | None = yield from send(ReadOffsetMap(partition, kept))
         if mapped is not None:
-            point = _point(mapped, position, log_end)
-            return PartitionStart(point, open_transactions=decisions, has_unknown=has_unknown)
+            return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
     point = _point_behind(position, found, log_end)
     problem = _problem_of_target(position, found, log_end, kept)
     if found.last_sequence is None and remembered != UNKNOWN and kept is None:
@@ -110,7 +105,35 @@ def start_of_partition(
         start = yield from _apply_loss_policy(plan, partition, loss, position, log_end)
     else:
         start = yield from _start_in_source(plan, position, point, log_end)
-    return replace(start, open_transactions=decisions, has_unknown=has_unknown)
+    return replace(start, open_transactions=markers.decisions, has_unknown=markers.has_unknown)
+
+
+class _MissingMarkers(NamedTuple):
+    """The transactions of a partition whose markers the target does not have, or had lost."""
+
+    decisions: Mapping[Producer, bool]  # of ours that are open, and whether to commit them
+    kept: int | None  # where the copy ends that consumers of committed records see, if they miss some of it
+    has_unknown: bool  # whether others are open or were aborted
+
+
+def _missing_markers(
+    producers: Mapping[str, Producer], position: WriterPosition, log_end: LogEnd, kept: int | None
+) -> Steps[_MissingMarkers]:
+    """Finds transactions that have lost their markers; *kept* is where the target's loss begins.
+
+    A transaction whose records the position counts was committed: both are in the same transaction.
+    """
+    by_id = {one.producer_id: one for one in producers.values()}
+    opened = yield from open_transactions(position.topic_partition, log_end)
+    decisions = {by_id[one]: first < position.target_end for one, first in opened.items() if one in by_id}
+    has_new_leader = UNKNOWN < position.target_epoch < log_end.leader_epoch
+    if not producers or (kept is None and not has_new_leader):
+        return _MissingMarkers(decisions, kept, has_unknown=False)
+    copied_end = position.target_end if kept is None else kept
+    aborted = yield from aborted_behind(position.topic_partition, copied_end, log_end)
+    lost = [first for one, first in aborted.items() if one in by_id]
+    has_unknown = not (opened.keys() | aborted.keys()) <= by_id.keys()
+    return _MissingMarkers(decisions, min(lost, default=kept), has_unknown)
 
 
 def _problem_of_target(
@@ -223,11 +246,12 @@ def _fenced_lookup(
     return None
 
 
-def _is_replaced(position: WriterPosition, writer: Producer | None) -> bool:
-    """Returns whether *writer* is the spare of the id that the position names, whose open transactions are unknown then."""
-    if position.writer is None or writer is None:
+def _is_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -> bool:
+    """Returns whether a spare replaces the id that the position names, whose open transactions are unknown then."""
+    if position.writer is None:
         return False
-    return writer.transactional_id != position.writer.transactional
+    named = position.writer.transactional
+    return named in producers and producers[named].transactional_id != named
 
 
 def _is_another(known: str, present: str) -> bool:

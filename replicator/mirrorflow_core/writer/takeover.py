@@ -79,8 +79,6 @@ def take_partitions(
             if one not in owners
         }
     )
-    if any(start.lacks_marker for start in starts.values()):
-        return Refused(UNKNOWN)
     if any(start.has_unknown for start in starts.values()):
         # They are not of the last owner of the partition, or the position would name them: take the ids of all tasks.
         claims = yield from read_claims(lock)
@@ -91,8 +89,8 @@ def take_partitions(
                 return more
             return (yield from take_partitions(plan, lock, producers | more, wanted, acknowledged))
     refused = yield from _decide_open_transactions(starts)
-    if refused is not None:
-        return refused
+    if refused is not None or any(start.lacks_marker for start in starts.values()):
+        return refused or Refused(UNKNOWN)
     now_ms: int = yield from send(Pause(0))
     found: list[TaskStart] = []
     for ids, assigned in wanted.items():

@@ -320,6 +320,20 @@ async def read_batches(
     return await retrying(read)
 
 
+async def aborted_transactions(cluster: Cluster, partition: TopicPartition, offset: int) -> dict[int, int]:
+    """Returns where transactions begin that were open at *offset* and then aborted, by producer id.
+
+    A broker returns the aborted transactions that end behind the fetch offset (TransactionIndex.collectAbortedTxns). Raises
+    ClusterError.
+    """
+
+    async def read() -> dict[int, int]:
+        fetched = await read_once(cluster, partition, offset, read_committed=True, max_bytes=1)
+        return {producer_id: first for producer_id, first in fetched.aborted if first < offset}
+
+    return await retrying(read)
+
+
 async def _collect(
     cluster: Cluster, partition: TopicPartition, start: int, end: int, decode: Decode | None
 ) -> tuple[LogBatch, ...]:

@@ -24,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
     Producer,
+    ReadAborted,
     ReadBatches,
     ReadClaims,
     ReadEnd,
@@ -43,7 +44,13 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import Decode, read_batches, read_log, retrying
+from mirrorflow_kafka.admin.log_reader import (
+    Decode,
+    aborted_transactions,
+    read_batches,
+    read_log,
+    retrying,
+)
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset, log_offsets
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
@@ -148,6 +155,9 @@ class ProtocolRunner:
             case ReadBatches(partition, start, end):
                 async with self._fetches:
                     return await read_batches(self._target, self._topics.on_target(partition), start, end)
+            case ReadAborted(partition, offset):
+                async with self._fetches:
+                    return await aborted_transactions(self._target, self._topics.on_target(partition), offset)
             case ReadLastSequence(partition, producer_id, producer_epoch):
                 return await self._last_sequence(
                     self._topics.on_target(partition), producer_id, producer_epoch

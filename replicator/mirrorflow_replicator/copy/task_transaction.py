@@ -22,7 +22,7 @@ from statistics import median
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.source_epochs import followed_by
-from mirrorflow_core.writer.broker_requests import Refused, Transaction
+from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
@@ -234,8 +234,11 @@ class TaskTransaction:
     async def _touch(self) -> None:
         """Uses both ids, so that the coordinator does not forget them."""
         self._touched_s = time.monotonic()
-        idle = [self._producers.plain] if self._members else list(self._producers.all)
-        for producer in idle:
+        await self._use_ids([self._producers.plain] if self._members else self._producers.all)
+
+    async def _use_ids(self, producers: Iterable[Producer]) -> None:
+        """Commits an empty transaction of each of *producers*, which waits for their last ones; a refusal ends the task."""
+        for producer in producers:
             if isinstance(response := await self._transactions.run(Transaction(producer)), Refused):
                 self._end(f"{producer.transactional_id} was refused with {name_of(response.error_code)}")
 
@@ -316,15 +319,20 @@ class TaskTransaction:
         for writing, position in positions.items():
             writing.committed(position.next_source_offset)
         for writing in members:
-            # A plain batch does not wait for the marker, as the next batch in a transaction does.
-            is_marked = resyncs[writing] == writing.copier.resyncs and writing not in changes
-            writing.release(marked=is_marked)
-        for writing, change in changes.items():
-            if writing.mode.change is change:
-                writing.change_mode(change)
-                writing.release(marked=False)
+            if writing not in changes:
+                writing.release(marked=resyncs[writing] == writing.copier.resyncs)
         self._ended_s = time.monotonic()
         self.took_ms.append((self._ended_s - began_s) * 1000)
+        if any(not one.mode.is_plain for one in changes):
+            # It ends when the markers of the last transaction are written. An unclean election that removes the marker of
+            # a partition then removes its plain batches, too.
+            await self._use_ids([transactional])
+        for writing, change in changes.items():
+            is_wanted = writing.mode.change is change
+            if is_wanted:
+                writing.change_mode(change)
+            if is_wanted or writing in resyncs:
+                writing.release(marked=False)
 
     async def _ask_leaders(self, writers: Iterable[PartitionWriter]) -> None:
         """Ends the task if a partition of *writers* has another leader. Raises ClusterError if one has none.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_core.connect.mirror_records import decode_map, offset_map_topic
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
@@ -108,6 +109,15 @@ def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
 def address(cluster: KafkaCluster, broker: int) -> str:
     """Of one broker alone."""
     return cluster.internal_bootstrap.split(",")[broker - 1]
+
+
+def mapped_end(flow: Flow) -> int:
+    """Up to which source offset the stored offset map of the flow's only partition goes."""
+    topic = offset_map_topic(flow.alias)
+    if not flow.target.has_topic(topic):
+        return -1
+    stored = [one.value for one in records(flow.target, topic) if one.value is not None]
+    return decode_map(stored[-1]).upstream_end if stored else -1
 
 
 def ours(cluster: KafkaCluster, topic: str) -> list[Record]:
@@ -253,6 +263,35 @@ def test_an_unclean_election_is_filled_again(
         flow.assert_exact(topic)
         dead.assert_exact(topic)
         assert contents(records(east, topic)) == contents(ours(trio, left.remote(topic)))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_unclean_election_is_filled_again_in_transactions(
+    flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], *, is_killed: bool
+):
+    topic = east.create_topic(unique_topic(), config=FOREVER)
+    remote = trio.create_topic(flow.remote(topic), replication_factor=3, config=UNCLEAN | FOREVER)
+    reassign(trio, remote, [1, 2])
+    old_ms = now_ms() - 40 * DAY_MS
+    with flow.replicator(topic) as process:
+        load(east, topic, 1_000, timestamp_ms=old_ms)
+        wait_until("the offset map has them", lambda: mapped_end(flow) == 1_000)
+        trio.broker(2).stop()
+        load(east, topic, 1_000, first=1_000, timestamp_ms=old_ms)
+        process.wait_until_caught_up()
+        if is_killed:
+            process.kill()
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        wait_for_leader(trio, remote, lambda leader: leader == 2)
+        load(east, topic, 500, first=2_000, timestamp_ms=old_ms)
+        if is_killed:
+            process.start()
+        process.wait_until_caught_up()
+        flow.wait_until_committed(topic)
+        trio.broker(1).start()
+
+    assert contents(records(east, topic)) == contents(records(trio, remote, isolation="read_committed"))
 
 
 def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_records(

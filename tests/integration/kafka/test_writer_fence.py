@@ -16,7 +16,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.records import encode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.admin.log_reader import aborted_transactions, read_once
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH, NONE
 from tests.harness.kafka.cluster import KafkaCluster
@@ -149,6 +149,37 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
 
     assert (owner_code, newcomer_code) == (INVALID_PRODUCER_EPOCH, NONE)
     assert len(records(target, partition.topic, isolation="read_committed")) == BATCH_RECORDS
+
+
+def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborted(
+    target: KafkaCluster, unique_topic: Names
+):
+    """After an unclean election the next marker of an id also ends its transaction before, whose own marker is lost."""
+    partition = TopicPartition(target.create_topic(unique_topic()), 0)
+
+    async def write(cluster: Cluster) -> tuple[list[dict[int, int]], int, int]:
+        await cluster.refresh([partition.topic])
+        names = ("committed", "aborted", "aborted-later")
+        committed, aborted, later = [
+            await EpochProducer.new(cluster, f"{partition.topic}-{name}") for name in names
+        ]
+        for one in (committed, aborted):
+            await one.add(partition)
+            assert await one.append(partition, 0, transactional=True) == NONE  # 0 to 9, and 10 to 19
+        for one in (committed, aborted):
+            await one.end(committed=one is committed)
+            await wait_for_marker(one, partition)  # 20 and 21
+        await later.add(partition)
+        assert await later.append(partition, 0, transactional=True) == NONE  # 22 to 31
+        await later.end(committed=False)
+        await wait_for_marker(later, partition)
+        offsets = (5, 10, 15, 21, 22, 30)
+        found = [await aborted_transactions(cluster, partition, offset) for offset in offsets]
+        return found, aborted.producer_id, later.producer_id
+
+    found, aborted, later = asking(target, write)
+
+    assert found == [{}, {}, {aborted: 10}, {aborted: 10}, {}, {later: 22}]
 
 
 async def refusal(producer: EpochProducer, step: str, partition: TopicPartition) -> int:

@@ -211,7 +211,7 @@ def _open_transactions_of_busy_ids_are_passed() -> tuple[Replaced, ...]:
 
 
 def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
-    return ((partition_start, "aborted_from", _returns(None)),)
+    return ((partition_start, "aborted_behind", _returns({})),)
 
 
 def _no_epoch_behind_a_loss() -> tuple[Replaced, ...]:
@@ -297,6 +297,31 @@ def _lost_markers_are_awaited() -> tuple[Replaced, ...]:
 
 
 # -- rule 3
+
+
+def _markers_are_found(change: Callable[[Any, Any, Any], Any]) -> Callable[[], tuple[Replaced, ...]]:
+    """*change* is given the producers, the position and the transactions that lack markers."""
+
+    def replaced() -> tuple[Replaced, ...]:
+        original = partition_start._missing_markers
+
+        def find(producers: Any, position: Any, *args: Any) -> Steps:
+            return change(producers, position, (yield from original(producers, position, *args)))
+
+        return ((partition_start, "_missing_markers", find),)
+
+    return replaced
+
+
+def _of_the_last_writer_only(producers: Any, position: Any, found: Any) -> Any:
+    writer = None if position.writer is None else producers.get(position.writer.transactional)
+    return found._replace(
+        decisions={one: commit and one == writer for one, commit in found.decisions.items()}
+    )
+
+
+def _plain_batches_pass_markers() -> tuple[Replaced, ...]:
+    return ((process.Task, "_await_markers", _returns(value=True)),)
 
 
 def _open_transactions_stay() -> tuple[Replaced, ...]:
@@ -600,7 +625,8 @@ MUTANTS = (
         name="decided transactions are not awaited",
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
-        scenarios=("offline",),
+        scenarios=("unclean_long_offline",),
+        seeds=1000,
         is_quick=False,
     ),
     Mutant(
@@ -625,10 +651,34 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
+        name="transactions of earlier writers are aborted",
+        rule="A missing marker commits what the position counts, whichever task of the flow has written it.",
+        replaced=_markers_are_found(_of_the_last_writer_only),
+        scenarios=("unclean_target_in_transactions",),
+        seeds=1000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="transactions of other tasks stay open",
+        rule="Behind an election, the ids of all tasks are taken if a transaction of an unknown id has no marker.",
+        replaced=_markers_are_found(lambda _, __, found: found._replace(has_unknown=False)),
+        scenarios=("unclean_target_in_transactions",),
+        seeds=2000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="plain batches pass markers",
+        rule="Plain batches follow the marker of the last transaction, so that they are lost with it.",
+        replaced=_plain_batches_pass_markers,
+        scenarios=("unclean_target_in_transactions",),
+        seeds=1000,
+        is_quick=False,
+    ),
+    Mutant(
         name="positions of aborted records are trusted",
         rule="Records that a position counts are copied again if the missing marker of their transaction aborts them.",
         replaced=_positions_of_aborted_records_are_trusted,
-        scenarios=("offline",),
+        scenarios=("unclean_target_in_transactions",),
         seeds=2000,
         is_quick=False,
     ),
@@ -644,7 +694,8 @@ MUTANTS = (
         name="open transactions of busy ids are passed",
         rule="Nothing is written behind an open transaction of an id that a spare replaces.",
         replaced=_open_transactions_of_busy_ids_are_passed,
-        scenarios=("long_offline",),
+        scenarios=("unclean_long_offline",),
+        seeds=1000,
         is_quick=False,
     ),
     Mutant(

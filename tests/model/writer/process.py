@@ -679,9 +679,19 @@ class Task:
             copier.is_held = copier.is_in_transaction = False
             if resyncs[copier] == copier.resyncs and copier not in changes:
                 copier.stream.pass_markers(1)
+        if any(not copier.mode.is_plain for copier in changes) and not (yield from self._await_markers()):
+            return
         for copier, change in changes.items():
             if copier.mode.change is change:
                 self._change_mode(copier, change)
+
+    def _await_markers(self) -> Coroutine:
+        """End an empty transaction: it begins when the markers of the last one are written, or never will be."""
+        code = yield from self.world.add_partitions(self.producers.transactional, {POSITIONS})
+        if code != NONE:
+            self._end(f"AddPartitionsToTxn was answered with {code}")
+            return False
+        return (yield from self._end_transaction())
 
     def _ask_leaders(self, copiers: Iterable[Copier]) -> Coroutine:
         """Ask the leaders for their epochs: the metadata may be older than an election."""

@@ -131,6 +131,23 @@ SCENARIOS = {
             faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
         ),
         Scenario(
+            name="unclean_target_in_transactions",
+            faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
+            options=Options(old_share=0.5, gap_share=0.1),
+        ),
+        Scenario(
+            name="unclean_long_offline",
+            faults=(
+                f.elect_uncleanly,
+                f.stay_behind,
+                f.lose_marker,
+                f.go_offline,
+                f.newcomer,
+                f.append_to_source,
+            ),
+            options=Options(partitions=3, old_share=0.7, gap_share=0.1),
+        ),
+        Scenario(
             name="source",
             faults=(
                 f.truncate_source,

@@ -483,6 +483,17 @@ class World:
                         ),
                     )
                 )
+            case requests.ReadAborted(partition, offset):
+                return (
+                    yield from self._read(
+                        partition,
+                        lambda leader: {
+                            one.producer_id: one.first_offset
+                            for one in leader.log.aborted
+                            if one.first_offset < offset <= one.last_offset < leader.log.high_watermark
+                        },
+                    )
+                )
             case requests.ReadLastSequence(partition, producer_id, producer_epoch):
                 return (
                     yield from self._read(

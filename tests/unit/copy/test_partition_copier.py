@@ -26,6 +26,7 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
     Producer,
+    ReadAborted,
     ReadBatches,
     ReadEnd,
     ReadEpochEnd,
@@ -50,6 +51,7 @@ from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 from tests.unit.copy.leader import NOT_ENOUGH_REPLICAS, Leader
 from tests.unit.copy.test_batch_packer import WHEN, in_epoch, without
 from tests.unit.core.wire.strategies import batch_of
+from tests.unit.core.writer.logs import aborted_behind
 
 STEPS = 120
 SETTLE_STEPS = 1_000  # undisturbed: many times what it needs
@@ -204,6 +206,8 @@ class Copier:
                 return tuple(
                     one for one in self.leader.log if start <= one.last_offset and one.base_offset < end
                 )
+            case ReadAborted(_, offset):
+                return aborted_behind(self.leader.log, offset)
             case ReadSourceStart():
                 return SourceStart(100, -1)
             case ReadEpochEnd():
@@ -254,6 +258,12 @@ class Copier:
         self.position = self._uncommitted
         if producer.producer_id in self.leader.in_transaction:
             self.leader.mark(producer, commit=True)
+
+    async def run(self, request):
+        """The transactions': an empty one."""
+        assert not request.partitions
+        assert not request.positions
+        return Done()
 
     async def write(self, positions: list[Position], *, now_ms):
         """The position store's, where nothing is fenced."""

@@ -10,6 +10,7 @@ import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import RenameRule
+from mirrorflow_core.writer.broker_requests import Done, Producer, Transaction
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.write_mode import ChangeMode
@@ -29,6 +30,7 @@ class Brokers:
     def __init__(self, writing: PartitionWriter) -> None:
         self.writing = writing
         self.committed: list[int] = []  # the next source offsets of the positions
+        self.ended: list[Producer] = []  # of empty transactions, and so of those before them
 
     async def leader_epochs(self, partitions: Any) -> Any:
         if not self.writing.is_drained:
@@ -40,6 +42,12 @@ class Brokers:
 
     async def end(self, _: Any, *, commit: bool) -> None:
         assert commit
+
+    async def run(self, request: Transaction) -> Done:
+        assert self.writing.is_held
+        assert not self.writing.mode.is_plain
+        self.ended.append(request.producer)
+        return Done()
 
 
 DAY_MS = 86_400_000
@@ -126,6 +134,23 @@ def test_one_slow_commit_does_not_delay_the_next_ones(monkeypatch: pytest.Monkey
     transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
 
     assert transaction._due_s == pytest.approx(1000.15)
+
+
+def test_plain_batches_wait_for_the_marker_of_the_transaction_before_them() -> None:
+    writing = begun_writer(context_at(WHEN))
+    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, 100, -1))
+    brokers, ended = Brokers(writing), list[str]()
+    transaction = transaction_of(brokers, [writing.copier], ended.append)
+    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
+    writing.mode.want(ChangeMode(WriteMode.PLAIN, 100, -1))
+    transaction.want(writing)
+
+    asyncio.run(transaction.finish(5))
+
+    assert brokers.ended == [PRODUCERS[WriteMode.TRANSACTION]]
+    assert writing.mode.is_plain
+    assert not writing.is_held
+    assert not ended
 
 
 def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() -> None:

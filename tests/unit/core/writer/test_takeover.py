@@ -17,6 +17,7 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
     Producer,
+    ReadAborted,
     ReadBatches,
     ReadClaims,
     ReadEnd,
@@ -38,6 +39,7 @@ from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
+from tests.unit.core.writer.logs import aborted_behind
 
 T = TypeVar("T")
 
@@ -93,6 +95,8 @@ class Brokers:
                 return tuple(
                     one for one in self.batches if one.last_offset >= start and one.base_offset < end
                 )
+            case ReadAborted(_, offset):
+                return aborted_behind(self.batches, offset)
             case ReadOffsetMap(_, target_offset):
                 return MAPPED if target_offset == self.batches[0].base_offset else None
             case ReportLoss(_, next_source_offset, _):
