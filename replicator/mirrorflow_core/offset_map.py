@@ -140,6 +140,14 @@ class OffsetMap:
             return MappedOffset(self.runs[-1].downstream_end, None)
         return self.runs[at].translate(offset)
 
+    def is_current(self, downstream: int, *, generation: int, kept_end: int) -> bool:
+        """Returns whether the map still shows what was copied before target offset *downstream*.
+
+        *generation* is that of the newest position: a new one may have begun elsewhere on the source. At *kept_end*, the
+        target has lost records since `leader_epoch`: others may be there now.
+        """
+        return generation == self.stream.generation and downstream <= kept_end
+
     def source_of(self, target_offset: int) -> int | None:
         """Returns the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
         at = bisect_right(self.runs, target_offset, key=_downstream) - 1
@@ -148,6 +156,8 @@ class OffsetMap:
         run = self.runs[at]
         if target_offset == run.downstream:
             return run.upstream
+        if target_offset < run.downstream_end and run.upstream == run.upstream_end:
+            return run.upstream  # the source had other records then, and was rewritten
         if target_offset < run.downstream_end:
             return run.upstream + target_offset - run.downstream if run.is_parallel else None
         # Behind a run come markers of ours and records of others; behind the last one, there may be newer records of ours.

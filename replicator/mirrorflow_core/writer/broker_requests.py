@@ -157,10 +157,14 @@ class ReadEpochEnd(NamedTuple):
 
 
 class ReadOffsetMap(NamedTuple):
-    """Translate a target offset back. Response: the source offset of the record that was there; None if unknown."""
+    """Translate a target offset back. Response: the source offset of the record that was there; None if unknown.
+
+    *counting* is that of the newest position. A map of an earlier count does not show where copying continued then.
+    """
 
     partition: TopicPartition
     target_offset: int
+    counting: int
 
 
 class ReportLoss(NamedTuple):

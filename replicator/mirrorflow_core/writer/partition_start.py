@@ -88,7 +88,7 @@ def start_of_partition(
                 open_transactions=markers.decisions,
                 has_unknown=markers.has_unknown,
             )
-        mapped: int | None = yield from send(ReadOffsetMap(partition, kept))
+        mapped: int | None = yield from send(ReadOffsetMap(partition, kept, position.counting))
         if mapped is not None:
             return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
     point = _point_behind(position, found, log_end)
@@ -121,19 +121,35 @@ def _missing_markers(
 ) -> Steps[_MissingMarkers]:
     """Finds transactions that have lost their markers; *kept* is where the target's loss begins.
 
-    A transaction whose records the position counts was committed: both are in the same transaction.
+    A transaction whose records the position counts was committed: both are in the same transaction. If the target has lost
+    records, the position may count others: those that were copied again behind the abort marker, which is lost, too.
     """
+    partition = position.topic_partition
     by_id = {one.producer_id: one for one in producers.values()}
-    opened = yield from open_transactions(position.topic_partition, log_end)
-    decisions = {by_id[one]: first < position.target_end for one, first in opened.items() if one in by_id}
+    opened = yield from open_transactions(partition, log_end)
+    decisions: dict[Producer, bool] = {}
+    for producer_id, first in opened.items():
+        if producer_id in by_id:
+            is_counted = first < position.target_end
+            if is_counted and kept is not None:
+                is_counted = yield from _is_mapped(position, first)
+            decisions[by_id[producer_id]] = is_counted
     has_new_leader = UNKNOWN < position.target_epoch < log_end.leader_epoch
     if not producers or (kept is None and not has_new_leader):
         return _MissingMarkers(decisions, kept, has_unknown=False)
     copied_end = position.target_end if kept is None else kept
-    aborted = yield from aborted_behind(position.topic_partition, copied_end, log_end)
+    aborted = yield from aborted_behind(partition, copied_end, log_end)
     lost = [first for one, first in aborted.items() if one in by_id]
     has_unknown = not (opened.keys() | aborted.keys()) <= by_id.keys()
     return _MissingMarkers(decisions, min(lost, default=kept), has_unknown)
+
+
+def _is_mapped(position: WriterPosition, target_offset: int) -> Steps[bool]:
+    """Returns whether the offset map has the record at *target_offset*, or does not show that it lacks it."""
+    partition, counting = position.topic_partition, position.counting
+    before: int | None = yield from send(ReadOffsetMap(partition, target_offset, counting))
+    behind: int | None = yield from send(ReadOffsetMap(partition, target_offset + 1, counting))
+    return before is None or before != behind
 
 
 def _problem_of_target(

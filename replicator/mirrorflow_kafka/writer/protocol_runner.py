@@ -64,7 +64,7 @@ _IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
 _JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-OffsetMap = Callable[[TopicPartition, int], Awaitable[int | None]]
+OffsetMap = Callable[[ReadOffsetMap], Awaitable[int | None]]
 
 
 class ProtocolRunner:
@@ -162,8 +162,8 @@ class ProtocolRunner:
                 return await self._last_sequence(
                     self._topics.on_target(partition), producer_id, producer_epoch
                 )
-            case ReadOffsetMap(partition, target_offset):
-                return None if self._offset_map is None else await self._offset_map(partition, target_offset)
+            case ReadOffsetMap():
+                return None if self._offset_map is None else await self._offset_map(request)
             case ReportLoss(partition, next_source_offset, why):
                 log.warning(
                     "%s is to continue at source offset %d, as the loss policy says: %s",

@@ -7,6 +7,7 @@ from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.broker_requests import ReadOffsetMap
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
@@ -39,7 +40,8 @@ class FlowClusters:
         )
         self._initial = initial
         self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
-        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
+        # Of partitions whose target has lost records, with the offset up to which it has lost nothing since.
+        self._maps: dict[TopicPartition, tuple[OffsetMap, int]] = {}
         self._mapping = asyncio.Lock()
 
     async def open(self, *, has_claims: bool) -> None:
@@ -83,18 +85,29 @@ class FlowClusters:
         await store.open()
         return {partition: obeyed_position(one) for partition, one in store.positions.items()}
 
-    async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
+    async def _source_of(self, request: ReadOffsetMap) -> int | None:
         """Returns which source offset was copied to an offset that the target has lost; None if that is not known."""
-        settings = self.settings
-        if settings.syncs is None:
+        partition, offset = request.partition, request.target_offset
+        if self.settings.syncs is None:
             return None
         async with self._mapping:
             if partition not in self._maps:
-                topic = offset_map_topic(settings.source_alias)
-                log = MapLog(self.target, topic, replication_factor=settings.offsets.replication_factor)
-                self._maps |= await log.read({*self._starting, partition})
-            known = self._maps.get(partition)
-        return None if known is None else known.source_of(target_offset)
+                self._maps |= await self._read_maps({*self._starting, partition})
+            known, kept_end = self._maps.get(partition, (None, 0))
+        if known is None or not known.is_current(offset, generation=request.counting, kept_end=kept_end):
+            return None
+        return known.source_of(offset)
+
+    async def _read_maps(
+        self, partitions: set[TopicPartition]
+    ) -> dict[TopicPartition, tuple[OffsetMap, int]]:
+        """Returns the stored maps of *partitions*, and up to where the target has lost nothing since."""
+        topic = offset_map_topic(self.settings.source_alias)
+        log = MapLog(self.target, topic, replication_factor=self.settings.offsets.replication_factor)
+        found = await log.read(partitions)
+        copies = {one: flow_topics(self.settings).on_target(one) for one in found}
+        ends = await log.ends({copies[one]: known.leader_epoch for one, known in found.items()})
+        return {one: (known, ends.get(copies[one], 0)) for one, known in found.items()}
 
     def _start_at(self, partition: TopicPartition) -> int:
         """Returns the timestamp at which a partition starts that was never copied."""

@@ -172,7 +172,7 @@ class TaskTransaction:
     # -- the loop
 
     async def run(self) -> None:
-        """Adds partitions and commit until cancelled, or until the task must end."""
+        """Adds partitions and commits until cancelled, or until the task must end."""
         while not self._is_over:
             try:
                 async with self._working:
@@ -343,7 +343,7 @@ class TaskTransaction:
         asked = {one.target: one.copier for one in writers}
         epochs = await self._transactions.leader_epochs(asked)
         for target, copier in asked.items():
-            if epochs[target] > copier.target_epoch and not self._is_over:
+            if epochs[target] > copier.target_epoch:
                 self._end(f"{target} has another leader")
 
     def _ready_changes(self) -> dict[PartitionWriter, ChangeMode]:
@@ -377,7 +377,7 @@ class TaskTransaction:
                 has_lost_responses=not one.is_drained or one.lost_batches > 0,
                 has_new_leader=self._target.metadata.leader_epoch(*one.target) > one.copier.target_epoch,
             )
-            if why and not self._is_over:
+            if why:
                 self._end(why)
         return self._is_over
 

@@ -275,10 +275,11 @@ def test_an_unclean_election_is_filled_again_in_transactions(
     old_ms = now_ms() - 40 * DAY_MS
     with flow.replicator(topic) as process:
         load(east, topic, 1_000, timestamp_ms=old_ms)
-        wait_until("the offset map has them", lambda: mapped_end(flow) == 1_000)
+        process.wait_until_caught_up()
         trio.broker(2).stop()
         load(east, topic, 1_000, first=1_000, timestamp_ms=old_ms)
         process.wait_until_caught_up()
+        wait_until("the offset map has all", lambda: mapped_end(flow) == 2_000)
         if is_killed:
             process.kill()
         trio.broker(1).kill()

@@ -626,7 +626,7 @@ MUTANTS = (
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
         scenarios=("unclean_long_offline",),
-        seeds=1000,
+        seeds=4000,
         is_quick=False,
     ),
     Mutant(
@@ -667,6 +667,14 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
+        name="transactions that were copied again are committed",
+        rule="A missing marker aborts records that the offset map lacks, if the target has lost what was copied behind them.",
+        replaced=lambda: ((partition_start, "_is_mapped", _returns(value=True)),),
+        scenarios=("unclean_target_in_transactions",),
+        seeds=1000,
+        is_quick=False,
+    ),
+    Mutant(
         name="plain batches pass markers",
         rule="Plain batches follow the marker of the last transaction, so that they are lost with it.",
         replaced=_plain_batches_pass_markers,
@@ -695,7 +703,7 @@ MUTANTS = (
         rule="Nothing is written behind an open transaction of an id that a spare replaces.",
         replaced=_open_transactions_of_busy_ids_are_passed,
         scenarios=("unclean_long_offline",),
-        seeds=1000,
+        seeds=4000,
         is_quick=False,
     ),
     Mutant(

@@ -43,6 +43,9 @@ class ModelLeader(PartitionLeader):
         self.loses_replicas = False  # the ISR falls below min.insync.replicas behind an append
         self._read: dict[int, tuple[LoggedBatch, LogBatch]] = {}
         self.cleaned: list[LoggedBatch] = []  # what compaction removed; the judge counts it as delivered
+        self.was_aborted: set[tuple[int, int]] = (
+            set()
+        )  # base offsets and epochs of batches that have lost this marker
 
     @property
     def is_writable(self) -> bool:
@@ -125,8 +128,20 @@ class ModelLeader(PartitionLeader):
 
     def elect(self, end: int, *, is_restarted: bool = False) -> None:
         """See `PartitionLeader.elect`; what was compacted and is now truncated is gone as well."""
+        self.was_aborted |= {
+            (one.base_offset, one.leader_epoch) for one in self.log.batches if self.log.is_aborted(one)
+        }
         super().elect(end, is_restarted=is_restarted)
         self.cleaned = [one for one in self.cleaned if one.last_offset < self.log.end]
+
+    def revived(self) -> set[tuple[int, int]]:
+        """Producer ids and record numbers of transactions that were aborted, have lost that marker, and are committed."""
+        return {
+            (batch.producer_id, value)
+            for batch in self.log.batches
+            if (batch.base_offset, batch.leader_epoch) in self.was_aborted and not self.log.is_aborted(batch)
+            for _, value in rows_of(batch)
+        }
 
     def delivered(self, *, committed: bool = True) -> list[int]:
         """The record numbers that readers have seen, in order; without those of foreign writers, which are negative."""

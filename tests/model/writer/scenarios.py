@@ -148,6 +148,11 @@ SCENARIOS = {
             options=Options(partitions=3, old_share=0.7, gap_share=0.1),
         ),
         Scenario(
+            name="unclean_on_both",
+            faults=(f.elect_uncleanly, f.truncate_source, f.newcomer, f.kill, f.append_to_source),
+            options=Options(old_share=0.5, gap_share=0.1),
+        ),
+        Scenario(
             name="source",
             faults=(
                 f.truncate_source,

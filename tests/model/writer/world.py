@@ -7,7 +7,7 @@ Every choice comes from a chooser (`tests.model.chooser`), so a run is repeated 
 
 import random
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
     Producer,
     Refused,
 )
+from mirrorflow_core.writer.position import WriterPosition
 from tests.model.chooser import Chooser, Seeded
 from tests.model.coordinator import Coordinator, Marker
 from tests.model.errors import (
@@ -150,6 +151,11 @@ class World:
         self.leaders[POSITIONS] = ModelLeader(rules, {}, lambda position: position.topic_partition)
         self.sources = {one: SourceLog() for one in self.data}
         self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # of record numbers
+        self.completed: set[tuple[TopicPartition, int]] = (
+            set()
+        )  # transactions of these ids, which a start has committed
+        # Where counts of copied records have begun: offsets of the target, and of the source.
+        self.counts: defaultdict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.coordinator = Coordinator(self)
         self.coordinator.expiration_ms = self.options.id_expiration_ms
         # Leader epochs as clients find them: later than the elections.
@@ -506,7 +512,7 @@ class World:
                 if on_target:
                     return (yield from self._read(partition, lambda leader: self._epoch_end(leader, epoch)))
                 return (yield Call(lambda: self.sources[partition].epoch_end(epoch)))
-            case requests.ReadOffsetMap(partition, target_offset):
+            case requests.ReadOffsetMap(partition, target_offset, _):
                 return (
                     yield from self._read(
                         partition, lambda leader: self._mapped(partition, leader, target_offset)
@@ -538,14 +544,25 @@ class World:
 
     def _mapped(self, partition: TopicPartition, leader: ModelLeader, target_offset: int) -> int:
         """The offset map: the source offset behind the last record that was copied before *target_offset*."""
-        numbers = [
-            value
+        rows = [
+            row
             for batch in (*leader.cleaned, *leader.log.batches)
             if not batch.is_control and not leader.log.is_aborted(batch)
-            for offset, value in rows_of(batch)
-            if offset < target_offset and value >= 0
+            if (batch.base_offset, batch.leader_epoch) not in leader.was_aborted
+            for row in rows_of(batch)
+            if row[0] < target_offset and row[1] >= 0
         ]
-        return self.source_offsets[partition, max(numbers)] + 1 if numbers else 0
+        end = max((offset + 1 for offset, _ in rows), default=0)
+        last = max((number for _, number in rows), default=-1)
+        behind = self.source_offsets[partition, last] + 1 if rows else 0
+        later = [source_offset for begin, source_offset in self.counts[partition] if begin >= end]
+        return min([behind, *later])
+
+    def _begin_counts(self, positions: Iterable[WriterPosition]) -> None:
+        for one in positions:
+            if one.records == 0:
+                earlier = [known for known in self.counts[one.topic_partition] if known[0] < one.target_end]
+                self.counts[one.topic_partition] = [*earlier, (one.target_end, one.next_source_offset)]
 
     def transaction(self, process: Any, request: requests.Transaction) -> Coroutine:
         """Run one whole transaction."""
@@ -568,6 +585,10 @@ class World:
                 answer = yield from self.append_in_transaction(producer, partition, values)
                 if isinstance(answer, int):
                     return Refused(answer)
+            self._begin_counts(request.positions)
+            if request.commit:
+                revived = {(one, id_) for one in request.partitions for id_, _ in self.leaders[one].revived()}
+                self.completed |= {one for one in revived if one[1] == producer.producer_id}
             code = yield from self.end_transaction(producer, commit=request.commit)
             return Done() if code == NONE else Refused(code)
         finally:

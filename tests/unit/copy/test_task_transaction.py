@@ -14,6 +14,7 @@ from mirrorflow_core.writer.broker_requests import Done, Producer, Transaction
 from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.write_mode import ChangeMode
+from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH
 from mirrorflow_replicator.copy import task_transaction
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
@@ -121,6 +122,16 @@ def test_a_partition_is_added_once_to_each_transaction() -> None:
     transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
 
     assert not transaction._wanted
+
+
+def test_a_broker_that_refuses_all_batches_in_flight_ends_the_task_once() -> None:
+    writing, ended = begun_writer(context_at(WHEN)), list[str]()
+    transaction = transaction_of(Brokers(writing), [writing.copier], ended.append)
+
+    for _ in range(5):
+        transaction.refused(INVALID_PRODUCER_EPOCH)
+
+    assert ended == ["the target answered INVALID_PRODUCER_EPOCH"]
 
 
 def test_one_slow_commit_does_not_delay_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,3 +438,22 @@ def test_before_a_map_that_begins_at_the_sources_beginning_nothing_was_copied():
     known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
 
     assert [known.source_of(offset) for offset in (0, 1, 2)] == [0, 0, 1]
+
+
+def test_what_the_target_has_of_a_rewritten_source_is_followed_by_where_copying_continued():
+    """The source has lost what was copied from offset 40 on, and so has the map."""
+    copy = Copy()
+    copy.copy(100)
+    copy.map.aligned(STREAM._replace(generation=2), OffsetPair(39, -1, 100))
+    copy.map.delivered(40, 101, 10, 0)
+    known = copy.map.kept(OffsetPair(49, 9, 110))
+
+    assert [known.source_of(offset) for offset in (39, 40, 70, 101, 103)] == [39, 40, 40, 40, 42]
+
+
+def test_a_map_shows_no_offset_behind_a_later_loss_or_of_an_earlier_count():
+    known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
+
+    assert known.is_current(11, generation=1, kept_end=11)
+    assert not known.is_current(11, generation=1, kept_end=10)
+    assert not known.is_current(11, generation=2, kept_end=11)

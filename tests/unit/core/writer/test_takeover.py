@@ -97,7 +97,7 @@ class Brokers:
                 )
             case ReadAborted(_, offset):
                 return aborted_behind(self.batches, offset)
-            case ReadOffsetMap(_, target_offset):
+            case ReadOffsetMap(_, target_offset, _):
                 return MAPPED if target_offset == self.batches[0].base_offset else None
             case ReportLoss(_, next_source_offset, _):
                 self.reported.append((next_source_offset, len(self.transactions)))
