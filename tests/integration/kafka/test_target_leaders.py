@@ -6,6 +6,7 @@ Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,25 @@ def test_a_copy_with_too_few_replicas_in_sync_is_written_when_they_are_back(flow
         wait_until("it says why", lambda: replicator.partition(topic).get("reason") == "WritesRefused")
         flow.target.broker(follower).start()
         replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_a_stop_does_not_wait_for_a_target_that_does_not_answer(flow: Flow, topic: str):
+    """The next start finds in the logs what was copied."""
+    flow = replace(flow, worker={**flow.worker, "task.shutdown.graceful.timeout.ms": "60000"})
+    with flow.replicator(topic) as process:
+        load(flow.source, topic, 1_000)
+        process.wait_until_caught_up()
+        for node in flow.target.nodes.values():
+            node.freeze()
+        assert process.stop() == 0
+        assert "took no positions" in process.log_text()
+        for node in flow.target.nodes.values():
+            node.thaw()
+        load(flow.source, topic, 1_000, first=1_000)
+        process.start()
+        process.wait_until_caught_up()
 
     flow.assert_exact(topic)
 
