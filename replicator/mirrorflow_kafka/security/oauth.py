@@ -258,7 +258,8 @@ class UnsecuredToken:
 
     async def fetch(self) -> Token:
         """Returns a token that is valid from now."""
-        now = time.time()
+        # Brokers compare `iat` with whole milliseconds, so that the exact time would be in their future for up to one.
+        now = int(time.time())
         claims = {"iat": now, "exp": now + self.lifetime_s, **self.claims}
         parts = [_to_base64url(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
         return Token(text=".".join(parts) + ".", begins_at=now, expires_at=now + self.lifetime_s)

@@ -352,7 +352,7 @@ def test_token_that_the_broker_refuses(guarded: KafkaCluster):
 
 
 def token(*, lasts_s: float) -> str:
-    now = time.time()
+    now = int(time.time())
     parts = ({"alg": "none"}, {"sub": "mirror", "iat": now, "exp": now + lasts_s})
     return (
         ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
