@@ -58,7 +58,7 @@ class CopierContext:
         self.writer = writer
         self.plain_producer = plain_producer
         self.unfenced_why = unfenced_why
-        self.now_ms = clock_ms()
+        self.is_fenced = not unfenced_why  # the task is the only writer of its partitions
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
         # Target topics known to use LogAppendTime.
@@ -67,17 +67,7 @@ class CopierContext:
         )
         # From this age on, records go in transactions; 0: all do.
         self.plain_age_limit_ms = plain_age_limit_ms(PRODUCER_EXPIRATION_MS)
-
-    @property
-    def is_fenced(self) -> bool:
-        """Returns whether the task is the only writer of its partitions."""
-        return not self.unfenced_why
-
-    @property
-    def old_before_ms(self) -> int:
-        """Records with an older timestamp go in transactions."""
-        limit_ms = self.plain_age_limit_ms
-        return self.now_ms - limit_ms if limit_ms else ANY_AGE_MS
+        self.update_clock()
 
     def may_be_another(self, writing: "PartitionWriter") -> bool:
         """Returns whether a response with a timestamp may be about another batch than the one sent.
@@ -94,10 +84,14 @@ class CopierContext:
     def limit_plain_age(self, age_ms: int) -> None:
         """Writes older records in transactions; 0: all."""
         self.plain_age_limit_ms = age_ms
+        self.update_clock()
 
     def update_clock(self) -> None:
-        """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
+        """Updates `now_ms`, and from which timestamp on records are young. Called before anything is sent, and when anything is answered."""
         self.now_ms = self._clock_ms()
+        limit_ms = self.plain_age_limit_ms
+        # Records with an older timestamp go in transactions.
+        self.old_before_ms = self.now_ms - limit_ms if limit_ms else ANY_AGE_MS
 
 
 class Repeat(NamedTuple):

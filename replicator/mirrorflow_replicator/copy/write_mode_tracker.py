@@ -47,6 +47,8 @@ class WriteModeTracker:
                 last_gap_ms=before.last_gap_ms,
                 stays_in_transactions=before.stays_in_transactions,
             )
+        # Whether batches are written outside of transactions now. An attribute, because it is read several times a batch.
+        self.is_plain = True
         # The end of what was taken; in plain batches it is newer than that of `_state`.
         self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
         self._written = dict.fromkeys(WriteMode, 0)  # records of the modes before the current one
@@ -56,11 +58,6 @@ class WriteModeTracker:
     def current(self) -> WriteMode:
         """The current mode."""
         return self._state.mode
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether batches are written outside of transactions now."""
-        return self._state.mode is WriteMode.PLAIN
 
     @property
     def producer(self) -> Producer:
@@ -87,8 +84,8 @@ class WriteModeTracker:
         if not self._is_fenced:
             return None
         oldest = now_ms if is_log_append_time else min(batch.max_timestamp, batch.base_timestamp)
-        is_whole = batch.count == batch.next_offset - batch.base_offset
-        first = max(batch.base_offset, from_offset) if is_whole else batch.base_offset
+        is_whole = batch.count == batch.last_offset_delta + 1
+        first = from_offset if is_whole and from_offset > batch.base_offset else batch.base_offset
         if (
             self.is_plain
             and not self._state.stays_in_transactions
@@ -132,6 +129,7 @@ class WriteModeTracker:
         self._written[self.current] += ordinal - self._began
         self._began = ordinal
         self._state = self._present.changed(change, now_ms)
+        self.is_plain = change.mode is WriteMode.PLAIN
         self._next_source_offset, self._source_epoch = change.next_source_offset, change.source_epoch
         self.change = None
 
