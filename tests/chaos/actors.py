@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.chaos.dimensions import AGES_DAYS
+from tests.harness.clock import SteppingClock
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.elections import FOLLOWER, LEADER, tail_lost
 from tests.harness.kafka.processes import HarnessError
@@ -23,6 +24,10 @@ LOOK_S = 0.5  # how often a cluster is asked whether its replicas are in sync
 METADATA_S = 3.0
 STOP_WAIT_S = 60.0  # a copier told to stop finishes within the grace period of a pod
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# Records that zstd, the last of `CODECS`, compresses to a hundred bytes: merged by what they have on disk, they unpack to more
+# than any client takes. A backlog of 10,000 records has 30 of them.
+PADDED_BYTES = 200 << 10
+PADDED_SHARE = 0.003
 QUEUED_RECORDS_MAX = 20_000
 FLUSH_S = 120.0
 DAY_MS = 86_400_000
@@ -116,6 +121,7 @@ class Copier:
     """One process of the flow: at work, away, or leaving."""
 
     replicator: Replicator
+    clock: SteppingClock | None = None
     frozen_pids: list[int] = field(default_factory=list)
     back_s: float = 0.0
     is_away: bool = False  # ended by us, to be started again
@@ -233,11 +239,13 @@ class Writers:
         records_per_s: int,
         age: str = "fresh",
         has_keys: bool = False,
+        has_padding: bool = False,
         is_once: bool = True,
         failed: Callable[[str], None],
     ) -> None:
         self._topics = topics
         self._has_keys = has_keys
+        self._has_padding = has_padding
         self._chance = random.Random(seed)
         self._records_per_s = records_per_s
         self._ages_days = AGES_DAYS[age]
@@ -281,7 +289,10 @@ class Writers:
             age_days = chance.choice(self._ages_days) if self._is_mixed else self._age_days
             timestamp_ms = 1 if age_days is None else time.time_ns() // 1_000_000 - age_days * DAY_MS
             producer = chance.choice(self._producers)
-            value = b"%d %s" % (self.records, b"x" * chance.choice((5, 80, 80, 900)))
+            size = chance.choice((5, 80, 80, 900))
+            if self._has_padding and chance.random() < PADDED_SHARE:
+                size, producer = PADDED_BYTES, self._producers[-1]
+            value = b"%d %s" % (self.records, b"x" * size)
             is_keyed = chance.random() >= 0.2 or self._has_keys
             key = b"k%d" % chance.randrange(1000) if is_keyed else None
             while True:

@@ -62,7 +62,7 @@ class Comparison:
 
     def note_log(self, topic: str, broker: Broker) -> None:
         """Remember which records of *topic* are in the log of a broker of the source, which may lose them."""
-        has_times = self.dimensions.times == "CreateTime"
+        has_times = self.dimensions.has_times
         for partition in self.east.admin.list_topics(topic, timeout=METADATA_WAIT_S).topics[topic].partitions:
             places = self._places[topic, partition]
             for epoch, record in logged_records(broker, topic, partition):
@@ -151,7 +151,7 @@ class Comparison:
             payload="sha256",
             isolation=isolation or self._isolation(side),
         )
-        has_times = self.dimensions.times == "CreateTime"
+        has_times = self.dimensions.has_times
         return {
             partition: marks(list(group), has_times=has_times)
             for partition, group in groupby(found, key=attrgetter("partition"))

@@ -24,12 +24,25 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "times": ("CreateTime", "CreateTime", "LogAppendTime"),  # message.timestamp.type of the target's topics
     "brokers": (VERSION, VERSION, OLD_VERSION),
     "cleanup": ("delete", "delete", "compact"),  # cleanup.policy of the topics on both sides
-    # Whether the flow may use its transactional ids; where not, it copies at least once, and the target asks for a password.
+    # Whether the flow may use its transactional ids; where not, it copies at least once.
     "transactions": ("allowed", "allowed", "denied"),
     # Whether all copiers are now and then restarted with another number of tasks and another isolation level.
     "settings": ("fixed", "rolling"),
     # Whether the source loses tails in unclean elections, and with which policy for losses.
     "truncation": ("never", "never", "alert", "fail", "restart"),
+    # The topics of the flow itself: with one replica each they are without a leader whenever its broker is away; altered,
+    # they are deleted, grown and given another cleanup.policy while the flow copies.
+    "internals": ("replicated", "single", "altered"),
+    # Whether the wall clocks of copiers step, back and forth, by up to an hour.
+    "clocks": ("true", "stepping"),
+    # Whether settings of the copies change that decide how they are written.
+    "copies": ("fixed", "changing"),
+    # Whether a cluster limits the rates of its clients now and then.
+    "quotas": ("none", "passing"),
+    # Whether the flow is now and then denied to write one of the copies.
+    "rights": ("fixed", "changing"),
+    # Whether some records are of 200 KiB that compress to a hundred bytes.
+    "padding": ("none", "large"),
 }
 
 
@@ -49,6 +62,22 @@ class Dimensions:
     transactions: str
     settings: str
     truncation: str
+    internals: str
+    clocks: str
+    copies: str
+    quotas: str
+    rights: str
+    padding: str
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the copies have the timestamps of their source."""
+        return (self.times, self.copies) == ("CreateTime", "fixed")
+
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether the target asks for a password and knows rights."""
+        return self.transactions == "denied" or self.rights == "changing"
 
     @property
     def has_forgotten_records(self) -> bool:

@@ -20,6 +20,11 @@ class Kind(Enum):
     FREEZE_TARGET = "target broker frozen"
     CHANGE_SETTINGS = "settings changed"
     TRUNCATE_SOURCE = "source truncated"
+    ALTER_INTERNAL = "internal topic deleted or altered"
+    STEP_CLOCK = "clock stepped"
+    ALTER_COPY = "settings of a copy changed"
+    LIMIT_RATE = "rate limited"
+    DENY_COPY = "copy denied"
 
 
 OFTEN = {
@@ -34,10 +39,24 @@ OFTEN = {
     Kind.FREEZE_TARGET: 2,
     Kind.CHANGE_SETTINGS: 2,
     Kind.TRUNCATE_SOURCE: 2,
+    Kind.ALTER_INTERNAL: 2,
+    Kind.STEP_CLOCK: 2,
+    Kind.ALTER_COPY: 2,
+    Kind.LIMIT_RATE: 2,
+    Kind.DENY_COPY: 2,
 }
 # What only some trials have; those begin with it, however short they are, once there is something copied.
-SPECIAL = (Kind.CHANGE_SETTINGS, Kind.TRUNCATE_SOURCE)
+SPECIAL = (
+    Kind.DENY_COPY,
+    Kind.LIMIT_RATE,
+    Kind.ALTER_COPY,
+    Kind.STEP_CLOCK,
+    Kind.ALTER_INTERNAL,
+    Kind.CHANGE_SETTINGS,
+    Kind.TRUNCATE_SOURCE,
+)
 FIRST_S = 5.0
+NEXT_SPECIAL_S = 2.0
 # Between steps: shorter than a succession, an election or a restart takes, so that they overlap.
 PAUSE_S = (0.2, 3.5)
 # Long enough for a session to end (3 s) or a pause to be noticed (1 s), and short enough for neither.
@@ -61,8 +80,10 @@ def steps(seed: int, *, without: Collection[Kind] = ()) -> Iterator[Step]:
     often = {kind: weight for kind, weight in OFTEN.items() if kind not in without}
     kinds, weights = list(often), list(often.values())
     first = [kind for kind in SPECIAL if kind in often]
+    first_s = FIRST_S
     while True:
-        after_s = FIRST_S if first else chance.uniform(*PAUSE_S)
+        after_s = first_s if first else chance.uniform(*PAUSE_S)
+        first_s = NEXT_SPECIAL_S
         yield Step(
             after_s=after_s,
             kind=first.pop() if first else chance.choices(kinds, weights)[0],

@@ -10,9 +10,11 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from tests.chaos.actors import Copier, Side, Transactions, Writers
+from tests.chaos.administration import Administration
 from tests.chaos.comparison import Comparison
 from tests.chaos.dimensions import CHOICES, Dimensions
 from tests.chaos.schedule import Kind, Step, steps
+from tests.harness.clock import SteppingClock
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.elections import FOLLOWER, LEADER, fragile_topic
 from tests.harness.kafka.listeners import User
@@ -35,6 +37,10 @@ COMPACTED = {
 MIRROR = User(name="mirror", password="secret")
 # All that a flow needs on the target but its transactional ids.
 RIGHTS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+TRANSACTIONAL_IDS = "mirrorflow:"
+# Of clocks that step: what NTP corrects, a daylight-saving mistake, and right again.
+STEPS_S = (20, -20, 3600, -3600, 0)
+PASSING = 3  # rates and rights are changed for longer than a process is away: a restart falls into that time
 TICK_S = 0.05
 COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
 # Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
@@ -98,6 +104,8 @@ class Trial:
                 "target": Side(cluster=west, topics=[f"{east.name}.{topic}" for topic in TOPICS]),
             }
             self._create_topics(east, west)
+            copies = tuple(f"{east.name}.{topic}" for topic in TOPICS)
+            self._administrators = Administration(east=east, west=west, copies=copies, user=MIRROR.name)
             try:
                 self._trial(east, west)
             except HarnessError as error:
@@ -111,14 +119,14 @@ class Trial:
         return self.result
 
     def _target(self) -> KafkaCluster:
-        is_denied = self._dimensions.transactions == "denied"
+        has_authorizer = self._dimensions.has_authorizer
         return KafkaCluster(
             name="chaos-west",
             brokers=3,
             version=self._dimensions.brokers,
             config=BROKERS | (FORGETFUL if self._dimensions.expiry == "minute" else {}),
-            authorizer=is_denied,
-            listeners=("SASL_PLAINTEXT" if is_denied else "PLAINTEXT",),
+            authorizer=has_authorizer,
+            listeners=("SASL_PLAINTEXT" if has_authorizer else "PLAINTEXT",),
             users=(MIRROR,),
         )
 
@@ -139,6 +147,12 @@ class Trial:
         if west.authorizer:
             for operation in RIGHTS:
                 west.allow(operation, "TOPIC", "*", user=MIRROR.name)
+            west.allow("DESCRIBE_CONFIGS", "CLUSTER", "kafka-cluster", user=MIRROR.name)
+            if self._dimensions.transactions == "allowed":
+                for operation in ("WRITE", "DESCRIBE"):
+                    west.allow(
+                        operation, "TRANSACTIONAL_ID", TRANSACTIONAL_IDS, user=MIRROR.name, prefixed=True
+                    )
 
     def _trial(self, east: KafkaCluster, west: KafkaCluster) -> None:
         self._copiers = [self._copier(east, west, number) for number in range(int(self._dimensions.copiers))]
@@ -157,6 +171,7 @@ class Trial:
             records_per_s=self._records_per_s,
             age=self._dimensions.age,
             has_keys=self._dimensions.cleanup == "compact",
+            has_padding=self._dimensions.padding == "large",
             is_once=not self._dimensions.is_truncated,
             failed=self._problem,
         )
@@ -191,11 +206,14 @@ class Trial:
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
         client = west.java_client(west.listeners[0]) if west.authorizer else {}
         policy = {"mirrorflow.source.loss.policy": self._dimensions.truncation}
+        folder = self.folder / f"copier-{number}"
+        is_stepping = self._dimensions.clocks == "stepping"
+        clock = SteppingClock(folder / "clock") if is_stepping else None
         replicator = Replicator.standalone(
             east,
             west,
             topics="chaos\\..*",
-            folder=self.folder / f"copier-{number}",
+            folder=folder,
             connector={
                 "replication.factor": "3",
                 "tasks.max": self._dimensions.tasks,
@@ -203,18 +221,30 @@ class Trial:
                 **(policy if self._dimensions.is_truncated else {}),
                 **{f"target.cluster.{name}": value for name, value in client.items()},
             },
-            worker={"offset.storage.replication.factor": "3", **client},
+            worker={
+                "offset.storage.replication.factor": "1" if self._dimensions.internals == "single" else "3",
+                **client,
+            },
+            environment=None if clock is None else clock.environment,
         )
         replicator.name = f"copier-{number}"
-        return Copier(replicator=replicator)
+        return Copier(replicator=replicator, clock=clock)
 
     # The chaos.
 
     def _chaos(self) -> None:
         end_s = time.monotonic() + self.result.seconds
-        without = [Kind.CHANGE_SETTINGS] if self._dimensions.settings == "fixed" else []
-        without += [] if self._dimensions.is_truncated else [Kind.TRUNCATE_SOURCE]
-        schedule = steps(self.result.seed, without=without)
+        one = self._dimensions
+        has = {
+            Kind.CHANGE_SETTINGS: one.settings == "rolling",
+            Kind.TRUNCATE_SOURCE: one.is_truncated,
+            Kind.ALTER_INTERNAL: one.internals == "altered",
+            Kind.STEP_CLOCK: one.clocks == "stepping",
+            Kind.ALTER_COPY: one.copies == "changing",
+            Kind.LIMIT_RATE: one.quotas == "passing",
+            Kind.DENY_COPY: one.rights == "changing",
+        }
+        schedule = steps(self.result.seed, without=[kind for kind, is_there in has.items() if not is_there])
         step = next(schedule)
         due_s = time.monotonic() + step.after_s
         while (now := time.monotonic()) < end_s:
@@ -230,6 +260,12 @@ class Trial:
             side.tick()
         for copier in self._copiers:
             copier.tick()
+        if not self._is_any_away:
+            self._administrators.tick()
+
+    @property
+    def _is_any_away(self) -> bool:
+        return any(side.away for side in self._sides.values())
 
     def _note_logs(self, broker: int) -> None:
         """Notes what is in the logs of a source broker that is away, and may lose it."""
@@ -250,6 +286,10 @@ class Trial:
                 done = copier.freeze(step.who, step.away_s, task=kind is Kind.FREEZE_TASK)
             case Kind.CHANGE_SETTINGS:
                 done = self._change_settings(step)
+            case Kind.STEP_CLOCK:
+                done = self._step_clock(copier, STEPS_S[step.who // 7 % len(STEPS_S)])
+            case Kind.ALTER_INTERNAL | Kind.ALTER_COPY | Kind.LIMIT_RATE | Kind.DENY_COPY:
+                done = self._administer(step)
             case Kind.TRUNCATE_SOURCE:
                 lost = self._sides["source"].lose_tail(step.who, away_s=step.away_s / 2)
                 done = bool(lost)
@@ -287,8 +327,33 @@ class Trial:
         self._note(f"settings of all copiers: {lines}")
         return True
 
+    def _step_clock(self, copier: Copier, seconds: int) -> bool:
+        if copier.clock is None:
+            return False
+        copier.clock.step_to(seconds)
+        self._note(f"{copier.replicator.name}: clock {seconds:+} s")
+        return True
+
+    def _administer(self, step: Step) -> bool:
+        """Has the administrators do it, while all brokers are there: they would wait for one that is frozen."""
+        if self._is_any_away:
+            return False
+        administrators, away_s = self._administrators, PASSING * step.away_s
+        match step.kind:
+            case Kind.ALTER_INTERNAL:
+                done = administrators.alter_internal(step.who)
+            case Kind.ALTER_COPY:
+                done = administrators.alter_copy(step.who)
+            case Kind.LIMIT_RATE:
+                done = administrators.limit_rate(step.who, away_s)
+            case _:
+                done = administrators.deny_copy(step.who, away_s)
+        if done:
+            self._note(done)
+        return bool(done)
+
     def _calm(self) -> None:
-        """Everybody comes back."""
+        """Everybody comes back, and gets what was taken from the flow."""
         self._note("everybody comes back")
 
         def is_calm() -> bool:
@@ -299,6 +364,7 @@ class Trial:
             )
 
         wait_until("everybody is back and every replica in sync", is_calm, timeout_s=SETTLE_S, poll_s=TICK_S)
+        self._administrators.give_back()
 
     # The reckoning.
 

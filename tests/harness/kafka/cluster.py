@@ -22,6 +22,7 @@ from typing import Self
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -321,6 +322,23 @@ class KafkaCluster:
         """Adds an ACL: `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
         binding = _acl(operation, resource, name, user=user, prefixed=prefixed, deny=deny)
         for future in self.admin.create_acls([binding]).values():
+            future.result(ADMIN_WAIT_S)
+
+    def remove_acl(
+        self, operation: str, resource: str, name: str, *, user: str = "mirror", deny: bool = False
+    ) -> None:
+        """Removes an ACL that `allow` has added."""
+        binding = _acl(operation, resource, name, user=user, prefixed=False, deny=deny)
+        wanted = AclBindingFilter(
+            binding.restype,
+            binding.name,
+            binding.resource_pattern_type,
+            binding.principal,
+            binding.host,
+            binding.operation,
+            binding.permission_type,
+        )
+        for future in self.admin.delete_acls([wanted]).values():
             future.result(ADMIN_WAIT_S)
 
     # Inside.
