@@ -253,6 +253,17 @@ class FlowTakenError(IdentityError):
         )
 
 
+class FlowInUseError(IdentityError):
+    """The stored offsets of a flow cannot be altered, because another process owns it."""
+
+    reason = "FlowInUse"
+
+    def __init__(self, *, source: str) -> None:
+        super().__init__(
+            f"Another process owns the flow from {source} and stores offsets of its own. Stop it, then alter the offsets again."
+        )
+
+
 class FlowNotMovedError(IdentityError):
     """A flow that an earlier release copied was killed, and its end cannot be found."""
 

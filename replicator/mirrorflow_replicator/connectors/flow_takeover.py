@@ -104,7 +104,7 @@ class FlowTakeover:
 
     async def owned_by_group(self, clusters: FlowClusters) -> OwnedFlow | None:
         """Returns the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
-        newest = await _newest_claim(clusters)
+        newest = await newest_claim(clusters)
         ours = self._group, self._settings.flow
         if newest is None or newest.left or (newest.group, newest.flow) != ours:
             return None
@@ -126,7 +126,7 @@ class FlowTakeover:
         *is_owner*: that is this process. The other flags are as in `must_wait`.
         """
         migration = LegacyFlowMigration(self._settings, clusters.source, clusters.target)
-        legacy, newest = await asyncio.gather(migration.due(), _newest_claim(clusters))
+        legacy, newest = await asyncio.gather(migration.due(), newest_claim(clusters))
         self.is_first = newest is None and legacy is None
         partitions = [one for task in assignment for one in task]
         if self.is_first:
@@ -173,6 +173,6 @@ class FlowTakeover:
         )
 
 
-async def _newest_claim(clusters: FlowClusters) -> Claim | None:
+async def newest_claim(clusters: FlowClusters) -> Claim | None:
     claims = (await clusters.runner.run(read_claims())).committed
     return claims[-1] if claims else None

@@ -4,14 +4,18 @@ Messages and status codes are Java's.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
+from mirrorflow_core.errors import FlowInUseError
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config import setting_table
+from mirrorflow_replicator.config.connector_properties import parse_connector
+from mirrorflow_replicator.connectors.flow_fencing import fenced_flow
 from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import (
     NOT_FOUND,
@@ -126,14 +130,25 @@ class CommandExecutor:
         name = command.name
         if not isinstance(command, ListOffsets):
             await self._node.wait_until_idle(name)
-        properties = {**self._configs.configs.connectors[name], "name": name}
-        changes = OffsetChanges(setting_table.canonical(properties, []), self._context.distributed.worker)
+        properties = setting_table.canonical({**self._configs.configs.connectors[name], "name": name}, [])
+        changes = OffsetChanges(properties, self._context.distributed.worker)
         try:
-            await changes.open()
             if isinstance(command, ListOffsets):
+                await changes.open()
                 return json_response({"offsets": changes.listed()})
-            await changes.change(command)
+            async with self._fenced(properties):
+                await changes.change(command)
+        except FlowInUseError as error:
+            raise ConnectError(409, str(error)) from error
         finally:
             await changes.close()
         done = f"have been {'altered' if isinstance(command, AlterOffsets) else 'reset'} successfully"
         return json_response({"message": f"The offsets for this connector {done}"})
+
+    def _fenced(self, properties: Mapping[str, str]) -> AbstractAsyncContextManager[None]:
+        """Keeps other processes of a source connector's flow from storing offsets; the other connectors have no owner."""
+        distributed = self._context.distributed
+        settings = parse_connector(properties, distributed.worker)
+        if settings.source is None:
+            return nullcontext()
+        return fenced_flow(settings.source, group=distributed.group.group_id if distributed.group else "")

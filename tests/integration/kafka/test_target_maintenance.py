@@ -3,8 +3,9 @@
 Three brokers of this file's own, RF 3 and min ISR 2.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_replicas_that_move_during_transactions_repeat_and_lose_nothing(
             for partition in range(moved.partition_count(name)):
                 reassign(moved, name, brokers, partition)
 
-    steps = [lambda brokers=brokers: move(brokers) for brokers in ([2, 3], [3, 1], [1, 2, 3])]
+    steps = [partial(move, brokers) for brokers in ([2, 3], [3, 1], [1, 2, 3])]
 
     _assert_exact_while(east, moved, topic, tmp_path, steps)
 
@@ -74,7 +75,7 @@ def _assert_exact_while(
     target: KafkaCluster,
     topic: str,
     folder: Path,
-    steps: list[Callable[[], None]],
+    steps: Sequence[Callable[[], None]],
 ) -> None:
     """Copies *topic* while *steps* are done and records of both ages arrive, and compares it for readers of committed records."""
     flow = Flow.new(
