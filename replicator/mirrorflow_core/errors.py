@@ -240,6 +240,25 @@ class ClusterChangedError(IdentityError):
         )
 
 
+class SameClusterError(IdentityError):
+    """Source and target are one cluster, and the flow would copy its own copies. *topic* None: all of them."""
+
+    reason = "SameCluster"
+
+    def __init__(
+        self, *, source: str, target: str, cluster_id: str, topic: str | None = None, copy: str | None = None
+    ) -> None:
+        what = "each topic would be copied onto itself"
+        if topic is not None:
+            what = f"topic {topic} would be copied " + (
+                "onto itself" if copy == topic else f"to {copy}, and that again"
+            )
+        super().__init__(
+            f"{source} and {target} are one cluster ({cluster_id}): {what}, without end. Correct the addresses of one of them, "
+            "or use naming policy Prefix (replication.policy.class=DefaultReplicationPolicy)."
+        )
+
+
 class FlowTakenError(IdentityError):
     """The process has lost the flow; it waits until it may take it again."""
 

@@ -66,6 +66,15 @@ class TopicSelection:
         """What the policy puts before the names of copies; "" if it keeps names."""
         return self._policy.remote_topic(self._source_alias, "")
 
+    @property
+    def keeps_names(self) -> bool:
+        """Whether each copy has the name of its topic."""
+        return self._naming.keeps_names
+
+    def selects_copy_of(self, topic: str) -> bool:
+        """Returns whether the copy of *topic* would be copied as well, if it were on the source."""
+        return self.selects(self.target_topic(topic))
+
     def copies(self, topic: str) -> bool:
         """Returns whether *topic* is selected and can have a copy."""
         return self.selects(topic) and not self.obstacle(topic)

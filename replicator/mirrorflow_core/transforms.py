@@ -161,6 +161,11 @@ class TopicTransforms:
     source_alias: str
     transforms: Transforms = Transforms()  # noqa: RUF009 it never changes
 
+    @property
+    def keeps_names(self) -> bool:
+        """Whether each copy has the name of its topic."""
+        return not self.policy.remote_topic(self.source_alias, "") and not self.transforms.renames
+
     def route(self, topic: str) -> RenameRule:
         """Returns the result for *topic* of the source."""
         return self.transforms.route(

@@ -141,12 +141,21 @@ def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conf
 
 
 def _loop_start(steps: tuple[_Step, ...]) -> int | None:
-    """Returns the index of an earlier step on the cluster of the last of *steps*; None if there is none.
+    """Returns the index of the step to which the last of *steps* returns; None if it returns to none.
 
     Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would loop
-    for ever.
+    for ever. A flow within one cluster makes no loop as long as it does not select its own copies.
     """
-    return next((at for at, step in enumerate(steps[:-1]) if step.cluster == steps[-1].cluster), None)
+    return next((at for at in range(len(steps) - 1) if _is_loop(steps[at:])), None)
+
+
+def _is_loop(steps: tuple[_Step, ...]) -> bool:
+    first, last = steps[0], steps[-1]
+    if first.cluster != last.cluster:
+        return False
+    routes = [step.by for step in steps[1:]]
+    leaves = any(step.cluster != first.cluster for step in steps)
+    return leaves or first.topic == last.topic or len(set(routes)) < len(routes)
 
 
 def _topics(
@@ -188,8 +197,11 @@ def _single_cluster_conflicts(
     routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
     for route, (source, target) in zip(routes, sides, strict=True):
-        if source == target:
-            sentence = f"Flow {route.flow}: its source and its target are the same cluster, {names[source]}; name two clusters."
+        if source == target and route.naming.keeps_names:
+            sentence = (
+                f"Flow {route.flow}: its source and its target are the same cluster, {names[source]}; name two clusters, or use "
+                "naming policy Prefix."
+            )
             yield Conflict(kind=ConflictKind.LOOP, flows=(route.flow,), sentence=sentence)
 
 

@@ -28,6 +28,10 @@ _REFUSALS: Final = {
         Reason.CLUSTER_CHANGED,
         "another cluster answers at an address of the flow; if this is intended, create a flow with another alias",
     ),
+    "SameCluster": (
+        Reason.LOOP_FOUND,
+        "source and target are one cluster, so copies would be copied again; correct an address, or use naming policy Prefix",
+    ),
     "FlowNotMoved": (
         Reason.IDENTITY_REFUSED,
         "an earlier release has not recorded where it stopped; start that release again and stop it",

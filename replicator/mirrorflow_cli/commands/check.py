@@ -7,7 +7,7 @@ do; `check_creation` below checks what would be created. No transactional id is 
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirrorflow_cli.check_permissions import (
@@ -48,6 +48,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
+from mirrorflow_core.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, HeartbeatSettings, SourceSettings
 from mirrorflow_core.topic_acls import AclBinding
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
@@ -152,6 +153,7 @@ class _FlowCheck:
         settings, findings, topics = self.settings, self.findings, self.topics
         async with connected(settings.target_admin, settings) as target:
             await _check_brokers(target, settings.target_alias, TARGET_APIS, findings)
+            check_same_cluster(target, settings, self.source_cluster_id, topics.sizes, findings)
             await check_flow_owner(target, settings, self.source_cluster_id, findings)
             beats = {} if self.heartbeat is None else heartbeat_topics(self.heartbeat)
             has_owner = await check_guarantee(target, settings, findings)
@@ -231,6 +233,26 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     else:
         findings.fact(f"{alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records")
     return not why
+
+
+def check_same_cluster(
+    target: Cluster,
+    settings: SourceSettings,
+    source_cluster_id: str,
+    topics: Collection[str],
+    findings: Findings,
+) -> None:
+    """Reports that the source, with these *topics*, is the *target* itself; *source_cluster_id* is "" if it did not answer."""
+    if source_cluster_id != target.cluster_id:
+        return
+    aliases = {"source_alias": settings.source_alias, "target_alias": settings.target_alias}
+    refusal = same_cluster_refusal(
+        make_selection(settings), **aliases, cluster_id=target.cluster_id, topics=topics
+    )
+    if refusal is not None:
+        findings.problem(str(refusal))
+    else:
+        findings.note(same_cluster_warning(**aliases, cluster_id=target.cluster_id))
 
 
 async def check_flow_owner(

@@ -23,7 +23,7 @@ from mirrorflow_cli.flow_arguments import (
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
-from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.plan.flow_conflicts import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
@@ -178,7 +178,8 @@ def find_conflicts(
 ) -> tuple[tuple[Conflict, ...], list[str]]:
     """Returns the conflicts among *flows*, and a note for each cluster that did not answer.
 
-    *settings* is flow name -> source connector settings. With *offline* no cluster is contacted.
+    *settings* is flow name -> source connector settings. With *offline* no cluster is contacted. A stopped flow conflicts with
+    none.
     """
     notes: list[str] = []
     seen = {} if offline else asyncio.run(_cluster_contents(flows, settings, notes))
@@ -190,6 +191,7 @@ def find_conflicts(
             naming=topic_selection_of(flow),
         )
         for flow in flows
+        if flow.spec.state is not State.STOPPED
     ]
     patterns = [pattern for flow in flows for pattern in flow.spec.topics.include]
     return conflicts(routes, samples(patterns)), notes

@@ -41,6 +41,7 @@ from mirrorflow_core.errors import (
     FlowNotMovedError,
     InvalidSettingError,
     RefusedSettingError,
+    SameClusterError,
     UnsupportedBrokerError,
 )
 from mirrorflow_operator.plan.properties import ConnectorPlan
@@ -324,6 +325,7 @@ _FINAL = frozenset(
         FlowNotMovedError,
         InvalidSettingError,
         RefusedSettingError,
+        SameClusterError,
         UnsupportedBrokerError,
     )
 )

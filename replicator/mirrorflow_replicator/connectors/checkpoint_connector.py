@@ -16,11 +16,12 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.errors import ClusterError, MirrorFlowError, SameClusterError
 from mirrorflow_core.reports import ConnectorReport, GroupsReport, TaskReport
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, ConnectorSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.clients import shared
+from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
@@ -76,11 +77,14 @@ class CheckpointConnector:
         if self._passes is None:
             settings = self._settings
             target = await self._cluster(settings.target_admin)
+            source = await self._cluster(settings.source_admin)
+            if source.cluster_id == target.cluster_id and make_naming(settings).keeps_names:
+                raise SameClusterError(source=source.alias, target=target.alias, cluster_id=target.cluster_id)
             self.target_cluster_id = target.cluster_id
             self._passes = CheckpointPasses(
                 settings,
                 OffsetReaders(
-                    source=await self._cluster(settings.source_admin),
+                    source=source,
                     syncs=await self._cluster(
                         settings.source_consumer if settings.syncs_on_source else settings.target_consumer
                     ),

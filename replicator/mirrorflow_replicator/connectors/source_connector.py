@@ -90,13 +90,17 @@ class SourceParts:
         """Discovers topics until cancelled, and calls *on_assignment* with each new assignment; runs *others* meanwhile."""
         jobs = [self._heartbeats.run(self.discovery), *others]
         if self._syncs_topic is not None:
-            jobs.append(self._syncs_topic.run())
+            jobs.append(self._create_syncs_topic(self._syncs_topic))
         background = [asyncio.create_task(job) for job in jobs]
         try:
             await self.discovery.run(on_assignment)
         finally:
             for job in background:
                 job.cancel()
+
+    async def _create_syncs_topic(self, topic: SyncsTopic) -> None:
+        await self.discovery.connected.wait()
+        await topic.run()
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.gather(*(task.stop(grace_s) for task in self.tasks.values()))

@@ -139,7 +139,8 @@ class TopicDiscovery:
         """What failed for single topics or was left out; at most WARNINGS_MAX messages of a kind."""
         arranged = self._arrangement.warnings if self._arrangement is not None else ()
         found = (
-            *((self.nothing_selected,) if self.nothing_selected else ()),
+            self.nothing_selected,
+            *((self._syncs.topics.same_cluster_warning,) if self._syncs is not None else ()),
             *(self._internal_warnings or ()),
             *_bounded(self.uncopied),
             *_bounded(arranged),
@@ -149,7 +150,9 @@ class TopicDiscovery:
             *self._topics_gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
-        return tuple(dict.fromkeys(found))  # a config refused at creation is refused again at the next sync
+        return tuple(
+            dict.fromkeys(filter(None, found))
+        )  # a config refused at creation is refused again at the next sync
 
     async def run(self, on_assignment: OnAssignment) -> None:
         """Runs until cancelled. Calls *on_assignment* with all tasks' partitions whenever they change."""
@@ -172,7 +175,7 @@ class TopicDiscovery:
         self._clusters.clear()
 
     async def connect(self) -> TargetSyncs:
-        """Connects to the clusters that are not connected yet, both at once. Raises ClusterError."""
+        """Connects to the clusters that are not connected yet, both at once. Raises ClusterError, SameClusterError."""
         wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
         missing = {side: client for side, client in wanted.items() if side not in self._clusters}
         results = await asyncio.gather(
@@ -194,8 +197,10 @@ class TopicDiscovery:
             raise errors[0]
         if self._syncs is None:
             source, target = self.clusters
+            topics = TopicSync(source, target, settings=self._settings, selection=self._selection)
+            topics.require_no_loop()  # before anything is written
             self._syncs = TargetSyncs(
-                topics=TopicSync(source, target, settings=self._settings, selection=self._selection),
+                topics=topics,
                 acls=AclSync(source, target, settings=self._settings, selection=self._selection),
             )
             self.connected.set()

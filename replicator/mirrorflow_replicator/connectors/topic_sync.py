@@ -26,6 +26,7 @@ from mirrorflow_core.retention_hold import (
     changed,
     restoring,
 )
+from mirrorflow_core.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topic_configs import (
     ConfigChange,
@@ -89,10 +90,40 @@ class TopicSync:
         self._report_only = settings.configs_report_only
         self._copied: frozenset[str] = frozenset()  # source topics that had a target topic in the last pass
 
+    @property
+    def same_cluster_warning(self) -> str:
+        """A message if source and target are one cluster; "" otherwise."""
+        if not self._is_one_cluster:
+            return ""
+        return same_cluster_warning(
+            source_alias=self._source.alias,
+            target_alias=self._target.alias,
+            cluster_id=self._target.cluster_id,
+        )
+
+    @property
+    def _is_one_cluster(self) -> bool:
+        return bool(self._source.cluster_id) and self._source.cluster_id == self._target.cluster_id
+
+    def require_no_loop(self, topics: Collection[str] = ()) -> None:
+        """Raises SameClusterError if both clusters are one, and the flow would copy its copies of *topics*, or all of its copies."""
+        if not self._is_one_cluster:
+            return
+        refusal = same_cluster_refusal(
+            self._selection,
+            source_alias=self._source.alias,
+            target_alias=self._target.alias,
+            cluster_id=self._target.cluster_id,
+            topics=topics,
+        )
+        if refusal is not None:
+            raise refusal
+
     async def arrange(self) -> Arrangement:
-        """Reads both clusters, creates and grows what the target lacks. Raises ClusterError."""
+        """Reads both clusters, creates and grows what the target lacks. Raises ClusterError, SameClusterError."""
         await asyncio.gather(self._source.refresh(), self._target.refresh())
         source, obstacles = self._selected()
+        self.require_no_loop(source)
         target = _sizes(self._target)
         remote = self._selection.target_topic
         missing = [

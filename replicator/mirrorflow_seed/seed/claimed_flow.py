@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
@@ -47,11 +47,20 @@ class ClaimedFlow:
 
     @classmethod
     async def open(cls, settings: SourceSettings, job: str) -> "ClaimedFlow":
-        """Connects to both clusters with the flow's admin clients; *job* is its kind and run id."""
+        """Connects to both clusters with the flow's admin clients; *job* is its kind and run id.
+
+        Raises ClusterError, SettingError, SameClusterError.
+        """
         source, target = await connect_both(
             settings.source_admin, settings.target_admin, resolve=Resolver(settings.providers).resolve_client
         )
-        return cls.over(settings, source, target, job)
+        flow = cls.over(settings, source, target, job)
+        try:
+            flow.require_no_loop()
+        except MirrorFlowError:
+            await flow.close()
+            raise
+        return flow
 
     @classmethod
     def over(cls, settings: SourceSettings, source: Cluster, target: Cluster, job: str) -> "ClaimedFlow":
@@ -68,6 +77,10 @@ class ClaimedFlow:
             group=group,
             owner=FlowOwner(settings, on_lost=lambda: None, group=group),
         )
+
+    def require_no_loop(self) -> None:
+        """Raises SameClusterError if both clusters are one and the copies keep their names."""
+        self._topics().require_no_loop()
 
     async def close(self) -> None:
         """Releases the flow, so that its connector continues, and closes all connections."""

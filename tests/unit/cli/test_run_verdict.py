@@ -96,7 +96,7 @@ def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress,
     assert words in found
 
 
-@pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "InvalidSettings"])
+@pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "SameCluster", "InvalidSettings"])
 def test_what_only_a_user_can_change_is_a_failure_at_once(reason: str) -> None:
     assert verdict(progress(reason=reason), blocked_s=0.0) == f"{reason}: it is so."
 

@@ -21,7 +21,7 @@ class MemoryCluster:
     """A cluster of topics with one partition each, without connections."""
 
     def __init__(self, alias: str) -> None:
-        self.alias = alias
+        self.alias = self.cluster_id = alias
         self.policies: dict[str, ConfigEntry] = {}
 
     async def refresh(self, _: object = None) -> None:

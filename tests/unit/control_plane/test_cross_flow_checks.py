@@ -110,9 +110,12 @@ def test_two_flows_that_write_one_topic_conflict() -> None:
     assert {"second": Reason.TOPIC_COLLISION} == refused(first, second, apart)
 
 
-def test_a_flow_within_one_cluster_is_refused() -> None:
-    """By the id that both sides told, whatever they are called."""
-    assert {"self": Reason.LOOP_FOUND} == refused(resource("self", "east", "west", ids=("one", "one")))
+def test_a_flow_that_keeps_names_within_one_cluster_is_refused() -> None:
+    """By the id that both sides report, whatever they are called."""
+    ids = ("one", "one")
+
+    assert {"self": Reason.LOOP_FOUND} == refused(resource("self", "east", "west", identity=True, ids=ids))
+    assert {} == refused(resource("self", "east", "west", ids=ids))
 
 
 def test_both_directions_with_prefixes_run_together() -> None:

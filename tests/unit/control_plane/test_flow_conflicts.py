@@ -258,8 +258,16 @@ def test_cluster_ids_reveal_equal_clusters() -> None:
 def test_a_source_that_is_its_own_target_is_reported() -> None:
     """By cluster id, since addresses are compared by the resource's own rules."""
     assert "its source and its target are the same cluster, a/b" in (
-        conflicts([route(flow("a", "b"), ids=("1", "1"))], ["orders"])[0].sentence
+        conflicts([route(flow("a", "b", identity=True), ids=("1", "1"))], ["orders"])[0].sentence
     )
+
+
+def test_prefixes_within_one_cluster_make_no_loop() -> None:
+    within = route(flow("a", "b"), ids=("1", "1"))
+    away, back = route(flow("a", "c"), ids=("1", "2")), route(flow("c2", "a2", identity=True), ids=("2", "1"))
+
+    assert () == conflicts([within], ["orders"])
+    assert "make a loop" in conflicts([within, away, back], ["orders"])[0].sentence
 
 
 def test_existing_topics_take_precedence_over_samples() -> None:

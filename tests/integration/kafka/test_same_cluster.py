@@ -1,0 +1,100 @@
+"""Source and target are one cluster by two addresses: nothing is written before that is known."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+
+RECORDS = 50
+IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
+COMMAND_WAIT_S = 60.0
+
+
+@pytest.fixture
+def other_address(west: KafkaCluster) -> str:
+    """Another name for where *west* is."""
+    return west.bootstrap.replace("127.0.0.1", "localhost")
+
+
+@pytest.fixture
+def topic(west: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    name = west.create_topic(unique_topic())
+    load(west, name, RECORDS)
+    return name
+
+
+def internal_topics(cluster: KafkaCluster, alias: str) -> list[str]:
+    return [name for name in cluster.topics() if alias in name]
+
+
+def says(replicator: Replicator, words: str) -> Callable[[], bool]:
+    return lambda: words in str(replicator.progress())
+
+
+def test_a_flow_that_keeps_names_within_one_cluster_writes_nothing(
+    west: KafkaCluster, other_address: str, topic: str, tmp_path: Path
+) -> None:
+    alias = f"s{topic[-7:]}"
+    connector = {
+        "source.cluster.alias": alias,
+        "target.cluster.bootstrap.servers": other_address,
+        **IDENTITY,
+    }
+    with Replicator.standalone(west, west, topics=topic, folder=tmp_path, connector=connector) as replicator:
+        wait_until("the flow is refused", says(replicator, "SameCluster"))
+
+    assert sum(west.end_offsets(topic).values()) == RECORDS
+    assert internal_topics(west, alias) == []
+
+
+@pytest.mark.more
+def test_mm2_that_keeps_names_within_one_cluster_writes_nothing(
+    west: KafkaCluster, other_address: str, topic: str, tmp_path: Path
+) -> None:
+    one, two = f"a{topic[-8:]}", f"b{topic[-8:]}"
+    properties: Mapping[str, str] = {
+        "clusters": f"{one},{two}",
+        f"{one}.bootstrap.servers": west.bootstrap,
+        f"{two}.bootstrap.servers": other_address,
+        f"{one}->{two}.enabled": "true",
+        f"{one}->{two}.topics": topic,
+        "replication.factor": "1",
+        **IDENTITY,
+    }
+    with Replicator.mm2(properties, folder=tmp_path) as replicator:
+        wait_until("the flow is refused", says(replicator, "SameCluster"))
+
+    assert sum(west.end_offsets(topic).values()) == RECORDS
+
+
+@pytest.mark.more
+def test_a_flow_with_prefixes_within_one_cluster_copies_with_a_warning(
+    west: KafkaCluster, other_address: str, topic: str, tmp_path: Path
+) -> None:
+    alias = f"s{topic[-7:]}"
+    connector = {"source.cluster.alias": alias, "target.cluster.bootstrap.servers": other_address}
+    with Replicator.standalone(west, west, topics=topic, folder=tmp_path, connector=connector) as replicator:
+        replicator.wait_until_caught_up()
+        wait_until("the warning is reported", says(replicator, "are one cluster"))
+        assert "are one cluster" in replicator.log_text()
+
+
+@pytest.mark.parametrize("policy", ["Identity", pytest.param("Prefix", marks=pytest.mark.more)])
+def test_check_refuses_names_that_are_kept_and_warns_of_prefixes(
+    west: KafkaCluster, other_address: str, topic: str, policy: str
+) -> None:
+    command = [
+        sys.executable, "-m", "mirrorflow_cli", "check", "--from", west.bootstrap, "--to", other_address,
+        "--topics", topic, "--naming", policy,
+    ]  # fmt: skip
+    said = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=False)
+
+    assert "are one cluster" in said.stdout
+    assert said.returncode == (1 if policy == "Identity" else 0), said.stdout
