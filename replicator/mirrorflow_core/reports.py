@@ -77,7 +77,8 @@ class PartitionReport:
     partition: int
     phase: PartitionPhase
     source_offset: int = -1  # behind the last delivered record, inside transactions the last committed one
-    source_end_offset: int = -1  # last known high watermark (last stable offset with read_committed)
+    # Last known high watermark. With read_committed the last stable offset, unless an open transaction stalls it.
+    source_end_offset: int = -1
     target_offset: int = -1  # end of the target as last acknowledged
     records: int = 0
     bytes: int = 0

@@ -4,11 +4,14 @@ A partition is *stalled* when it has something to copy, or cannot tell whether i
 for `STALLED_AFTER_S`. Progress is an acknowledged batch, or reaching the end of the source. A partition that
 an error has stopped is not stalled, nor is one that a rate limit or a quota delays.
 
+An *open transaction* of the source is one that hides what follows it from a reader of committed records.
+
 An *obstacle* is the newest event that kept the partition from copying. It explains a stall while it may be
 the cause (`_EXPLAINS_S`). A stalled partition without an obstacle waits for a missing response.
 """
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -28,6 +31,7 @@ class StallReason(Enum):
     COMMIT_PENDING = "CommitPending"
     SOURCE_NOT_ANSWERING = "SourceNotAnswering"
     TARGET_NOT_ANSWERING = "TargetNotAnswering"
+    OPEN_TRANSACTION = "OpenTransaction"  # of the source, whose committed records are read
 
 
 class ObstacleKind(Enum):
@@ -70,6 +74,16 @@ OF_FETCHES: Final = frozenset({ObstacleKind.FETCH_REFUSED, ObstacleKind.DIVERGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """The transaction that begins at a source partition's last stable offset, as its leader reports it."""
+
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_timestamp_ms: int | None  # of the producer's newest record there; None: it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFacts:
     """The facts about one partition at one moment. Aliases and names are used in the message."""
 
@@ -95,6 +109,9 @@ class CopyFacts:
     transactional_id: str = ""
     source_has_leader: bool = True
     target_has_leader: bool = True
+    # The source's last stable offset, if everything before it is copied and an open transaction hides what follows.
+    held_at_offset: int | None = None
+    open_transaction: OpenTransaction | None = None  # None: the leader has not reported it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +160,9 @@ def find_stall(facts: CopyFacts) -> Stall | None:
 
 
 def _unanswered(facts: CopyFacts) -> Stall | None:
-    """Returns the stall by the missing response, where nothing was refused."""
+    """Returns the stall by what is missing, where nothing was refused."""
+    if facts.held_at_offset is not None:
+        return _held_back(facts, facts.held_at_offset)
     if facts.is_in_flight:
         return None if facts.is_writing_limited else _target_silent(facts, "what was written")
     if facts.awaits_commit:
@@ -254,6 +273,35 @@ def _commit_pending(facts: CopyFacts) -> Stall:
         "are written; check its transaction coordinator (`kafka-transactions.sh describe`)"
     )
     return _stall(facts, StallReason.COMMIT_PENDING, text)
+
+
+def _held_back(facts: CopyFacts, offset: int) -> Stall:
+    found = facts.open_transaction
+    if found is None:
+        who, detail = f"a transaction of cluster {facts.source} is open from offset {offset} on", ""
+    else:
+        last = (
+            ""
+            if found.last_timestamp_ms is None
+            else f" and wrote its last record at {_utc(found.last_timestamp_ms)}"
+        )
+        who = (
+            f"producer {found.producer_id} (epoch {found.producer_epoch}) of cluster {facts.source} has a transaction open "
+            f"from offset {found.start_offset} on{last}"
+        )
+        detail = str(found.producer_id)
+    text = (
+        f"{who}; committed records after it can be read when it ends: let its producer end it, or, if that producer is gone, "
+        f"abort it (`kafka-transactions.sh abort --start-offset {offset}`)"
+    )
+    return _stall(facts, StallReason.OPEN_TRANSACTION, text, detail=detail)
+
+
+def _utc(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):
+        return f"{timestamp_ms} ms"  # producers choose timestamps freely
 
 
 def _without_leader(facts: CopyFacts, partition: str, cluster: str, reason: StallReason) -> Stall:

@@ -49,6 +49,7 @@ _HINTS: Final = {
     "StartPending": "a task waits for the last transactions of the flow: check the target's transaction coordinator",
     "CommitPending": "the target's transaction coordinator does not answer",
     "SourceNotAnswering": "the source has records and sends none: check the brokers that lead them",
+    "OpenTransaction": "a producer has a transaction open on the source: GET /progress/partitions names it",
     "TargetNotAnswering": "the target does not answer: check the brokers that lead the copies",
     _LOST: "records were deleted before they were copied: spec.topics.onSourceLoss defines what happens",
     _NOT_COPIED: "a topic has no copy on the target: see the connector's warnings",

@@ -203,6 +203,7 @@ class CopyTask:
                 self._parts.target, self._context, self._task_writer, on_error=self._note_cluster_error
             ),
             self._stalls.run(),
+            self._stalls.describe_open_transactions(on_error=self._note_cluster_error),
             follow_stopped_ends(
                 self._parts.source,
                 copiers=self.copiers.values,

@@ -137,6 +137,8 @@ class PartitionCopier:
             self.packer.end_with(error)
         if not len(response.records):
             self._recovered()
+            if self.cursor.is_held_back:
+                self.context.changed(self)
             return
         self.context.changed(self)
         self.count_buffered()

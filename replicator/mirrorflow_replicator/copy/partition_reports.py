@@ -17,6 +17,7 @@ from mirrorflow_core.reports import (
     SideReport,
     TaskReport,
 )
+from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
@@ -53,7 +54,7 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         partition=copier.partition,
         phase=PartitionPhase.STOPPED if copier.is_halted else phase,
         source_offset=next_offset,
-        source_end_offset=copier.cursor.end_offset,
+        source_end_offset=_source_end(copier),
         target_offset=-1 if stream is None else stream.delivered.target_offset + 1,
         records=copier.records,
         bytes=copier.bytes,
@@ -87,6 +88,16 @@ def active_records(copiers: Iterable[PartitionCopier]) -> int:
 def guarantee_of(copier: PartitionCopier) -> Guarantee:
     """Returns what holds for *copier* now."""
     return Guarantee.EXACTLY_ONCE if copier.context.is_fenced else Guarantee.AT_LEAST_ONCE
+
+
+def _source_end(copier: PartitionCopier) -> int:
+    """Returns where the source ends for *copier*; -1: unknown.
+
+    While an open transaction stalls a reader of committed records, what it hides counts as not copied.
+    """
+    stalled, cursor = copier.stalled, copier.cursor
+    is_held_back = stalled is not None and stalled.stall.reason == StallReason.OPEN_TRANSACTION.value
+    return cursor.high_watermark if is_held_back and cursor.is_held_back else cursor.end_offset
 
 
 def _said(copier: PartitionCopier) -> tuple[str, str]:

@@ -19,8 +19,8 @@ class ReadCursor:
     """The next source offset to fetch, and the ends of the source's log as of the last response."""
 
     __slots__ = (
-        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "end_offset", "last_epoch", "leader_epoch",
-        "log_start", "offset",
+        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "end_offset", "high_watermark",
+        "last_epoch", "leader_epoch", "log_start", "offset",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, *, read_committed: bool) -> None:
@@ -28,6 +28,7 @@ class ReadCursor:
         self.last_epoch = UNKNOWN  # leader epoch of the record before `offset`
         self.leader_epoch = UNKNOWN  # of the source's leader, by metadata
         self.end_offset = UNKNOWN  # last stable offset with read_committed, else the high watermark
+        self.high_watermark = UNKNOWN
         self.log_start = UNKNOWN
         self._partition = partition
         self._read_committed = read_committed
@@ -48,7 +49,7 @@ class ReadCursor:
 
     def note_end(self, end_offset: int) -> None:
         """Notes where the source's log ends; -1: unknown."""
-        self.end_offset = end_offset
+        self.end_offset, self.high_watermark = end_offset, UNKNOWN
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Notes the leader epoch of the source, by metadata."""
@@ -57,7 +58,13 @@ class ReadCursor:
     def note_ends(self, response: PartitionFetchResponse) -> None:
         """Notes where the source's log begins and ends now, by a *response* without an error."""
         self.end_offset = response.last_stable_offset if self._read_committed else response.high_watermark
+        self.high_watermark = response.high_watermark
         self.log_start = response.log_start_offset
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether an open transaction of the source hides records from a reader of committed ones."""
+        return 0 <= self.end_offset < self.high_watermark
 
     def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream) -> int:
         """Adds the batches of *response* to *packer*; returns the number of records left out.

@@ -21,11 +21,13 @@ from mirrorflow_core.stall_detection import (
     CopyFacts,
     Obstacle,
     ObstacleKind,
+    OpenTransaction,
     Stall,
     Stalled,
     explains,
     find_stall,
 )
+from mirrorflow_kafka.admin.log_requests import ProducersAnswer, describe_producers
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
@@ -49,6 +51,11 @@ LIMITED_S = STALLED_AFTER_S
 TURNS_MIN = (
     2  # in full rounds over a reader's partitions: brokers first serve those that had no records (KIP-227)
 )
+# The source's leaders are asked who holds a transaction open before that becomes a stall, so that its first report names
+# the producer. A short transaction costs no request.
+DESCRIBED_AFTER_S = 20.0
+DESCRIBE_AGAIN_S = 60.0  # where they did not report it
+DESCRIBED_MAX = 100  # partitions at once; a hanging transaction holds back few
 LOGGED_MAX = 5  # of one check, logged by name: a dead broker stalls thousands, and the status has them all
 
 _PHASES = {
@@ -77,6 +84,8 @@ class _Seen:
     obstacle: Obstacle | None = None
     obstacle_s: float = 0.0
     logged: frozenset[str] = frozenset()  # reasons
+    open_transaction: OpenTransaction | None = None  # of the source, since the last progress
+    describe_s: float = 0.0  # when the source's leader may be asked for it
 
 
 class StallWatch:
@@ -140,6 +149,42 @@ class StallWatch:
             self.look(time.monotonic())
             await asyncio.sleep(LOOK_S)
 
+    async def describe_open_transactions(self, *, on_error: Callable[[MirrorFlowError], None]) -> None:
+        """Asks the source's leaders whose transactions hold partitions back, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._describe(on_error)
+
+    async def _describe(self, on_error: Callable[[MirrorFlowError], None]) -> None:
+        due = [copier for copier, seen in self._seen.items() if self._is_to_describe(copier, seen)]
+        del due[DESCRIBED_MAX:]
+        if not due:
+            return
+        for copier in due:
+            self._seen[copier].describe_s = self._awake_s + DESCRIBE_AGAIN_S
+        try:
+            answers = await describe_producers(self._source, [copier.source for copier in due])
+        except MirrorFlowError as error:  # the stalls are reported without their producers
+            on_error(error)
+            return
+        for copier in due:
+            answer = answers[copier.source]
+            try:
+                self._source.raise_for(answer.error, "DescribeProducers", str(copier.source))
+            except MirrorFlowError as error:
+                on_error(error)
+                continue
+            if copier in self._seen:
+                self._seen[copier].open_transaction = _transaction_at(copier.cursor.end_offset, answer)
+
+    def _is_to_describe(self, copier: PartitionCopier, seen: _Seen) -> bool:
+        return (
+            copier.cursor.is_held_back
+            and seen.open_transaction is None
+            and self._awake_s - seen.progress_s >= DESCRIBED_AFTER_S
+            and self._awake_s >= seen.describe_s
+        )
+
     def look(self, now_s: float) -> None:
         """Finds the partitions that are stalled at *now_s*, and those that no longer are."""
         if self._looked_s is not None:
@@ -169,7 +214,8 @@ class StallWatch:
         if copier.stalled is not None:
             self._recovered(copier)
         copier.note_obstacle(None)
-        seen.obstacle = None
+        seen.obstacle = seen.open_transaction = None
+        seen.describe_s = 0.0
         seen.records, seen.source_offset = copier.records, _source_offset(copier)
         seen.progress_s, seen.resyncs = self._awake_s, copier.resyncs
         seen.reader, seen.responses = copier.reader, _responses(copier)
@@ -217,7 +263,7 @@ class StallWatch:
             and explains(obstacle, self._awake_s - seen.obstacle_s)
         ):
             return False  # the known end of the source may be old
-        return _source_offset(copier) + 1 >= copier.cursor.end_offset
+        return _has_read_all(copier) and not copier.cursor.is_held_back
 
     def _is_of_target(self, error: MirrorFlowError) -> bool:
         return isinstance(error, ClusterError) and error.cluster == self._target.alias
@@ -263,6 +309,8 @@ class StallWatch:
             transactional_id=copier.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*copier.source) is not None,
             target_has_leader=self._target.leader(*copier.target) is not None,
+            held_at_offset=copier.cursor.end_offset if _is_held_back(copier) else None,
+            open_transaction=seen.open_transaction,
         )
 
 
@@ -284,6 +332,33 @@ def _seen(copier: PartitionCopier, now_s: float, *, resyncs: int) -> _Seen:
 def _source_offset(copier: PartitionCopier) -> int:
     """Returns the source offset of the last record delivered or skipped; -1 if unknown."""
     return -1 if copier.stream is None else copier.stream.delivered.source_offset
+
+
+def _has_read_all(copier: PartitionCopier) -> bool:
+    return _source_offset(copier) + 1 >= copier.cursor.end_offset
+
+
+def _is_held_back(copier: PartitionCopier) -> bool:
+    """Returns whether only an open transaction of the source keeps *copier* from copying more."""
+    return (
+        copier.state is CopierState.COPYING
+        and copier.cursor.is_held_back
+        and _has_read_all(copier)
+        and not _has_unsent(copier)
+    )
+
+
+def _transaction_at(offset: int, answer: ProducersAnswer) -> OpenTransaction | None:
+    """Returns the open transaction that begins at *offset*; None: it has ended meanwhile."""
+    for one in answer.producers:
+        if one.current_txn_start_offset == offset:
+            return OpenTransaction(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                start_offset=offset,
+                last_timestamp_ms=one.last_timestamp if one.last_timestamp >= 0 else None,
+            )
+    return None
 
 
 def _has_unsent(copier: PartitionCopier) -> bool:

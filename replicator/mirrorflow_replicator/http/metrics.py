@@ -15,7 +15,7 @@ Families are rendered one at a time, so that the server can do other work in bet
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
@@ -245,11 +245,7 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         for phase in PartitionPhase
     ]
     yield from _gauge(_OURS + "partitions", "Partitions by phase.", phases)
-    stalled = [
-        ({**own, "reason": reason}, count) for own, parts in reports for reason, count in _stalled(parts)
-    ]
-    about = "Partitions that have records to copy and do not advance, by reason."
-    yield from _gauge(_OURS + "partitions_stalled", about, stalled)
+    yield from _stalls(reports, view.now_s)
     guarantees = [
         ({**own, "guarantee": guarantee.value}, counted[guarantee])
         for own, parts in reports
@@ -278,14 +274,27 @@ def _partitions(view: WorkerView) -> Iterator[str]:
     )
 
 
-def _stalled(parts: list[PartitionReport]) -> list[tuple[str, int]]:
-    """Counts stalled partitions by reason; 0 for each unused `StallReason`.
+def _stalls(
+    reports: Sequence[tuple[dict[str, str | int], list[PartitionReport]]], now_s: float
+) -> Iterator[str]:
+    """Yields the number and the age of stalls by reason; 0 for each unused `StallReason`.
 
     Without the zeros a series would end while an alert evaluates it.
     """
-    counted = Counter({reason.value: 0 for reason in StallReason})
-    counted.update(part.reason for part in parts if part.is_stalled)
-    return sorted(counted.items())
+    counts: list[Sample] = []
+    ages: list[Sample] = []
+    for own, parts in reports:
+        ages_s: dict[str, list[float]] = {reason.value: [] for reason in StallReason}
+        for part in parts:
+            if part.is_stalled:
+                ages_s.setdefault(part.reason, []).append(max(0.0, now_s - part.stalled_since_ms / 1000))
+        for reason, found in sorted(ages_s.items()):
+            counts.append(({**own, "reason": reason}, len(found)))
+            ages.append(({**own, "reason": reason}, round(max(found, default=0.0), 3)))
+    about = "Partitions that have records to copy and do not advance, by reason."
+    yield from _gauge(_OURS + "partitions_stalled", about, counts)
+    about = "Time since the longest stalled partition made progress, by reason."
+    yield from _gauge(_OURS + "stalled_seconds", about, ages)
 
 
 # -- connectors

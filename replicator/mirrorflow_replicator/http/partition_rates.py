@@ -172,7 +172,9 @@ class Samples:
         if report.record_timestamp_ms > 0:
             bounds.append(max(0.0, wall_s - report.record_timestamp_ms / 1000))
         if known is not None and known.caught_up_s >= 0:
-            bounds.append(max(0.0, now_s - known.caught_up_s))
+            # An open transaction counts as lag only once it has stalled the partition.
+            stalled_s = wall_s - report.stalled_since_ms / 1000 if report.is_stalled else 0.0
+            bounds.append(max(0.0, now_s - known.caught_up_s, stalled_s))
         if bounds:
             return min(bounds)
         rate = self.rate(connector, report.topic, report.partition, now_s).records

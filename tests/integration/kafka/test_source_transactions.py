@@ -1,13 +1,17 @@
 """Sources that are written in transactions, under attack: committed, aborted and open ones, copiers killed in between."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin.log_requests import describe_producers
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.flows import Flow, asking
 from tests.integration.kafka.test_source_truth import transactions
+from tests.integration.kafka.test_stalls import stalled, stalled_count
 
 pytestmark = pytest.mark.more
 
@@ -71,3 +75,48 @@ def test_nothing_of_an_open_transaction_or_behind_it_is_copied_before_it_ends(
         replicator.start()
         load(flow.source, topic, 50, first=400)
         flow.assert_committed(topic, isolation="read_committed")
+
+
+def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
+    flow: Flow, unique_topic: Callable[[], str]
+) -> None:
+    """It would stay open for 15 minutes, and hides 100 other records meanwhile; other topics are copied."""
+    stem = unique_topic()
+    held, free = (flow.source.create_topic(f"{stem}-{name}") for name in ("held", "free"))
+    lines = {"source.consumer.isolation.level": "read_committed"}
+    transactional_id = f"hanging-{held}"
+    for topic in (held, free):
+        load(flow.source, topic, 200)
+    with flow.replicator(f"{stem}-.*", lines) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        load(
+            flow.source,
+            held,
+            OPEN_RECORDS,
+            transactional_id=transactional_id,
+            transaction_records=OPEN_RECORDS,
+            leave_open=True,
+            producer={"transaction.timeout.ms": str(timedelta(minutes=15) // timedelta(milliseconds=1))},
+        )
+        load(flow.source, held, 100)
+        stalled(replicator, held, "OpenTransaction")
+        partition = TopicPartition(held, 0)
+        answer = asking(flow.source, lambda source: describe_producers(source, [partition]))[partition]
+        (producer,) = (one for one in answer.producers if one.current_txn_start_offset >= 0)
+        named = f"producer {producer.producer_id} "
+        wait_until("the producer is named", lambda: named in replicator.partition(held)["message"])
+        wait_until("none is advancing", lambda: replicator.progress()["replicating"] != "Advancing")
+        said, summary = replicator.partition(held), replicator.progress()
+        gauge = stalled_count(replicator, "OpenTransaction")
+        load(flow.source, free, 50, first=200)
+        replicator.wait_for_copy(flow.target, flow.remote(free), 250)
+        load(flow.source, held, 10, transactional_id=transactional_id, transaction_records=10)
+        replicator.wait_until_caught_up(partitions=2)
+        wait_until("the reason is gone", lambda: not replicator.partition(held)["reason"])
+        flow.assert_committed(held, isolation="read_committed")
+
+    assert said["lagRecords"] == OPEN_RECORDS + 100
+    assert "offset 200" in said["message"]
+    assert (summary["replicating"], summary["partitions"]["stalled"]) == ("Stuck", 1)
+    assert named in summary["reasons"][0]["example"]
+    assert gauge == 1

@@ -9,15 +9,28 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import CorruptBatchError, UnreachableError
+from mirrorflow_core.errors import (
+    CorruptBatchError,
+    MirrorFlowError,
+    NotAuthorizedError,
+    UnreachableError,
+    UnsupportedBrokerError,
+)
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
+from mirrorflow_kafka.admin.log_requests import ActiveProducer, ProducersAnswer
 from mirrorflow_kafka.client.broker_writer import REQUEST_TIMEOUT_MS
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy import stall_watch
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_replicator.copy.stall_watch import (
+    DESCRIBE_AGAIN_S,
+    DESCRIBED_AFTER_S,
+    DESCRIBED_MAX,
     JUDGE_AGAIN_S,
     LIMITED_S,
     LOGGED_MAX,
@@ -54,7 +67,9 @@ class Task:
 
     @staticmethod
     def _cluster(alias) -> Any:
-        return SimpleNamespace(alias=alias, leader=lambda *_: 1)
+        cluster = SimpleNamespace(alias=alias, leader=lambda *_: 1)
+        cluster.raise_for = lambda *error: Cluster.raise_for(cluster, *error)  # type: ignore[arg-type]
+        return cluster
 
     def copier(self, number=0) -> PartitionCopier:
         """A copier that copies from source offset 100 on, where the source ends."""
@@ -447,3 +462,127 @@ def test_a_partition_that_is_given_up_is_forgotten(task):
     task.wait()
 
     assert (copier.stalled, len(task.watch)) == (None, 0)
+
+
+STABLE = 100  # where copiers of `held` wait
+
+
+def held(task, number=0, *, stable=STABLE, end=140):
+    """A copier of committed records whose source has an open transaction from *stable* on."""
+    copier = task.copier(number)
+    answered(copier, stable=stable, end=end)
+    return copier
+
+
+def answered(copier, *, stable, end):
+    """A fetch response without records: the log has changed, and nothing more can be read."""
+    copier.cursor._read_committed = True
+    response = PartitionFetchResponse(FetchKey(b"orders", 0), 0, end, stable, 0, (), -1, memoryview(b""))
+    copier.cursor.note_ends(response)
+    copier.fetched(response, copier.cursor.offset)
+
+
+class Leaders:
+    """The source's leaders; `asked` has the partitions of each request about their producers."""
+
+    def __init__(self, monkeypatch, *, error=0, failure: MirrorFlowError | None = None):
+        self.asked: list[int] = []
+        self.errors: list[str] = []
+        self._error, self._failure = error, failure
+        monkeypatch.setattr(stall_watch, "describe_producers", self._describe)
+
+    async def _describe(self, _, partitions):
+        self.asked.append(len(partitions))
+        if self._failure is not None:
+            raise self._failure
+        none = {"last_sequence": 0, "coordinator_epoch": 0, "epoch": 0, "last_timestamp": -1}
+        open_ = ActiveProducer(producer_id=4000, current_txn_start_offset=STABLE, **none)
+        later = ActiveProducer(producer_id=4001, current_txn_start_offset=STABLE + 5, **none)
+        idle = ActiveProducer(producer_id=4002, current_txn_start_offset=-1, **none)
+        answer = ProducersAnswer(error=self._error, producers=(idle, later, open_))
+        return dict.fromkeys(partitions, answer)
+
+    def ask(self, task):
+        asyncio.run(task.watch._describe(lambda error: self.errors.append(error.reason)))
+
+
+def test_an_open_transaction_of_the_source_is_a_stall_with_its_producer(task, monkeypatch):
+    leaders, copier = Leaders(monkeypatch), held(task)
+
+    task.wait(each=lambda: leaders.ask(task))
+
+    report = partition_report(copier)
+    assert (report.reason, report.is_stalled) == ("OpenTransaction", True)
+    assert "producer 4000 (epoch 0) of cluster east" in report.message
+    assert (report.source_offset, report.source_end_offset) == (STABLE, 140)
+    assert (leaders.asked, task.changes) == ([1], [copier])
+
+
+def test_what_an_open_transaction_hides_is_no_lag_before_it_is_a_stall(task, monkeypatch):
+    leaders, copier = Leaders(monkeypatch), held(task)
+
+    task.wait(DESCRIBED_AFTER_S - 1, each=lambda: leaders.ask(task))
+
+    report = partition_report(copier)
+    assert (report.reason, report.source_end_offset) == ("", STABLE)
+    assert leaders.asked == []
+
+
+def test_transactions_that_end_in_time_are_no_stall(task):
+    """Each is open for 20 s, and another one is open then."""
+    copier = held(task)
+
+    for offset in range(STABLE, STABLE + 30, 10):
+        task.wait(20)
+        copier.packer.add(batch_of(small(10), base_offset=offset))
+        copier.writing.next_batch()
+        copier.writing.acknowledged(copier.records, -1)
+        answered(copier, stable=offset + 10, end=offset + 50)
+
+    assert copier.stalled is None
+
+
+def test_the_stall_ends_with_the_transaction(task, monkeypatch):
+    leaders, copier = Leaders(monkeypatch), held(task)
+    task.wait(each=lambda: leaders.ask(task))
+
+    copier.packer.add(batch_of(small(10), base_offset=STABLE))
+    copier.writing.next_batch()
+    copier.writing.acknowledged(0, -1)
+    answered(copier, stable=STABLE + 10, end=STABLE + 10)
+    task.wait(2)
+
+    report = partition_report(copier)
+    assert (report.reason, report.source_end_offset, len(task.watch)) == ("", STABLE + 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ({"error": 29}, "NotAuthorized"),
+        (
+            {"failure": UnsupportedBrokerError(cluster="east", feature="DescribeProducers", needs="2.8")},
+            "UnsupportedBroker",
+        ),
+        ({"failure": NotAuthorizedError(cluster="east", operation="x", resource="y")}, "NotAuthorized"),
+    ],
+)
+def test_an_open_transaction_is_a_stall_although_its_producer_is_refused(task, monkeypatch, answer, error):
+    """It is asked for again from time to time, and the refusal is reported."""
+    leaders, copier = Leaders(monkeypatch, **answer), held(task)
+
+    task.wait(DESCRIBED_AFTER_S + DESCRIBE_AGAIN_S + 3, each=lambda: leaders.ask(task))
+
+    report = partition_report(copier)
+    assert (report.reason, leaders.asked, leaders.errors) == ("OpenTransaction", [1, 1], [error, error])
+    assert "a transaction of cluster east is open from offset 100 on" in report.message
+
+
+def test_many_open_transactions_are_described_in_parts(task, monkeypatch):
+    leaders = Leaders(monkeypatch)
+    copiers = [held(task, number) for number in range(DESCRIBED_MAX + 50)]
+
+    task.wait(each=lambda: leaders.ask(task))
+
+    assert leaders.asked == [DESCRIBED_MAX, 50]
+    assert all("producer 4000 " in partition_report(copier).message for copier in copiers)

@@ -13,6 +13,7 @@ from mirrorflow_core.stall_detection import (
     CopyFacts,
     Obstacle,
     ObstacleKind,
+    OpenTransaction,
     StallReason,
     find_stall,
 )
@@ -53,6 +54,8 @@ REASONS = [
     ({"source_has_leader": False}, StallReason.SOURCE_NOT_ANSWERING),
     ({"obstacle": FETCH_REFUSED, "obstacle_age_s": 1.0}, StallReason.SOURCE_NOT_ANSWERING),
     ({"obstacle": DIVERGED, "obstacle_age_s": 1.0, "times_asked": 20}, StallReason.NO_DECISION),
+    ({"held_at_offset": 200}, StallReason.OPEN_TRANSACTION),
+    ({"held_at_offset": 200, "is_reading_limited": True, "is_writing_limited": True}, StallReason.OPEN_TRANSACTION),
 ]  # fmt: skip
 
 
@@ -156,6 +159,39 @@ def test_what_the_source_answers_names_the_source(obstacle):
     assert stall is not None
     assert "cluster east" in stall.sentence
     assert "cluster west" not in stall.sentence
+
+
+HELD = replace(FACTS, held_at_offset=200)
+TRANSACTION = OpenTransaction(
+    producer_id=4000, producer_epoch=3, start_offset=200, last_timestamp_ms=1_764_346_805_123
+)
+
+
+def test_an_open_transaction_names_its_producer_and_what_to_do():
+    stall = find_stall(replace(HELD, open_transaction=TRANSACTION))
+
+    assert stall is not None
+    assert stall.sentence == (
+        "orders-3: nothing was copied for more than 30 s: producer 4000 (epoch 3) of cluster east has a transaction open from "
+        "offset 200 on and wrote its last record at 2025-11-28T16:20:05Z; committed records after it can be read when it ends: "
+        "let its producer end it, or, if that producer is gone, abort it (`kafka-transactions.sh abort --start-offset 200`)."
+    )
+
+
+def test_an_open_transaction_is_reported_without_a_producer_that_is_not_known():
+    stall, named = find_stall(HELD), find_stall(replace(HELD, open_transaction=TRANSACTION))
+
+    assert stall is not None
+    assert "a transaction of cluster east is open from offset 200 on; committed records" in stall.sentence
+    assert not stall.is_same(named)
+
+
+@pytest.mark.parametrize("timestamp_ms", [None, 0, 2**62])
+def test_any_timestamp_of_a_producer_can_be_reported(timestamp_ms):
+    stall = find_stall(replace(HELD, open_transaction=replace(TRANSACTION, last_timestamp_ms=timestamp_ms)))
+
+    assert stall is not None
+    assert ("wrote its last record" in stall.sentence) == (timestamp_ms is not None)
 
 
 def test_an_unknown_refusal_points_to_the_brokers_log():

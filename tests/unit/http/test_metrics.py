@@ -123,6 +123,19 @@ def test_stalled_partitions_are_counted_by_reason_at_every_level():
     assert value(found, "mirrorflow_partitions_stalled", reason="NoDecision") == 0
 
 
+def test_the_longest_stall_of_each_reason_has_its_age():
+    """An alert on it waits as long as the reason may last, whichever partition has it."""
+    stalled = [
+        partition(number, reason="OpenTransaction", stalled_since_ms=round(1000 * (NOW_S - age_s)))
+        for number, age_s in enumerate([40.0, 901.5])
+    ]
+
+    found = exposition(connector(task(*stalled, partition(3))), metrics_level=MetricsLevel.FLOW)
+
+    assert value(found, "mirrorflow_stalled_seconds", reason="OpenTransaction") == 901.5
+    assert value(found, "mirrorflow_stalled_seconds", reason="WritesRefused") == 0
+
+
 @pytest.mark.parametrize(
     ("level", "rows"), [(MetricsLevel.FLOW, 1), (MetricsLevel.TOPIC, 2), (MetricsLevel.PARTITION, 3)]
 )

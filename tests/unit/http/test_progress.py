@@ -281,6 +281,27 @@ def test_lag_age_of_a_quiet_topic_counts_from_its_awakening():
     assert samples.lag_s("c", quiet, NOW_S, NOW_S) == 0.0
 
 
+def test_lag_age_behind_an_open_transaction_counts_from_the_last_progress():
+    """What it hides counts as lag only once it has stalled the partition, so the lag is older than its first report."""
+    samples = Samples()
+    copied = partition(source_offset=100, source_end_offset=100, record_timestamp_ms=1000)
+    samples.observe("c", task(copied), NOW_S - 500)
+    since_ms = round(1000 * (NOW_S - 40))
+    held = replace(copied, source_end_offset=140, reason="OpenTransaction", stalled_since_ms=since_ms)
+    samples.observe("c", task(held), NOW_S - 10)
+
+    assert samples.lag_s("c", held, NOW_S, NOW_S) == 40.0
+
+
+def test_a_partition_behind_an_open_transaction_is_not_idle():
+    held = partition(
+        source_end_offset=140, reason="OpenTransaction", stalled_since_ms=round(1000 * (NOW_S - 40))
+    )
+    found = summary(connector(task(held), started_at_s=NOW_S - 600))
+
+    assert (found["replicating"], found["lagRecords"]) == ("Stuck", 140 - held.source_offset)
+
+
 def test_lag_age_of_a_backlog_is_the_age_of_what_was_copied_last():
     """While a backlog is copied the newest delivered timestamp bounds it; without timestamps, the rate; else nothing."""
     assert Samples().lag_s("c", partition(), NOW_S, NOW_S) == 4.0
