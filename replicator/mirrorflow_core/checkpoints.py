@@ -288,14 +288,31 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
             checkpoint_written_ms=None if written_ms < 0 else written_ms,
             group_offset=None if own is None else own.offset,
             written=written,
-            why=_ahead(own, target_offset) if written else _why_not(facts, target, translated, end),
+            why=_remark(own, point, translated) if written else _why_not(facts, target, translated, end),
         )
 
 
-def _ahead(own: Committed | None, target_offset: int | None) -> str:
-    if own is None or target_offset is None or own.offset == target_offset:
+def _remark(own: Committed | None, point: Point | None, translated: TranslatedOffset) -> str:
+    """Returns how the target's group, which is at its offset or ahead of it, differs from the source's; "" if it does not."""
+    if own is None:
         return ""
-    return f"the target's group is ahead, at {own.offset}, and never goes back"
+    if own.offset != translated.downstream_offset:
+        return f"the target's group is ahead, at {own.offset}, and never goes back"
+    if not own.metadata:
+        return (
+            f"without the metadata of source offset {translated.upstream_offset}"
+            if translated.metadata
+            else ""
+        )
+    # As in MM2, metadata is that of the source offset from which the target's was translated, also for a bound.
+    if point is not None and point.metadata == own.metadata:
+        of = point.upstream_offset
+    elif own.metadata == translated.metadata:
+        of = translated.upstream_offset
+    else:
+        return ""  # committed on the target
+    is_own = of == translated.upstream_offset and translated.translation == "exact"
+    return "" if is_own else f"its metadata is that of source offset {of}"
 
 
 def _why_not(facts: GroupFacts, target: TopicPartition, translated: TranslatedOffset, end: int | None) -> str:

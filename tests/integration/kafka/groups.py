@@ -17,12 +17,23 @@ GROUP_WAIT_S = 120.0
 Offsets = Mapping[tuple[str, int], int]
 
 
-def put_group(cluster: KafkaCluster, group: str, offsets: Offsets) -> None:
+def put_group(
+    cluster: KafkaCluster,
+    group: str,
+    offsets: Offsets,
+    *,
+    metadata: Mapping[tuple[str, int], str] | None = None,
+) -> None:
     """As `kafka-consumer-groups --reset-offsets` does with a group without members, which it makes if need be.
 
     By a consumer that joins nothing: librdkafka's admin client dies of a coordinator that is not there yet.
     """
-    wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    given = metadata or {}
+    # By librdkafka even "" is a byte of metadata.
+    wanted = [
+        TopicPartition(*key, offset, metadata=given[key]) if key in given else TopicPartition(*key, offset)
+        for key, offset in offsets.items()
+    ]
     with _alone(cluster, group) as consumer:
 
         def put() -> bool:
@@ -37,6 +48,11 @@ def put_group(cluster: KafkaCluster, group: str, offsets: Offsets) -> None:
 
 def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
     """What the group has committed."""
+    return {key: offset for key, (offset, _) in group_commits(cluster, group).items()}
+
+
+def group_commits(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], tuple[int, str]]:
+    """The offsets that the group has committed, with their metadata."""
     every = [
         TopicPartition(topic, partition)
         for topic, partitions in cluster.topics().items()
@@ -53,7 +69,7 @@ def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], in
 
         found = wait_until(f"the offsets of {group}", committed) if every else []
     assert found is not None
-    return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+    return {(one.topic, one.partition): (one.offset, one.metadata or "") for one in found if one.offset >= 0}
 
 
 @contextmanager

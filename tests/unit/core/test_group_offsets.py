@@ -86,6 +86,38 @@ def test_a_group_that_is_ahead_is_written_and_says_so():
 
 
 @pytest.mark.parametrize(
+    ("metadata", "of_point", "own", "at_most", "why"),
+    [
+        ("m", "m", "m", 90, ""),  # exact
+        ("m", "m", "m", 95, "its metadata is that of source offset 100"),  # a bound
+        ("newer", "m", "m", 95, "its metadata is that of source offset 98"),  # the bound of an older offset
+        ("m", None, "m", 95, "its metadata is that of source offset 100"),  # no checkpoint was read
+        ("m", "m", "", 90, "without the metadata of source offset 100"),
+        ("", "", "", 95, ""),
+        ("m", "m", "the consumer's own", 95, ""),
+        ("", "m", "m", 95, "its metadata is that of source offset 98"),
+    ],
+)
+def test_metadata_of_another_source_offset_is_named(
+    metadata: str, of_point: str | None, own: str, at_most: int, why: str
+):
+    upstream = 100 if of_point == metadata else 98
+    one = said(
+        translated={
+            COPY: TranslatedOffset(
+                upstream_offset=100, downstream_offset=90, at_most=at_most, source=ORDERS, metadata=metadata
+            )
+        },
+        points={}
+        if of_point is None
+        else {COPY: Point(upstream_offset=upstream, downstream_offset=90, metadata=of_point)},
+        target={COPY: Committed(offset=90, metadata=own)},
+    )
+
+    assert (one.written, one.why) == (True, why)
+
+
+@pytest.mark.parametrize(
     ("given", "again"),
     [
         ({"own": 60}, (30, 30)),
