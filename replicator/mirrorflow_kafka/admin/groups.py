@@ -5,7 +5,7 @@ one group; callers continue with the others. `mirrorflow_core.checkpoints` decid
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -51,6 +51,10 @@ COMMIT_TIMEOUT_S = 5.0
 # Timeout of one request about one group. A moved coordinator is found within a few seconds; a group without a
 # coordinator must not block the other groups for Java's default of one minute.
 GROUP_TIMEOUT_S = 15.0
+# A coordinator appends each commit to __consumer_offsets as one batch, of 1 MiB at most by default (max.message.bytes, or
+# offsets.topic.segment.bytes if that is less). Members commit their own partitions; here one request would have all of them.
+COMMIT_BYTES_MAX = 256 << 10
+_COMMIT_OVERHEAD_BYTES = 100  # of a record: its fields beside the texts, and more than they take
 
 
 async def list_groups(cluster: Cluster) -> dict[str, Group]:
@@ -155,9 +159,38 @@ async def commit_offsets(
 ) -> dict[TopicPartition, int]:
     """Commits *offsets* for *group*, which must have no members; returns error codes, 0 for success.
 
-    A missing group is created. If the group has members, the coordinator refuses (MEMBERS_PRESENT). Raises
-    NotAuthorizedError for the group, UnreachableError.
+    A missing group is created. If the group has members, the coordinator refuses (MEMBERS_PRESENT). Many offsets are
+    committed in parts; after such a refusal the later parts are not sent, and have no code. Raises NotAuthorizedError
+    for the group, UnreachableError.
     """
+    codes: dict[TopicPartition, int] = {}
+    for part in _parts(group, offsets):
+        codes |= await _commit(cluster, group, part)
+        if MEMBERS_PRESENT & set(codes.values()):
+            break
+    return codes
+
+
+def _parts(
+    group: str, offsets: Mapping[TopicPartition, Committed]
+) -> Iterator[dict[TopicPartition, Committed]]:
+    part: dict[TopicPartition, Committed] = {}
+    bytes_left = COMMIT_BYTES_MAX
+    for partition, committed in offsets.items():
+        texts = (group, partition.topic, committed.metadata)
+        size_bytes = _COMMIT_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
+        if part and size_bytes > bytes_left:
+            yield part
+            part, bytes_left = {}, COMMIT_BYTES_MAX
+        part[partition] = committed
+        bytes_left -= size_bytes
+    if part:
+        yield part
+
+
+async def _commit(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, int]:
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     by_topic: dict[str, list[Any]] = {}
     for partition, committed in offsets.items():

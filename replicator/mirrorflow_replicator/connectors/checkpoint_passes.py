@@ -44,7 +44,12 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import name_of
+from mirrorflow_kafka.client.error_codes import (
+    OFFSET_METADATA_TOO_LARGE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    name_of,
+)
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs
@@ -58,8 +63,14 @@ GROUP = "{group}"  # placeholder for the group's name
 WARNINGS_MAX = 100  # warnings shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 Result = TypeVar("Result")
-# The subject of a warning: "group", "topic" or "setting", its name, and what cannot be done with it.
+# The subject of a warning: its kind, its name, and what cannot be done with it. The kinds are "group", "topic", "setting",
+# and "metadata" for a group that is moved without it.
 Subject = tuple[str, str, str]
+# What to do about a partition that the target refuses to look up or to commit, by error code.
+_ADVICE: Final = {
+    TOPIC_AUTHORIZATION_FAILED: "Describe and Read on its topic are needed",
+    UNKNOWN_TOPIC_OR_PARTITION: "its topic is missing; the source connector's warnings say why",
+}
 # Errors that are not about a single group, topic or permission.
 _WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError, IdentityError)
 
@@ -83,6 +94,8 @@ class CheckpointPasses:
         # The target's groups, as last read.
         self._target_offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
         self._writable: dict[str, Writable] = {}
+        # Commits whose metadata the target has refused, so that their offsets were committed without.
+        self._refused_metadata: dict[str, dict[TopicPartition, Committed]] = {}
         self._warnings: dict[Subject, str] = {}
         self._not_consumer_groups: tuple[str, ...] = ()  # messages about groups that are not consumer groups
         self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
@@ -200,10 +213,11 @@ class CheckpointPasses:
             del self._translated[name]
             self._target_offsets.pop(name, None)
             self._writable.pop(name, None)
+            self._refused_metadata.pop(name, None)
         self._warnings = {
             subject: warning
             for subject, warning in self._warnings.items()
-            if subject[0] != "group" or subject[1] in self._groups
+            if subject[0] not in {"group", "metadata"} or subject[1] in self._groups
         }
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
 
@@ -325,6 +339,7 @@ class CheckpointPasses:
             match self._writable[name]:
                 case Writable.ACTIVE:
                     active += 1
+                    self._note_refused_metadata(name, {})
                 case Writable.OTHER_KIND:
                     kind = "" if group is None else (group.type or group.protocol_type).lower()
                     why = f"it exists there as a group of another kind ({kind})"
@@ -343,13 +358,14 @@ class CheckpointPasses:
         target = self._clusters.target
         # Read right before the change, so that nothing committed until now is taken back.
         own = self._target_offsets[group] = await groups.fetch_offsets(target, group)
+        self._note_refused_metadata(group, own)
         due = decisions.offsets_to_commit(self._store.of(group), self._translated[group], own)
         if not due:
             return False
         # Behind the end, a consumer would apply its reset policy: the copy was re-created, or has lost its
         # tail.
         ends = await admin.list_offsets(target, due, LATEST)
-        refused = {partition: name_of(end.error) for partition, end in ends.items() if end.error}
+        refused = {partition: _refusal(end.error) for partition, end in ends.items() if end.error}
         inside = {
             partition: Committed(offset=point.downstream_offset, metadata=point.metadata)
             for partition, point in due.items()
@@ -360,17 +376,49 @@ class CheckpointPasses:
             for partition in due.keys() - inside.keys() - refused.keys()
         }
         codes = await groups.commit_offsets(target, group, inside) if inside else {}
+        too_large = {
+            partition: inside[partition]
+            for partition, code in codes.items()
+            if code == OFFSET_METADATA_TOO_LARGE
+        }
+        if too_large:
+            without = {partition: Committed(offset=one.offset) for partition, one in too_large.items()}
+            codes |= await groups.commit_offsets(target, group, without)
+            inside |= without
         if groups.MEMBERS_PRESENT & set(codes.values()):
             return True
         done = {partition: inside[partition] for partition, code in codes.items() if not code}
         self._target_offsets[group] = {**own, **done}
         self._offsets_moved += len(done)
-        refused |= {partition: name_of(code) for partition, code in codes.items() if code}
+        self._refused_metadata.setdefault(group, {}).update(too_large)
+        self._note_refused_metadata(group, self._target_offsets[group])
+        refused |= {partition: _refusal(code) for partition, code in codes.items() if code}
         if refused:
             partition, why = min(refused.items())
             more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
             raise GroupNotMovedError(cluster=target.alias, group=group, why=f"{partition}: {why}{more}")
         return False
+
+    def _note_refused_metadata(self, group: str, own: Mapping[TopicPartition, Committed]) -> None:
+        """Warns of metadata that the target has refused, while its group stands where it was moved without. *own*: its offsets."""
+        subject = ("metadata", group, "target")
+        refused = {
+            partition: committed
+            for partition, committed in self._refused_metadata.pop(group, {}).items()
+            if own.get(partition) == Committed(offset=committed.offset)
+        }
+        if not refused:
+            self._warnings.pop(subject, None)
+            return
+        self._refused_metadata[group] = refused
+        partition, committed = min(refused.items())
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        alias = self._settings.target_alias
+        self._warnings[subject] = (
+            f"Group {group} was moved on {alias} without the metadata of its offsets, because {alias} refuses it "
+            f"({name_of(OFFSET_METADATA_TOO_LARGE)}): {len(committed.metadata)} characters for {partition}{more}; raise "
+            "offset.metadata.max.bytes of its brokers (4096 by default)."
+        )
 
     async def _for_each_group(
         self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
@@ -410,3 +458,8 @@ class CheckpointPasses:
             return None
         self._warnings.pop(subject, None)
         return result
+
+
+def _refusal(code: int) -> str:
+    advice = _ADVICE.get(code)
+    return f"{name_of(code)} ({advice})" if advice else name_of(code)

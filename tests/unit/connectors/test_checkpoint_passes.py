@@ -1,13 +1,18 @@
-"""Which groups a checkpoint connector follows where an expression takes too long."""
+"""Which groups a checkpoint connector follows where an expression takes too long, and how refusals of the target end."""
 
 import asyncio
+from collections.abc import Iterable
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
-from mirrorflow_core.checkpoints import Group
+from mirrorflow_core.checkpoints import Group, Point
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_kafka.admin import groups
+from mirrorflow_core.offset_translation import Committed, TranslatedOffset
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
@@ -30,6 +35,7 @@ def passes() -> CheckpointPasses:
     (settings,) = worker.connectors
     assert settings.checkpoint is not None
     cluster = create_autospec(Cluster, instance=True)
+    cluster.alias = "B"
     return CheckpointPasses(
         settings.checkpoint,
         OffsetReaders(source=cluster, syncs=cluster, target=cluster, reader=cluster),
@@ -64,3 +70,128 @@ def test_without_known_groups_it_is_the_connectors_problem(
 ):
     with pytest.raises(InvalidSettingError, match=r"^groups: "):
         refresh(passes, monkeypatch, SLOW)
+
+
+LIMIT = 4096
+COPY = [TopicPartition("A.orders", number) for number in range(3)]
+
+
+class Target:
+    """The target's group g, without members: where it stands, and each commit that was tried."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, codes: dict[TopicPartition, int] | None = None
+    ) -> None:
+        self.own: dict[TopicPartition, Committed] = {}
+        self.commits: list[dict[TopicPartition, Committed]] = []
+        self.listed: dict[str, Group] = {}
+        self._codes = codes or {}
+        monkeypatch.setattr(groups, "list_groups", self._list)
+        monkeypatch.setattr(groups, "fetch_offsets", self._fetch)
+        monkeypatch.setattr(groups, "commit_offsets", self._commit)
+        monkeypatch.setattr(admin, "list_offsets", self._ends)
+
+    async def _list(self, _: object) -> dict[str, Group]:
+        return self.listed
+
+    async def _fetch(self, *_: object) -> dict[TopicPartition, Committed]:
+        return dict(self.own)
+
+    async def _ends(
+        self, _: object, partitions: Iterable[TopicPartition], *__: object
+    ) -> dict[TopicPartition, ListedOffset]:
+        return {partition: ListedOffset(offset=1000) for partition in partitions}
+
+    async def _commit(self, *given: Any) -> dict[TopicPartition, int]:
+        _, _, offsets = given
+        self.commits.append(dict(offsets))
+        codes = {
+            partition: 12 if len(one.metadata) > LIMIT else self._codes.get(partition, 0)
+            for partition, one in offsets.items()
+        }
+        self.own |= {partition: one for partition, one in offsets.items() if not codes[partition]}
+        return codes
+
+
+def sync(passes: CheckpointPasses, *metadata: str, offset: int = 90) -> None:
+    """A pass after group g has committed *metadata* in as many partitions, at *offset* on both sides."""
+    pairs = dict(zip(COPY, metadata, strict=False))
+    passes._groups = ("g",)
+    passes._translated["g"] = {
+        at: TranslatedOffset(upstream_offset=offset, downstream_offset=offset, metadata=one, at_most=offset)
+        for at, one in pairs.items()
+    }
+    points = {
+        at: Point(upstream_offset=offset, downstream_offset=offset, metadata=one) for at, one in pairs.items()
+    }
+    passes._store.take("g", points)
+    asyncio.run(passes.sync_groups())
+
+
+def test_a_group_is_moved_without_metadata_that_the_target_refuses(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target = Target(monkeypatch)
+
+    sync(passes, "m" * 5000, "kept", "m" * 5000)
+
+    assert target.own == {
+        COPY[0]: Committed(offset=90),
+        COPY[1]: Committed(offset=90, metadata="kept"),
+        COPY[2]: Committed(offset=90),
+    }
+    assert [len(one) for one in target.commits] == [3, 2]
+    assert passes.report.failing == 0
+    assert passes.report.moved == 3
+    (warning,) = passes.warnings
+    assert warning == (
+        "Group g was moved on B without the metadata of its offsets, because B refuses it (OFFSET_METADATA_TOO_LARGE): 5000 "
+        "characters for A.orders-0 and 1 more; raise offset.metadata.max.bytes of its brokers (4096 by default)."
+    )
+
+
+def test_the_warning_lasts_while_the_group_stands_there_without_metadata(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target = Target(monkeypatch)
+    sync(passes, "m" * 5000)
+
+    sync(passes, "m" * 5000)
+    still = passes.warnings
+    sync(passes, "fits", offset=95)
+
+    assert (len(still), passes.warnings) == (1, ())
+    assert [len(one) for one in target.commits] == [1, 1, 1]  # nothing is committed again at the same offset
+
+
+def test_the_warning_ends_when_the_group_consumes_on_the_target(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target = Target(monkeypatch)
+    sync(passes, "m" * 5000)
+
+    target.listed = {"g": Group(name="g", protocol_type="consumer", state="Stable")}
+    asyncio.run(passes.sync_groups())
+
+    assert passes.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (29, "TOPIC_AUTHORIZATION_FAILED (Describe and Read on its topic are needed)"),
+        (3, "UNKNOWN_TOPIC_OR_PARTITION (its topic is missing; the source connector's warnings say why)"),
+        (28, "INVALID_COMMIT_OFFSET_SIZE"),
+    ],
+)
+def test_a_partition_that_is_refused_is_named_and_the_others_are_moved(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, code: int, why: str
+):
+    target = Target(monkeypatch, codes={COPY[1]: code})
+
+    sync(passes, "a", "b", "m" * 5000)
+
+    assert target.own.keys() == {COPY[0], COPY[2]}
+    (named,) = (one for one in passes.warnings if "not synchronised" in one)
+    assert f"A.orders-1: {why}" in named
+    assert passes.report.failing == 1

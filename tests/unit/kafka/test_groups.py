@@ -128,3 +128,61 @@ def test_what_is_true_of_the_whole_group_is_raised(code: int, error: type[Except
     """Not authorized, or the coordinator did not come to rest within the time."""
     with pytest.raises(error):
         commit(committed(code, code))
+
+
+class Coordinator(Answering):
+    """Answers each OffsetCommit with *code* for every partition."""
+
+    def __init__(self, *, code: int = 0) -> None:
+        super().__init__()
+        self._code = code
+
+    async def call(self, request: Any, **where: Any) -> Any:
+        self.asked.append((request, where))
+        topic = OffsetCommitResponse.OffsetCommitResponseTopic
+        part = topic.OffsetCommitResponsePartition
+        answered = [
+            topic(
+                name=one.name,
+                partitions=[
+                    part(partition_index=at.partition_index, error_code=self._code) for at in one.partitions
+                ],
+            )
+            for one in request.topics
+        ]
+        return read(OffsetCommitResponse(topics=answered), 9)
+
+
+MANY = {TopicPartition("foo", number): Committed(offset=number, metadata="m" * 4000) for number in range(300)}
+
+
+def test_many_offsets_are_committed_in_parts_that_fit_into_a_batch():
+    """A coordinator appends a request as one batch."""
+    coordinator = Coordinator()
+
+    codes = asyncio.run(groups.commit_offsets(coordinator, "g", MANY))  # type: ignore[arg-type]
+
+    sizes = [
+        sum(len(part.committed_metadata) for topic in request.topics for part in topic.partitions)
+        for request, _ in coordinator.asked
+    ]
+    assert codes == dict.fromkeys(MANY, 0)
+    assert sum(sizes) == 300 * 4000
+    assert 1 < len(sizes)
+    assert max(sizes) <= groups.COMMIT_BYTES_MAX
+
+
+def test_no_more_is_committed_once_the_group_has_members():
+    coordinator = Coordinator(code=25)
+
+    codes = asyncio.run(groups.commit_offsets(coordinator, "g", MANY))  # type: ignore[arg-type]
+
+    assert len(coordinator.asked) == 1
+    assert set(codes.values()) == {25}
+    assert codes.keys() < MANY.keys()
+
+
+def test_one_offset_is_sent_however_large_its_metadata_are():
+    huge = {FOO: Committed(offset=1, metadata="m" * (groups.COMMIT_BYTES_MAX + 1))}
+
+    assert asyncio.run(groups.commit_offsets(Coordinator(), "g", huge)) == {FOO: 0}  # type: ignore[arg-type]
