@@ -31,6 +31,7 @@ from mirrorflow_core.offset_translation import translate_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_operator.plan.properties import plan_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
@@ -156,8 +157,8 @@ async def read_group_offsets(
     problems: list[str] = []
     async with _clusters(settings, source) as clusters:
         known = await _read_known_offsets(settings, clusters, problems)
-        listed = await groups.list_groups(clusters.source)
-        reader = _GroupReader(settings, clusters, known, await groups.list_groups(clusters.target))
+        listed = await _list_groups(clusters.source, problems)
+        reader = _GroupReader(settings, clusters, known, await _list_groups(clusters.target, problems))
         selects = make_group_selection(settings).selects
         chosen = [
             one
@@ -184,6 +185,13 @@ async def read_group_offsets(
         _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in consumers
     )
     return GroupOffsetReport(tuple(found), tuple(note for note in notes if note), tuple(problems))
+
+
+async def _list_groups(cluster: Cluster, problems: list[str]) -> dict[str, Group]:
+    listed, problem = await groups.list_reachable_groups(cluster)
+    if problem is not None:
+        problems.append(f"Not every broker of {cluster.alias} lists its groups: {problem}")
+    return listed
 
 
 def _skip_note(group: Group, settings: CheckpointSettings, *, named: bool) -> str:

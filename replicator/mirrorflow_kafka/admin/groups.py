@@ -6,12 +6,13 @@ one group; callers continue with the others. `mirrorflow_core.checkpoints` decid
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
 from mirrorflow_core.checkpoints import Group
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cluster import Cluster
@@ -57,31 +58,59 @@ COMMIT_BYTES_MAX = 256 << 10
 _COMMIT_OVERHEAD_BYTES = 100  # of a record: its fields beside the texts, and more than they take
 
 
+class GroupListing(NamedTuple):
+    """Groups by name. *problem*: why a broker did not list its own; None: each did."""
+
+    groups: dict[str, Group]
+    problem: ClusterError | None = None
+
+
 async def list_groups(cluster: Cluster) -> dict[str, Group]:
     """Returns all groups this client may describe, by name.
 
-    Brokers before Kafka 2.6 return no state, those before 4.0 no type. Raises ClusterError if any broker does
-    not respond, because its groups would be missing.
+    Raises ClusterError if any broker does not respond, because its groups would be missing.
+    """
+    listing = await list_reachable_groups(cluster)
+    if listing.problem is not None:
+        raise listing.problem
+    return listing.groups
+
+
+async def list_reachable_groups(cluster: Cluster) -> GroupListing:
+    """As `list_groups`, without the groups of brokers that do not respond.
+
+    Brokers before Kafka 2.6 return no state, those before 4.0 no type. Raises ClusterError if no broker responds.
     """
     await cluster.refresh(())
+    nodes = sorted(cluster.metadata.brokers)
+    results = await asyncio.gather(*(_list_of(cluster, node_id) for node_id in nodes), return_exceptions=True)
+    found: dict[str, Group] = {}
+    problems: list[ClusterError] = []
+    for result in results:
+        if isinstance(result, ClusterError):
+            problems.append(result)
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            found |= result
+    if problems and len(problems) == len(nodes):
+        raise problems[0]
+    return GroupListing(found, problems[0] if problems else None)
+
+
+async def _list_of(cluster: Cluster, node_id: int) -> dict[str, Group]:
     request = ListGroupsRequest(states_filter=[], types_filter=[])
-    answers = await asyncio.gather(
-        *(
-            cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
-            for node_id in sorted(cluster.metadata.brokers)
+    answer = await cluster.call(request, node_id=node_id, timeout_s=GROUP_TIMEOUT_S)
+    cluster.raise_for(answer.error_code, "ListGroups")
+    return {
+        one.group_id: Group(
+            name=one.group_id,
+            protocol_type=one.protocol_type,
+            state=one.group_state or "",
+            type=one.group_type or "",
         )
-    )
-    found = {}
-    for answer in answers:
-        cluster.raise_for(answer.error_code, "ListGroups")
-        for one in answer.groups:
-            found[one.group_id] = Group(
-                name=one.group_id,
-                protocol_type=one.protocol_type,
-                state=one.group_state or "",
-                type=one.group_type or "",
-            )
-    return found
+        for one in answer.groups
+    }
 
 
 async def describe_group(cluster: Cluster, group: str) -> Group:

@@ -138,7 +138,7 @@ class CheckpointConnector:
     async def _refresh(self, passes: CheckpointPasses) -> float:
         """Lists the groups; returns the seconds until the next listing."""
         try:
-            await passes.refresh()
+            is_complete = await passes.refresh()
         except ClusterError as error:
             if not self.has_reported_all:
                 raise
@@ -146,7 +146,7 @@ class CheckpointConnector:
             self._errors[error.reason] += 1
             log.warning("%s: groups cannot be listed: %s", self._connector.name, error)
             return REFRESH_RETRY_S
-        return self._settings.refresh_groups_s or NEVER
+        return (self._settings.refresh_groups_s or NEVER) if is_complete else REFRESH_RETRY_S
 
     def _log_warnings(self, passes: CheckpointPasses) -> None:
         """Logs each warning once, until it is over."""

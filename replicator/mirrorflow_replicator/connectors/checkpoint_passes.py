@@ -64,7 +64,7 @@ WARNINGS_MAX = 100  # warnings shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 Result = TypeVar("Result")
 # The subject of a warning: its kind, its name, and what cannot be done with it. The kinds are "group", "topic", "setting",
-# and "metadata" for a group that is moved without it.
+# "cluster", and "metadata" for a group that is moved without it.
 Subject = tuple[str, str, str]
 # What to do about a partition that the target refuses to look up or to commit, by error code.
 _ADVICE: Final = {
@@ -186,12 +186,13 @@ class CheckpointPasses:
         for topic, sentence in self._known.skipped.items():
             self._warnings["topic", topic, "records"] = sentence
 
-    async def refresh(self) -> None:
-        """Lists the source's groups. Raises ClusterError.
+    async def refresh(self) -> bool:
+        """Lists the source's groups; returns whether every broker has listed its own. Raises ClusterError.
 
-        Raises InvalidSettingError if no groups are known yet; otherwise the known ones stay.
+        Groups that are known stay where they cannot be listed. Raises InvalidSettingError if none are known yet.
         """
-        listed = await groups.list_groups(self._clusters.source)
+        listed, problem = await groups.list_reachable_groups(self._clusters.source)
+        self._note_listing(self._settings.source_alias, problem)
         subject = ("setting", "groups", "listing")
         try:
             selected = [group for name, group in sorted(listed.items()) if self._selection.selects(name)]
@@ -199,9 +200,12 @@ class CheckpointPasses:
             if not self._groups:
                 raise
             self._warnings[subject] = f"The list of groups is not refreshed: {error}"
-            return
+            return problem is None
         self._warnings.pop(subject, None)
-        self._groups = tuple(group.name for group in selected if group.is_consumer_group)
+        unlisted = () if problem is None else (name for name in self._groups if name not in listed)
+        self._groups = tuple(
+            sorted((*unlisted, *(group.name for group in selected if group.is_consumer_group)))
+        )
         alias = self._settings.source_alias
         self._not_consumer_groups = tuple(
             f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
@@ -220,6 +224,14 @@ class CheckpointPasses:
             if subject[0] not in {"group", "metadata"} or subject[1] in self._groups
         }
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
+        return problem is None
+
+    def _note_listing(self, alias: str, problem: ClusterError | None) -> None:
+        subject = ("cluster", alias, "groups")
+        if problem is None:
+            self._warnings.pop(subject, None)
+        else:
+            self._warnings[subject] = f"Not every broker of {alias} lists its groups: {problem}"
 
     async def translate_groups(self) -> None:
         """Translates the current offsets of all groups, and decides which checkpoints are due. Raises UnreachableError."""
@@ -323,17 +335,19 @@ class CheckpointPasses:
     async def sync_groups(self) -> None:
         """Commits the translated offsets for the target's groups, unless they are active there.
 
-        Raises ClusterError if the target's groups cannot be listed.
+        Raises ClusterError if no broker of the target lists its groups.
         """
         target = self._clusters.target
-        listed = await groups.list_groups(target)
+        listed, problem = await groups.list_reachable_groups(target)
+        self._note_listing(self._settings.target_alias, problem)
         names = [group for group in self._groups if self._store.of(group) and group in self._translated]
         active = 0
 
         async def move(name: str) -> None:
             nonlocal active
             group = listed.get(name)
-            if group is not None and not group.state:
+            is_unlisted = group is None and problem is not None
+            if is_unlisted or (group is not None and not group.state):
                 group = await groups.describe_group(target, name)
             self._writable[name] = writable(group)
             match self._writable[name]:

@@ -8,10 +8,11 @@ from unittest.mock import create_autospec
 import pytest
 
 from mirrorflow_core.checkpoints import Group, Point
-from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.errors import ClusterError, InvalidSettingError, UnreachableError
 from mirrorflow_core.offset_translation import Committed, TranslatedOffset
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.groups import GroupListing
 from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
@@ -43,13 +44,18 @@ def passes() -> CheckpointPasses:
     )
 
 
-def refresh(passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, *names: str) -> int:
+def refresh(
+    passes: CheckpointPasses,
+    monkeypatch: pytest.MonkeyPatch,
+    *names: str,
+    problem: ClusterError | None = None,
+) -> int:
     """The number of groups that are followed after the source lists *names*."""
 
-    async def listed(_: Cluster) -> dict[str, Group]:
-        return {name: Group(name=name, protocol_type="consumer") for name in names}
+    async def listed(_: Cluster) -> GroupListing:
+        return GroupListing({name: Group(name=name, protocol_type="consumer") for name in names}, problem)
 
-    monkeypatch.setattr(groups, "list_groups", listed)
+    monkeypatch.setattr(groups, "list_reachable_groups", listed)
     asyncio.run(passes.refresh())
     return passes.report.selected
 
@@ -85,14 +91,20 @@ class Target:
         self.own: dict[TopicPartition, Committed] = {}
         self.commits: list[dict[TopicPartition, Committed]] = []
         self.listed: dict[str, Group] = {}
+        self.problem: ClusterError | None = None
+        self.described = Group(name="g", state="Dead")
         self._codes = codes or {}
-        monkeypatch.setattr(groups, "list_groups", self._list)
+        monkeypatch.setattr(groups, "list_reachable_groups", self._list)
+        monkeypatch.setattr(groups, "describe_group", self._describe)
         monkeypatch.setattr(groups, "fetch_offsets", self._fetch)
         monkeypatch.setattr(groups, "commit_offsets", self._commit)
         monkeypatch.setattr(admin, "list_offsets", self._ends)
 
-    async def _list(self, _: object) -> dict[str, Group]:
-        return self.listed
+    async def _list(self, _: object) -> GroupListing:
+        return GroupListing(self.listed, self.problem)
+
+    async def _describe(self, *_: object) -> Group:
+        return self.described
 
     async def _fetch(self, *_: object) -> dict[TopicPartition, Committed]:
         return dict(self.own)
@@ -195,3 +207,45 @@ def test_a_partition_that_is_refused_is_named_and_the_others_are_moved(
     (named,) = (one for one in passes.warnings if "not synchronised" in one)
     assert f"A.orders-1: {why}" in named
     assert passes.report.failing == 1
+
+
+AWAY = UnreachableError(cluster="B", addresses="b:9092", problem="timed out")
+
+
+def test_a_broker_that_lists_no_groups_holds_no_other_group_back(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    """A group that was not listed is described by its coordinator."""
+    target = Target(monkeypatch)
+    target.problem = AWAY
+
+    sync(passes, "a")
+
+    assert target.own == {COPY[0]: Committed(offset=90, metadata="a")}
+    (warning,) = passes.warnings
+    assert warning.startswith("Not every broker of B lists its groups: Cluster B cannot be reached at b:9092")
+
+
+def test_a_group_that_was_not_listed_is_not_moved_while_it_has_members(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    target = Target(monkeypatch)
+    target.problem = AWAY
+    target.described = Group(name="g", protocol_type="consumer", state="Stable")
+
+    sync(passes, "a")
+
+    assert target.commits == []
+    assert passes.report.active == 1
+
+
+def test_groups_of_a_broker_that_does_not_list_them_are_still_followed(
+    passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
+):
+    assert refresh(passes, monkeypatch, "g-a", "g-aa") == 2
+
+    assert refresh(passes, monkeypatch, "g-a", "g-aaa", problem=AWAY) == 3
+    during = len(passes.warnings)
+    assert refresh(passes, monkeypatch, "g-a", "g-aaa") == 2
+
+    assert (during, passes.warnings) == (1, ())

@@ -103,6 +103,26 @@ def test_groups_of_all_brokers_are_listed_whatever_they_tell():
     assert [1, 2] == [where["node_id"] for _, where in cluster.asked]
 
 
+def test_groups_of_brokers_that_answer_are_listed_without_those_of_others():
+    """A coordinator that is loading has an error code of its own (14)."""
+    listed = ListGroupsResponse.ListedGroup(
+        group_id="g", protocol_type="consumer", group_state="Empty", group_type="Classic"
+    )
+    answers = [
+        read(ListGroupsResponse(error_code=14, groups=[]), 5),
+        read(ListGroupsResponse(error_code=0, groups=[listed]), 5),
+    ]
+
+    listing = asyncio.run(groups.list_reachable_groups(Answering(*answers, nodes=(1, 2))))  # type: ignore[arg-type]
+
+    assert list(listing.groups) == ["g"]
+    assert isinstance(listing.problem, BrokerError)
+    with pytest.raises(BrokerError):
+        asyncio.run(groups.list_groups(Answering(*answers, nodes=(1, 2))))  # type: ignore[arg-type]
+    with pytest.raises(BrokerError):
+        asyncio.run(groups.list_reachable_groups(Answering(answers[0], nodes=(1,))))  # type: ignore[arg-type]
+
+
 def committed(*codes: int) -> Any:
     topic = OffsetCommitResponse.OffsetCommitResponseTopic
     parts = [
