@@ -44,6 +44,18 @@ class Route:
         """What has come to the port in a `blackhole` and is not taken, but for one chunk of each connection, which is."""
         return arrived_bytes(self.port)
 
+    def hold_next(self, api_key: int, string: str) -> None:
+        """Keeps the next request with *api_key* and the field *string*, and closes its connection."""
+        self.proxy.command(f"{self.port} hold {api_key} {string}")
+
+    def is_holding(self) -> bool:
+        """Returns whether that request has come."""
+        return self.proxy.command(f"{self.port} held")
+
+    def deliver(self) -> None:
+        """Sends what is held to the broker, on a connection of its own; returns when the broker has answered."""
+        self.proxy.command(f"{self.port} deliver")
+
     def heal(self) -> None:
         """Ends `cut` and `blackhole`; delay and throttle stay."""
         self.proxy.command(f"{self.port} heal")
@@ -68,12 +80,12 @@ class Proxy:
         proxy._answer()
         return proxy
 
-    def command(self, line: str) -> None:
-        """Sends *line*; returns when it has taken effect."""
+    def command(self, line: str) -> bool:
+        """Sends *line*; returns its answer when it has taken effect."""
         assert self.child.process.stdin is not None
         self.child.process.stdin.write(f"{line}\n".encode())
         self.child.process.stdin.flush()
-        self._answer()
+        return self._answer()
 
     def close(self) -> None:
         """Ends it, and every connection with it."""
@@ -82,7 +94,9 @@ class Proxy:
             if pipe is not None:
                 pipe.close()
 
-    def _answer(self) -> None:
+    def _answer(self) -> bool:
         assert self.child.process.stdout is not None
-        if self.child.process.stdout.readline() != b"ok\n":
+        answer = self.child.process.stdout.readline()
+        if answer not in {b"ok\n", b"no\n"}:
             raise HarnessError(f"The proxy has failed.\n{self.child.tail()}")
+        return answer == b"ok\n"

@@ -6,7 +6,9 @@ import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -16,7 +18,7 @@ import java.util.concurrent.locks.LockSupport;
  * TCP routes that can be slow or cut. A delay is a long cable, not a narrow one: chunks are stamped as they arrive and
  * wait in a queue, so throughput does not fall with the delay until QUEUE_BYTES_MAX are on their way.
  *
- * <p>Usage: Proxy LISTEN:TARGET ... (ports of 127.0.0.1). Commands on standard input, each answered by "ok":
+ * <p>Usage: Proxy LISTEN:TARGET ... (ports of 127.0.0.1). Commands on standard input, each answered by "ok", or "no":
  *
  * <pre>
  *   LISTEN delay MILLISECONDS      each way
@@ -24,6 +26,9 @@ import java.util.concurrent.locks.LockSupport;
  *   LISTEN cut                     closes every connection, and every new one at once
  *   LISTEN blackhole               keeps connections, forwards nothing
  *   LISTEN heal                    ends cut and blackhole; what a black hole has held goes on
+ *   LISTEN hold API_KEY STRING     keeps the next request with that key and string, and closes its connection
+ *   LISTEN held                    "no" before there is such a request
+ *   LISTEN deliver                 sends what is held, on a connection of its own; the broker has answered then
  * </pre>
  *
  * <p>Ends with its standard input.
@@ -49,8 +54,7 @@ public final class Proxy {
         System.out.println("ok");
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             String[] words = line.trim().split(" ");
-            routes.get(Integer.parseInt(words[0])).command(words[1], words.length > 2 ? Long.parseLong(words[2]) : 0);
-            System.out.println("ok");
+            System.out.println(routes.get(Integer.parseInt(words[0])).command(words) ? "ok" : "no");
         }
         Runtime.getRuntime().halt(0);
     }
@@ -63,7 +67,10 @@ public final class Proxy {
         final Throttle[] throttles = {new Throttle(), new Throttle()};
         volatile long delayNanos;
         volatile boolean cut;
-        private boolean hole; // guarded by this
+        private boolean hole; // this and the next three: guarded by this
+        private short wantedKey;
+        private byte[] wantedString; // null: no request is to be held
+        private byte[] held;
 
         Route(int listen, int target) {
             this.listen = listen;
@@ -81,12 +88,12 @@ public final class Proxy {
             });
         }
 
-        void command(String name, long value) {
-            switch (name) {
-                case "delay" -> delayNanos = value * 1_000_000;
+        boolean command(String[] words) throws IOException {
+            switch (words[1]) {
+                case "delay" -> delayNanos = Long.parseLong(words[2]) * 1_000_000;
                 case "throttle" -> {
-                    throttles[0].bytesPerSecond = value;
-                    throttles[1].bytesPerSecond = value;
+                    throttles[0].bytesPerSecond = Long.parseLong(words[2]);
+                    throttles[1].bytesPerSecond = Long.parseLong(words[2]);
                 }
                 case "cut" -> {
                     cut = true;
@@ -97,8 +104,54 @@ public final class Proxy {
                     cut = false;
                     hole(false);
                 }
-                default -> throw new IllegalArgumentException(name);
+                case "hold" -> hold(Short.parseShort(words[2]), words[3].getBytes(StandardCharsets.UTF_8));
+                case "held" -> {
+                    return isHolding();
+                }
+                case "deliver" -> deliver();
+                default -> throw new IllegalArgumentException(words[1]);
             }
+            return true;
+        }
+
+        private synchronized void hold(short key, byte[] text) {
+            wantedKey = key;
+            wantedString = ByteBuffer.allocate(2 + text.length).putShort((short) text.length).put(text).array();
+            held = null;
+        }
+
+        private synchronized boolean isHolding() {
+            return held != null;
+        }
+
+        /** Whether *request* is the one to hold, which it is from now on. It must have come by itself. */
+        synchronized boolean holds(ByteBuffer request) {
+            int at = request.position();
+            if (wantedString == null
+                    || request.remaining() < 6
+                    || request.getInt(at) + 4 != request.remaining()
+                    || request.getShort(at + 4) != wantedKey) {
+                return false;
+            }
+            byte[] bytes = new byte[request.remaining()];
+            request.get(at, bytes);
+            if (!contains(bytes, wantedString)) {
+                return false;
+            }
+            wantedString = null;
+            held = bytes;
+            return true;
+        }
+
+        private synchronized void deliver() throws IOException {
+            try (SocketChannel broker = SocketChannel.open(new InetSocketAddress("127.0.0.1", target))) {
+                ByteBuffer request = ByteBuffer.wrap(held);
+                while (request.hasRemaining()) {
+                    broker.write(request);
+                }
+                broker.read(ByteBuffer.allocate(CHUNK));
+            }
+            held = null;
         }
 
         private synchronized void hole(boolean now) {
@@ -131,8 +184,8 @@ public final class Proxy {
                 }
                 client.setOption(StandardSocketOptions.TCP_NODELAY, true);
                 broker.setOption(StandardSocketOptions.TCP_NODELAY, true);
-                new Direction(this, client, broker, throttles[0]).start();
-                new Direction(this, broker, client, throttles[1]).start();
+                new Direction(this, client, broker, throttles[0], true).start();
+                new Direction(this, broker, client, throttles[1], false).start();
                 if (cut) {
                     close(client);
                     close(broker);
@@ -168,16 +221,18 @@ public final class Proxy {
         private final SocketChannel from;
         private final SocketChannel to;
         private final Throttle throttle;
+        private final boolean hasRequests;
         private final ArrayDeque<Chunk> queue = new ArrayDeque<>(); // this and the next three: guarded by this
         private final ArrayDeque<ByteBuffer> pool = new ArrayDeque<>();
         private long queued;
         private boolean ended;
 
-        Direction(Route route, SocketChannel from, SocketChannel to, Throttle throttle) {
+        Direction(Route route, SocketChannel from, SocketChannel to, Throttle throttle, boolean hasRequests) {
             this.route = route;
             this.from = from;
             this.to = to;
             this.throttle = throttle;
+            this.hasRequests = hasRequests;
             route.open.add(to);
         }
 
@@ -216,6 +271,9 @@ public final class Proxy {
                     sleepUntil(chunk.due);
                     throttle.pass(chunk.bytes.remaining());
                     route.awaitNoHole();
+                    if (hasRequests && route.holds(chunk.bytes)) {
+                        throw new IOException("a request is held");
+                    }
                     int size = chunk.bytes.remaining();
                     while (chunk.bytes.hasRemaining()) {
                         to.write(chunk.bytes);
@@ -289,6 +347,15 @@ public final class Proxy {
         }, name, 256 << 10);
         thread.setDaemon(true);
         thread.start();
+    }
+
+    private static boolean contains(byte[] bytes, byte[] part) {
+        for (int at = 0; at + part.length <= bytes.length; at++) {
+            if (Arrays.equals(bytes, at, at + part.length, part, 0, part.length)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static void sleepUntil(long due) {
