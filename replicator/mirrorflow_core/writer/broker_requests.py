@@ -54,7 +54,9 @@ class Transaction(NamedTuple):
     `partitions` are partitions of the target that get the transaction's marker and no record; with `is_barrier`, so
     do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
     is over the claims topic. Both AddPartitionsToTxn and EndTxn must succeed: a former coordinator confirms a
-    repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused.
+    repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused. An EndTxn
+    without a response is not repeated, and nothing follows it in its epoch: its late copy would end a later transaction.
+    Only the lock's transactions bear that, for the processes of a group share them.
     """
 
     producer: Producer

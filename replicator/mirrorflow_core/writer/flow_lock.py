@@ -11,6 +11,7 @@ from typing import Final
 
 from mirrorflow_core.partitions import UNKNOWN
 from mirrorflow_core.writer.broker_requests import (
+    NO_RESPONSE,
     Busy,
     InitProducerId,
     Pause,
@@ -28,6 +29,9 @@ RETRY_MS: Final = 50
 SPARE_AFTER_MS: Final = 5_000  # a new leader is usually elected before
 _INVALID_TXN_STATE: Final = 48
 _CHECKS_MAX: Final = 100  # a check takes some 20 ms, and each task of a group makes three when it starts
+_UNANSWERED_MAX: Final = (
+    2  # checks; a broken connection costs one response, and each wait for a coordinator is long
+)
 # Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
 # has a low epoch, so it is refused. If our epoch were as low, it could write our next sequence number.
 FIRST_EPOCH: Final = 16
@@ -39,16 +43,19 @@ class Fenced:
 
 
 def holds_lock(lock: Producer) -> Steps[bool]:
-    """Returns whether no other process has taken the lock since; no response counts as no.
+    """Returns whether no other process has taken the lock since; no response, twice, counts as no.
 
     What is read from the claims and offsets topics afterwards is not older than this check. The processes of a group
-    check one lock: a transaction that another of them has ended meanwhile is repeated.
+    check one lock: a transaction that another of them has ended meanwhile is repeated. So the lock's id need not be
+    initialized after a lost response: a late EndTxn is as one of another process.
     """
+    unanswered = 0
     for _ in range(_CHECKS_MAX):
         response = yield from send(Transaction(lock, is_barrier=True))
         if not isinstance(response, Refused):
             return True
-        if response.error_code != _INVALID_TXN_STATE:
+        unanswered += response.error_code == NO_RESPONSE
+        if response.error_code not in {_INVALID_TXN_STATE, NO_RESPONSE} or unanswered == _UNANSWERED_MAX:
             return False
         yield from send(Pause(RETRY_MS))
     return False

@@ -1,9 +1,9 @@
 """The client of one Kafka cluster: bootstrap, metadata, and requests routed to the right broker.
 
 Secrets are resolved for every new connection (`security.secret_rotation`), and connections are replaced when
-secrets change (`security.secret_rotation`). Only `call` retries a request: within its timeout, after a lost
-connection, a retriable error, or a response that it went to the wrong broker. Every request sent through
-`call` is safe to repeat.
+secrets change (`security.secret_rotation`). Only `call` retries a request: within its timeout, after a
+retriable error, or a response that it went to the wrong broker; after a lost response only what
+`client.repeatable_requests` allows.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from mirrorflow_kafka.client.pool import (
     open_connection,
     retrieve_error,
 )
+from mirrorflow_kafka.client.repeatable_requests import may_repeat
 from mirrorflow_kafka.security.client_security import parse_addresses
 from mirrorflow_kafka.security.secret_rotation import Credentials, Resolve, SecretRotation
 
@@ -302,25 +303,30 @@ class Cluster:
     ) -> Any:
         """Sends *request* to a node, the controller, a coordinator or any broker; returns the response.
 
-        It is retried with backoff within *timeout_s* after a lost connection, after a retriable top-level
-        error, and if the response says that the controller or coordinator has moved. The caller checks all
-        other error codes. *coordinator* is (key type, key): type 0 a group, 1 a transactional id. *codes_of*
+        It is retried with backoff within *timeout_s* while no broker can be reached, after a retriable top-level
+        error, and if the response says that the controller or coordinator has moved. After a lost response it is
+        retried if `may_repeat` says so; otherwise UnreachableError leaves open whether it is executed. The caller
+        checks all other error codes. *coordinator* is (key type, key): type 0 a group, 1 a transactional id. *codes_of*
         returns the error codes of a response that holds them deeper than in its first list. A response with
         *final_code* is returned at once. Raises ClusterError, SettingError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
+        is_repeatable = may_repeat(request.name.removesuffix("Request"))
         for failures in range(1, RETRIES_MAX + 1):
             pause_s = backoff_s(failures, lowest_s=RETRY_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
             is_last = failures == RETRIES_MAX or loop.time() + pause_s >= deadline
+            is_sent = False
             try:
                 async with asyncio.timeout_at(deadline):
                     connection = await self._route(node_id, controller=controller, coordinator=coordinator)
+                    is_sent = True
                     answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
             except TimeoutError:
                 raise self._out_of_time(request, timeout_s) from None
             except UnreachableError:
-                if is_last or loop.time() + pause_s >= deadline:
+                self._forget(coordinator)
+                if is_last or loop.time() + pause_s >= deadline or (is_sent and not is_repeatable):
                     raise
             else:
                 parts = frozenset((codes_of or _shallow_codes)(answer))

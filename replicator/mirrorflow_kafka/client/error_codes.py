@@ -17,6 +17,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 
+UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2
@@ -79,6 +80,18 @@ FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 FENCED_MEMBER_EPOCH: Final = 110
 STALE_MEMBER_EPOCH: Final = 113
 
+# Error codes that leave open whether the request was executed: the broker has failed on the way, or waits for replicas.
+OUTCOME_UNKNOWN: Final = frozenset(
+    {
+        UNKNOWN_SERVER_ERROR,
+        NOT_LEADER_OR_FOLLOWER,
+        REQUEST_TIMED_OUT,
+        NETWORK_EXCEPTION,
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KAFKA_STORAGE_ERROR,
+    }
+)
+
 # A coordinator's error codes after it has raised the epoch, or aborted the transaction and raised the epoch.
 EPOCH_IS_OVER: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
 
@@ -97,7 +110,7 @@ _UNAUTHORIZED: Final = {
 }
 # Codes that are newer than kafka-python's table, or that it names differently from Kafka.
 _NAMES: Final = {
-    -1: "UNKNOWN_SERVER_ERROR",
+    UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR",
     MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE",
     NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",
     COORDINATOR_LOAD_IN_PROGRESS: "COORDINATOR_LOAD_IN_PROGRESS",

@@ -5,12 +5,13 @@ unknown what was appended: the producer needs a new epoch, whose initialization 
 """
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import BrokerError, UnreachableError
+from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
@@ -23,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
     Transaction,
 )
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -30,6 +32,9 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,
     NETWORK_EXCEPTION,
+    NONE,
+    OUTCOME_UNKNOWN,
+    error_for,
     is_retriable,
     raise_for,
 )
@@ -60,10 +65,12 @@ class ProducerTransactions:
         self._cluster = cluster
         self._topics = topics
         self._timeout_ms = timeout_ms
+        self._lock_id = TransactionalIds(topics.source_alias).lock
         self._turns: dict[str, asyncio.Lock] = {}
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
-        self._unanswered: set[Producer] = set()  # producers with a Produce request whose answer did not come
+        # Producers with a Produce or EndTxn request whose answer did not come, or leaves open what was done.
+        self._unanswered: set[Producer] = set()
         # The next sequence number, by producer id, epoch and partition of the target.
         self._sequences: Counter[SequenceKey] = Counter(sequences)
 
@@ -166,9 +173,17 @@ class ProducerTransactions:
 
     async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
         """Begins the transaction with partitions of the target, or adds them to it. Raises ClusterError."""
-        if producer in self._unanswered:
-            raise self._no_answer(producer)
+        self._require_answers(producer)
         await admin.add_partitions_to_txn(
+            self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
+        )
+
+    async def try_add_partitions(
+        self, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """As `add_partitions`, but returns the error code of each partition. Raises UnreachableError."""
+        self._require_answers(producer)
+        return await admin.try_add_partitions_to_txn(
             self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
         )
 
@@ -192,45 +207,65 @@ class ProducerTransactions:
             base_sequence=self._sequences[key],
             transactional=True,
         ):
-            self._sequences[key] = (self._sequences[key] + count) & SEQUENCE_MASK
             await self._append_batch(producer, home, data)
+            # Not after a refusal, which has used no numbers. Otherwise nothing follows in this epoch.
+            self._sequences[key] = (self._sequences[key] + count) & SEQUENCE_MASK
 
     async def _append_batch(self, producer: Producer, home: TopicPartition, data: bytearray) -> None:
         """Appends one batch; a repetition has the same sequence numbers, so the leader keeps it once."""
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
+        codes: list[int] = []
+        with self._noting_unknown_outcomes(producer):
+            while True:
                 answers = await admin.produce(
                     self._cluster,
                     {home: data},
                     timeout_ms=PRODUCE_TIMEOUT_MS,
                     transactional_id=producer.transactional_id,
                 )
-            except BaseException:  # also when it is cancelled
-                self._unanswered.add(producer)
-                raise
-            code = answers[home]
-            if code == NETWORK_EXCEPTION:
-                self._unanswered.add(producer)
-                raise self._no_answer(producer)
-            if attempt == PRODUCE_ATTEMPTS_MAX or not is_retriable(code):
-                raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
-                return
-            await asyncio.sleep(backoff_s(attempt, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
+                code = answers[home]
+                if code == NONE:
+                    return
+                if code == NETWORK_EXCEPTION:
+                    raise self._no_answer(producer)
+                codes.append(code)
+                if len(codes) == PRODUCE_ATTEMPTS_MAX or not is_retriable(code):
+                    if not OUTCOME_UNKNOWN.isdisjoint(codes):
+                        self._unanswered.add(producer)
+                    raise error_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
+                await asyncio.sleep(backoff_s(len(codes), lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
 
     async def end(self, producer: Producer, *, commit: bool) -> None:
-        """Commits or abort; the markers may still be on their way then. Raises ClusterError."""
+        """Commits or aborts; the markers may still be on their way then.
+
+        Raises ClusterError; after UnreachableError the producer needs a new epoch, and the log shows what was decided.
+        The lock does not: the processes of a group share it, so each of its transactions may be ended by another EndTxn.
+        """
+        self._require_answers(producer)
+        is_lock = producer.transactional_id == self._lock_id
+        with contextlib.nullcontext() if is_lock else self._noting_unknown_outcomes(producer):
+            await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
+
+    def _require_answers(self, producer: Producer) -> None:
         if producer in self._unanswered:
             raise self._no_answer(producer)
-        await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _noting_unknown_outcomes(self, producer: Producer) -> Iterator[None]:
+        """Notes that a request of *producer* may be executed later, or was, unless the response is a refusal."""
+        try:
+            yield
+        except BaseException as error:  # also when it is cancelled
+            is_refusal = isinstance(error, MirrorFlowError) and not isinstance(error, UnreachableError)
+            if not is_refusal or (isinstance(error, BrokerError) and error.code in OUTCOME_UNKNOWN):
+                self._unanswered.add(producer)
+            raise
 
     def _no_answer(self, producer: Producer) -> UnreachableError:
         """Returns the error of a producer that needs a new epoch: a late request could join its next transaction."""
         return UnreachableError(
             cluster=self._cluster.alias,
             addresses=producer.transactional_id,
-            problem="a Produce request of its transaction was not answered",
+            problem="a request of its transaction was not answered",
         )
 
 

@@ -28,7 +28,6 @@ from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_core.writer.write_mode import ChangeMode, commit_interval_ms, commit_pause_ms
-from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     EPOCH_IS_OVER,
@@ -48,9 +47,6 @@ from mirrorflow_replicator.copy.position_writer import FINAL_CODES, TIMES_AVERAG
 from mirrorflow_replicator.process import now_ms
 
 DRAIN_S = 10.0  # for the responses to what is in flight; a leader that needs longer is being replaced
-CALL_S = (
-    30.0  # for one request to the coordinator: an election takes seconds, the detection of a dead broker 9 s
-)
 # Error codes that concern the transactional id, whichever partition they are returned for.
 _OF_TRANSACTIONAL_ID = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
@@ -254,11 +250,9 @@ class TaskTransaction:
         # next one, and that is aborted, its committed records would be aborted.
         await self._ask_leaders(resyncs)
         if not self._is_over:
-            self._admit(resyncs, await self._add([one.target for one in resyncs]))
-
-    async def _add(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        producer = self._producers.transactional
-        return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
+            partitions = [one.target for one in resyncs]
+            codes = await self._transactions.try_add_partitions(self._producers.transactional, partitions)
+            self._admit(resyncs, codes)
 
     def _admit(self, resyncs: Mapping[PartitionWriter, int], codes: Mapping[TopicPartition, int]) -> None:
         """Handles the coordinator's responses; *resyncs* has the `resyncs` of the copiers at its request."""

@@ -1,0 +1,152 @@
+"""A producer with a request whose outcome is unknown is not used again before its id is initialized."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import BrokerError, UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.batch import split
+from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.error_codes import (
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    REQUEST_TIMED_OUT,
+    UNKNOWN_SERVER_ERROR,
+    error_for,
+)
+from mirrorflow_kafka.writer import producer_transactions
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+
+IDS = TransactionalIds("east")
+TASK = Producer(IDS.task(0).transactional, 7, 16)
+LOCK = Producer(IDS.lock, 8, 16)
+TOPICS = FlowTopics(
+    source_alias="east",
+    connector="MirrorSourceConnector",
+    offsets="mm2-offsets.east.internal",
+    target_topic=lambda topic: f"east.{topic}",
+)
+HOME = TopicPartition(TOPICS.offsets, 0)
+RECORD = Record(0, 0, b"key", b"value")
+
+
+class Broker:
+    """Executes everything, until *end* or *produce* say otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ends: list[Callable[[], Awaitable[None]]] = []
+        self.codes: list[int] = []
+        self.sequences: list[int] = []  # of the batches that were sent
+        self.begun = 0
+        for request in ("init_producer_id", "add_partitions_to_txn", "end_txn", "produce"):
+            monkeypatch.setattr(admin, request, getattr(self, request))
+        monkeypatch.setattr(producer_transactions, "PRODUCE_ATTEMPTS_MAX", 2)
+        monkeypatch.setattr(producer_transactions, "backoff_s", lambda *_, **__: 0)
+        self.transactions = ProducerTransactions(SimpleNamespace(alias="west"), TOPICS)  # type: ignore[arg-type]
+
+    async def init_producer_id(self, *_: Any, **__: Any) -> tuple[int, int]:
+        return TASK.producer_id, TASK.epoch + 1
+
+    async def add_partitions_to_txn(self, *_: Any, **__: Any) -> None:
+        self.begun += 1
+
+    async def end_txn(self, *_: Any, **__: Any) -> None:
+        if self.ends:
+            await self.ends.pop(0)()
+
+    async def produce(self, _: Any, batches: Any, **__: Any) -> dict[TopicPartition, int]:
+        self.sequences += [batch.base_sequence for data in batches.values() for batch in split(data)]
+        return dict.fromkeys(batches, self.codes.pop(0) if self.codes else NONE)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    return Broker(monkeypatch)
+
+
+async def is_lost() -> None:
+    raise UnreachableError(cluster="west", addresses="b:9092", problem="the connection was lost")
+
+
+async def fails() -> None:
+    raise error_for(UNKNOWN_SERVER_ERROR, cluster="west", request="EndTxn")
+
+
+async def is_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def run(steps: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(steps)
+
+
+@pytest.mark.parametrize("end", [is_lost, fails, is_cancelled])
+def test_nothing_follows_an_end_without_a_response_in_its_epoch(
+    broker: Broker, end: Callable[[], Awaitable[None]]
+) -> None:
+    transactions = broker.transactions
+    broker.ends.append(end)
+    with pytest.raises((UnreachableError, BrokerError, asyncio.CancelledError)):
+        run(transactions.end(TASK, commit=True))
+
+    for step in (
+        lambda: transactions.add_partitions(TASK, [HOME]),
+        lambda: transactions.try_add_partitions(TASK, [HOME]),
+        lambda: transactions.end(TASK, commit=True),
+    ):
+        with pytest.raises(UnreachableError, match="a request of its transaction was not answered"):
+            run(step())
+    assert run(transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
+    assert broker.begun == 0
+
+
+def test_the_next_epoch_is_free_of_requests_that_were_not_answered(broker: Broker) -> None:
+    broker.ends.append(is_lost)
+    assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
+
+    assert run(broker.transactions.initialize(TASK.transactional_id)) == TASK._replace(epoch=17)
+    assert run(broker.transactions.run(Transaction(TASK._replace(epoch=17)))) == Done()
+
+
+def test_the_lock_is_checked_again_after_an_end_without_a_response(broker: Broker) -> None:
+    """The processes of a group share it: any of them may end a transaction of another."""
+    broker.ends.append(is_lost)
+
+    assert run(broker.transactions.run(Transaction(LOCK))) == Refused(NO_RESPONSE)
+    assert run(broker.transactions.run(Transaction(LOCK))) == Done()
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_usable"),
+    [
+        ([UNKNOWN_SERVER_ERROR], False),
+        ([NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS], True),
+        ([REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS], False),
+    ],
+)
+def test_nothing_follows_a_batch_that_may_have_been_appended(
+    broker: Broker, codes: list[int], *, is_usable: bool
+) -> None:
+    broker.codes += codes
+    with pytest.raises(BrokerError):
+        run(broker.transactions.append(LOCK, HOME, [RECORD]))
+
+    assert isinstance(run(broker.transactions.run(Transaction(LOCK))), Done) is is_usable
+
+
+def test_a_batch_that_was_refused_uses_no_sequence_numbers(broker: Broker) -> None:
+    broker.codes += [NONE, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS]
+    run(broker.transactions.append(LOCK, HOME, [RECORD] * 3))
+    with pytest.raises(BrokerError):
+        run(broker.transactions.append(LOCK, HOME, [RECORD] * 2))
+    run(broker.transactions.append(LOCK, HOME, [RECORD]))
+
+    assert broker.sequences == [0, 3, 3, 3]

@@ -1,0 +1,107 @@
+"""Which requests are sent again after a lost response: the first copy may arrive behind the second, and whatever followed."""
+
+import ast
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
+
+from mirrorflow_core.errors import ConnectionLostError, UnreachableError
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import CONCURRENT_TRANSACTIONS, NONE, NOT_COORDINATOR
+from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
+
+REPLICATOR = Path(__file__).parents[3] / "replicator"
+WRITTEN_BY_HAND = {"Fetch", "Produce"}  # by mirrorflow_core.wire
+COORDINATOR = 1, "task-0"
+
+
+def used_requests() -> set[str]:
+    """The types of all requests that the replicator sends."""
+    imported = {
+        name.name
+        for file in REPLICATOR.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kafka.protocol")
+        for name in node.names
+        if name.name.endswith("Request")
+    }
+    return {name.removesuffix("Request") for name in imported} | WRITTEN_BY_HAND
+
+
+def test_the_table_has_each_request_that_is_sent() -> None:
+    assert set(REPETITIONS) == used_requests()
+
+
+def test_a_request_that_is_not_in_the_table_is_sent_once() -> None:
+    assert not may_repeat("DeleteTopics")
+
+
+class Coordinators:
+    """Answers each request with the next of *answers*; None: the connection is lost."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers = list(answers)
+        self.requests = 0
+
+    async def call(self, request: Any, *, timeout_s: float) -> Any:
+        assert timeout_s > 0
+        self.requests += 1
+        code = self.answers.pop(0)
+        if code is None:
+            raise ConnectionLostError(cluster="west", address="b:9092", problem=f"{request.name} is lost")
+        return SimpleNamespace(error_code=code)
+
+
+def call(coordinators: Coordinators, request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
+    settings = ClientSettings(
+        alias="west", client_id="test", properties={"bootstrap.servers": "127.0.0.1:9092"}
+    )
+
+    async def route(*_: Any, **__: Any) -> Coordinators:
+        return coordinators
+
+    async def main() -> Any:
+        cluster = Cluster(settings, resolve=dict)
+        monkeypatch.setattr(cluster, "_route", route)
+        return await cluster.call(request, coordinator=COORDINATOR)
+
+    return asyncio.run(main())
+
+
+END = EndTxnRequest(transactional_id="task-0", producer_id=1, producer_epoch=2, committed=True, max_version=1)
+ADD = AddPartitionsToTxnRequest(max_version=1)
+
+
+def test_a_request_whose_late_copy_does_no_harm_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators(None, None, NONE)
+
+    assert call(coordinators, ADD, monkeypatch).error_code == NONE
+    assert coordinators.requests == 3
+
+
+def test_an_end_of_a_transaction_is_not_repeated_after_a_lost_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its late copy would end the next transaction of the same epoch."""
+    coordinators = Coordinators(None, NONE)
+
+    with pytest.raises(UnreachableError, match="EndTxnRequest is lost"):
+        call(coordinators, END, monkeypatch)
+    assert coordinators.requests == 1
+
+
+def test_an_end_of_a_transaction_is_repeated_when_it_was_not_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The response says so, and leaves no copy on its way."""
+    coordinators = Coordinators(NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, NONE)
+
+    assert call(coordinators, END, monkeypatch).error_code == NONE
+    assert coordinators.requests == 3
