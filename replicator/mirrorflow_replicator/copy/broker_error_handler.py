@@ -312,6 +312,14 @@ class BrokerErrorHandler:
         elif not isinstance(error, _FINAL):
             self._resumer.retry_stopped(copier)
 
+    def stop_again(self, copier: PartitionCopier, earlier: PartitionCopier) -> None:
+        """Stops *copier* for a while if *earlier*, of the start before, was stopped by a refused batch.
+
+        It may have ended that start (UNKNOWN_SERVER_ERROR), and would end each one, and delay the other partitions.
+        """
+        if earlier.is_halted and isinstance(earlier.error, RefusedBatchError):
+            copier.stop(earlier.error)
+
     async def _wait_for_limit(self, copier: PartitionCopier) -> None:
         await asyncio.sleep(STOPPED_RETRY_S)
         if copier.state is not CopierState.STOPPED:

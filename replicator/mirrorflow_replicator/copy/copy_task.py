@@ -225,7 +225,9 @@ class CopyTask:
         for source in sorted(wanted - set(self.copiers)):
             copier = PartitionCopier(source, self._parts.route(source.topic), self._context)
             if source in self._parts.fenced.earlier:
-                copier.inherit(self._parts.fenced.earlier[source])
+                earlier = self._parts.fenced.earlier[source]
+                copier.inherit(earlier)
+                self._error_handler.stop_again(copier, earlier)
             self.copiers[source] = copier
             self._stalls.changed(copier)
             new.append(copier)

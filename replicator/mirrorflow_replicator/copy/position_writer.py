@@ -13,10 +13,7 @@ from mirrorflow_core.writer.stream import Stream
 from mirrorflow_kafka.client.error_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
     EPOCH_IS_OVER,
-    KAFKA_STORAGE_ERROR,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    NOT_LEADER_OR_FOLLOWER,
-    REQUEST_TIMED_OUT,
+    OUTCOME_UNKNOWN,
     UNKNOWN_PRODUCER_ID,
     name_of,
 )
@@ -29,15 +26,7 @@ from mirrorflow_replicator.process import now_ms
 TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
 # Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
 # A leader that is replaced, or whose disk fails, may have appended the batch before.
-FINAL_CODES = {
-    NOT_LEADER_OR_FOLLOWER,
-    KAFKA_STORAGE_ERROR,
-    REQUEST_TIMED_OUT,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    DUPLICATE_SEQUENCE_NUMBER,
-    UNKNOWN_PRODUCER_ID,
-    *EPOCH_IS_OVER,
-}
+FINAL_CODES = OUTCOME_UNKNOWN | EPOCH_IS_OVER | {DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
 
 
 class TaskWriter(Protocol):

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Span
-from mirrorflow_kafka.client.error_codes import name_of
+from mirrorflow_kafka.client.error_codes import UNKNOWN_SERVER_ERROR, name_of
 from mirrorflow_replicator.copy.broker_error_handler import (
     BrokerErrorHandler,
     ErrorAction,
@@ -168,6 +168,20 @@ def test_a_refused_record_stops_its_partition():
 
     assert "the record at source offset 40" in str(copier.error)
     assert copier.skip is None
+
+
+def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_start_of_the_task_too():
+    """It ends the start, and would end each one: the other partitions would wait for it."""
+    earlier, other = refused_copier(records=()), begun_copier(context_at(0), 3)
+    again, other_again = begun_copier(context_at(0)), begun_copier(context_at(0), 3)
+    handler = new_handler()
+    handler.on_produce_error(earlier, UNKNOWN_SERVER_ERROR, "", span(15))
+
+    handler.stop_again(again, earlier)
+    handler.stop_again(other_again, other)
+
+    assert "the batch at source offset 40 with UNKNOWN_SERVER_ERROR" in str(again.error)
+    assert (again.state, other_again.state) == (CopierState.STOPPED, CopierState.COPYING)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import Position
 from mirrorflow_core.source_epochs import EpochStart
+from mirrorflow_kafka.client.error_codes import UNKNOWN_SERVER_ERROR
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.position_writer import FINAL_CODES, UnfencedWriter
 from tests.unit.copy.leader import INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER
@@ -112,7 +113,7 @@ def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -
     assert task.stored == [[(0, 99)]]
 
 
-@pytest.mark.parametrize("code", sorted(FINAL_CODES))
+@pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
 def test_a_response_that_leaves_open_what_was_appended_ends_the_task(task: Task, code: int) -> None:
     task.writer.refused(code)
 
