@@ -78,6 +78,9 @@ def start_of_partition(
     if _is_replaced(position, producers) and log_end.stable < log_end.end:
         return PartitionStart(None, lacks_marker=True)
     markers = yield from _missing_markers(producers, position, log_end, kept)
+    if markers.has_unknown and _is_replaced(position, producers):
+        # A transaction of the id that is busy may have been aborted although the position counts it.
+        return PartitionStart(None, lacks_marker=True)
     kept = markers.kept
     if kept is not None:
         if markers.decisions:
