@@ -3,6 +3,7 @@
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
+from tests.model.batches import ABORT, COMMIT
 from tests.model.coordinator import Coordinator, State
 from tests.model.errors import (
     CONCURRENT_TRANSACTIONS,
@@ -13,6 +14,7 @@ from tests.model.errors import (
 )
 
 AT = TopicPartition("copies", 0)
+POSITIONS = TopicPartition("positions", 0)
 NAME = "mirrorflow.east"
 MINUTE_MS = 60_000
 
@@ -113,3 +115,20 @@ def test_a_marker_that_a_leader_refuses_leaves_the_transaction_as_it_is_for_good
 
     assert coordinator.init_producer_id(NAME, MINUTE_MS, 1)[0] == CONCURRENT_TRANSACTIONS
     assert coordinator.known(NAME).state is State.PREPARE_COMMIT
+
+
+def test_a_late_copy_of_an_end_ends_the_next_transaction_of_its_epoch_unnoticed(coordinator, markers):
+    """Between records and their position: the partition of the position begins another transaction, which is committed."""
+    producer_id, epoch = begun(coordinator)
+    assert coordinator.end(NAME, producer_id, epoch, commit=False, now_ms=1) == NONE
+    markers.let_through()
+    assert coordinator.add_partitions(NAME, producer_id, epoch, [AT], 2) == NONE
+
+    assert coordinator.end(NAME, producer_id, epoch, commit=False, now_ms=3) == NONE  # the late copy
+    markers.let_through()
+
+    assert coordinator.add_partitions(NAME, producer_id, epoch, [POSITIONS], 4) == NONE
+    assert coordinator.end(NAME, producer_id, epoch, commit=True, now_ms=5) == NONE
+    markers.let_through()
+    written = [(partition, marker.kind) for partition, marker in markers.written]
+    assert written == [(AT, ABORT), (AT, ABORT), (POSITIONS, COMMIT)]

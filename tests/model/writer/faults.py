@@ -343,6 +343,16 @@ def go_offline_while_healing(world: World, request: Request) -> None:
             world.spawn(f"broker of {partition}", _return(world, partition, 20))
 
 
+def interrupt_healing(world: World, request: Request) -> None:
+    """The commit that writes a missing marker is lost on its way, and followers delay the marker of its abort."""
+    if isinstance(request, Transaction) and request.commit and request.partitions and world.faults_left > 0:
+        world.faults_left -= 1
+        world.lost_next.add("EndTxn")
+        leader = world.leaders[world.random.choice(request.partitions)]
+        leader.replicates = False
+        world.spawn("followers", _catch_up(world, leader))
+
+
 def elect_source(world: World) -> None:
     """A clean election at the source; new records have another leader epoch."""
     source = world.sources[world.random.choice(world.data)]

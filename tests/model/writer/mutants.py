@@ -162,6 +162,10 @@ def _offsets_are_not_compared() -> tuple[Replaced, ...]:
     return ((Stream, "acknowledge", acknowledge),)
 
 
+def _commits_are_repeated() -> tuple[Replaced, ...]:
+    return ((world, "may_repeat", lambda _: True),)
+
+
 def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
     return ((takeover, "_is_decided", _returns(True)),)
 
@@ -425,7 +429,7 @@ def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
 
     def store(task: Any, positions: Any) -> Any:
         """Commit what is written before the position is added."""
-        yield from task.world.end_transaction(task.producers.transactional, commit=True)
+        yield from task.world.end_transaction(task.process, task.producers.transactional, commit=True)
         yield from original(task, positions)
 
     return ((process.Task, "_store_positions", store),)
@@ -622,6 +626,12 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
+        name="commits are repeated",
+        rule="An EndTxn without a response is not sent again in its epoch: a late copy ends a later transaction.",
+        replaced=_commits_are_repeated,
+        scenarios=("late_commits",),
+    ),
+    Mutant(
         name="decided transactions are not awaited",
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
@@ -679,7 +689,7 @@ MUTANTS = (
         rule="Plain batches follow the marker of the last transaction, so that they are lost with it.",
         replaced=_plain_batches_pass_markers,
         scenarios=("unclean_target_in_transactions",),
-        seeds=1000,
+        seeds=4000,
         is_quick=False,
     ),
     Mutant(
@@ -705,6 +715,12 @@ MUTANTS = (
         scenarios=("unclean_long_offline",),
         seeds=4000,
         is_quick=False,
+    ),
+    Mutant(
+        name="aborted transactions of busy ids are passed",
+        rule="Nor is anything written behind a transaction of an unknown id that was aborted where the copy ends.",
+        replaced=_markers_are_found(lambda _, __, found: found._replace(has_unknown=False)),
+        scenarios=("late_decisions",),
     ),
     Mutant(
         name="acknowledged is in the target",

@@ -621,7 +621,9 @@ class Task:
             return
         if not self.members:
             # The markers of the transaction before are written, or never will be, when this is answered.
-            code = yield from self.world.add_partitions(self.producers.transactional, {POSITIONS})
+            code = yield from self.world.add_partitions(
+                self.process, self.producers.transactional, {POSITIONS}
+            )
             if code != NONE:
                 self._end(f"AddPartitionsToTxn was answered with {code}")
                 return
@@ -629,7 +631,7 @@ class Task:
         if self.why:
             return
         code = yield from self.world.add_partitions(
-            self.producers.transactional, {copier.partition for copier in copiers}
+            self.process, self.producers.transactional, {copier.partition for copier in copiers}
         )
         if code != NONE:
             self._end(f"AddPartitionsToTxn was answered with {code}")
@@ -687,7 +689,7 @@ class Task:
 
     def _await_markers(self) -> Coroutine:
         """End an empty transaction: it begins when the markers of the last one are written, or never will be."""
-        code = yield from self.world.add_partitions(self.producers.transactional, {POSITIONS})
+        code = yield from self.world.add_partitions(self.process, self.producers.transactional, {POSITIONS})
         if code != NONE:
             self._end(f"AddPartitionsToTxn was answered with {code}")
             return False
@@ -730,15 +732,17 @@ class Task:
 
     def _store_positions(self, positions: Any) -> Coroutine:
         producer = self.producers.transactional
-        code = yield from self.world.add_partitions(producer, {POSITIONS})
+        code = yield from self.world.add_partitions(self.process, producer, {POSITIONS})
         if code == NONE:
-            response = yield from self.world.append_in_transaction(producer, POSITIONS, tuple(positions))
+            response = yield from self.world.append_in_transaction(
+                self.process, producer, POSITIONS, tuple(positions)
+            )
             code = response if isinstance(response, int) else NONE
         if code != NONE:
             self._end(f"the positions were answered with {code}")
 
     def _end_transaction(self) -> Coroutine:
-        code = yield from self.world.end_transaction(self.producers.transactional, commit=True)
+        code = yield from self.world.end_transaction(self.process, self.producers.transactional, commit=True)
         if code != NONE:
             self._end(f"EndTxn was answered with {code}")
         return code == NONE

@@ -1,12 +1,14 @@
 """The worlds in which the protocol is tried."""
 
 from dataclasses import replace
+from typing import Any
 
 from mirrorflow_core.writer.broker_requests import InitProducerId, Request, Transaction
 from tests.model.writer import faults as f
 from tests.model.writer.running import Scenario
 from tests.model.writer.world import Options
 
+LATE_ENDS: Any = {"delays_requests": True, "loses_only": frozenset({"EndTxn"})}
 RACE = (f.newcomer, f.sleepy_newcomer, f.sleepy_newcomer, f.kill, f.freeze, f.freeze_owner, f.hold_bytes)
 SMALL = Options(partitions=3, records=24)
 
@@ -210,6 +212,31 @@ SCENARIOS = {
                 f.compact_source,
             ),
             options=Options(old_share=0.3, gap_share=0.1),
+        ),
+        Scenario(
+            name="late_commits",
+            faults=(f.append_to_source, f.kill),
+            options=Options(records=120, old_share=1.0, loss_rate=0.5, **LATE_ENDS),
+            faults_max=14,
+        ),
+        Scenario(
+            name="late_decisions",
+            faults=(f.lose_marker, f.go_offline, f.append_to_source),
+            options=Options(
+                partitions=3,
+                records=80,
+                old_share=1.0,
+                loss_rate=0.1,
+                disturb=f.interrupt_healing,
+                **LATE_ENDS,
+            ),
+            faults_max=16,
+        ),
+        Scenario(
+            name="late_requests",
+            faults=(f.cut_connections, f.newcomer, f.kill, f.stop, f.elect, f.append_to_source),
+            options=Options(old_share=0.4, gap_share=0.1, delays_requests=True, loss_rate=0.1),
+            faults_max=16,
         ),
         Scenario(
             name="retention",

@@ -25,6 +25,7 @@ from mirrorflow_core.writer.broker_requests import (
     Refused,
 )
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_kafka.client.repeatable_requests import may_repeat
 from tests.model.chooser import Chooser, Seeded
 from tests.model.coordinator import Coordinator, Marker
 from tests.model.errors import (
@@ -51,7 +52,8 @@ class Call:
     """One broker request of a coroutine: sent, executed and answered in one step, unless its answer is lost."""
 
     execute: Callable[[], Any]
-    lost: Any = None  # the answer if none arrives; None: the request is repeated
+    lost: Any = None  # the answer if none arrives; None: the request is sent until one arrives
+    api: str = ""  # of a request that changes something, so that its late copy matters
 
 
 @dataclass
@@ -124,6 +126,10 @@ class Options:
     producer_expiration_ms: int = 86_400_000
     steps_max: int = 30_000
     loses_answers: bool = True
+    # Requests whose connection breaks can arrive later, behind their repetition and everything that followed.
+    delays_requests: bool = False
+    loses_only: frozenset[str] = frozenset()  # the requests that can be lost; empty: all
+    loss_rate: float = 0.004
     disturb: Callable[["World", requests.Request], None] | None = None  # called before each request
     sleeps_before: Callable[[requests.Request], bool] | None = None  # of those that recover a task
 
@@ -165,6 +171,8 @@ class World:
         self.connections: list[Connection] = []
         self.sequences: dict[tuple[int, int, TopicPartition], int] = {}
         self.busy: set[Any] = set()
+        self.lost_next: set[str] = set()  # requests of which the next one is lost on its way
+        self.unanswered: set[tuple[Any, Producer]] = set()  # by process; a request's answer was lost
         # Which plain and transactional epochs may write to a partition: those of its newest owner.
         self.owners: dict[TopicPartition, tuple[tuple[int, int], frozenset[tuple[int, int]]]] = {}
         self.foreign: set[tuple[int, int]] = set()
@@ -259,26 +267,42 @@ class World:
         self.last = actor
         if actor.process is not None:
             actor.process.made_step(self.steps)
-        is_lost = (
-            self.faults_left > 0
-            and self.options.loses_answers
-            and isinstance(actor.operation, Call)
-            and actor.process is not None
-            and self.chooser.point(3, 0.004)
-        )
-        if is_lost == 1:
-            self.faults_left -= 1
+        call = actor.operation
+        if isinstance(call, Call) and call.api in self.lost_next:
+            self.lost_next.discard(call.api)
             actor.step(is_lost=True)
-        elif is_lost:
-            # Executed, but the answer is lost.
-            self.faults_left -= 1
-            assert isinstance(actor.operation, Call)
-            if actor.operation.lost is not None:
-                actor.operation.execute()
-            actor.step(is_lost=True)
-        else:
+            return True
+        if not isinstance(call, Call) or not self._may_be_lost(actor, call):
             actor.step()
+            return True
+        ways = 4 if self.options.delays_requests else 3
+        match self.chooser.point(ways, self.options.loss_rate):
+            case 0:
+                actor.step()
+                return True
+            case 2:  # executed, but the answer is lost
+                if call.lost is not None or call.api:
+                    call.execute()
+            case 3 if call.api:  # it arrives later
+                self._delay(actor.name, call)
+        self.faults_left -= 1
+        actor.step(is_lost=True)
         return True
+
+    def _may_be_lost(self, actor: Actor, call: Call) -> bool:
+        options = self.options
+        return (
+            self.faults_left > 0
+            and options.loses_answers
+            and actor.process is not None
+            and (not options.loses_only or call.api in options.loses_only)
+        )
+
+    def _delay(self, name: str, call: Call) -> None:
+        self.events.append(f"{self.steps} {call.api} of {name} is delayed")
+        late = self.spawn(f"late {name}", _late(call))
+        if self.random.random() < 0.3:
+            self.slow_down(late)
 
     def _drawn(self) -> Actor | None:
         """An actor that can act, by the weights of all."""
@@ -469,7 +493,7 @@ class World:
             self.options.disturb(self, request)
         match request:
             case requests.InitProducerId(name):
-                return (yield Call(partial(self.init_producer_id, name)))
+                return (yield Call(partial(self.init_producer_id, name), api="InitProducerId"))
             case requests.Transaction():
                 return (yield from self.transaction(process, request))
             case requests.ReadClaims(_):
@@ -575,68 +599,83 @@ class World:
         yield Until(lambda: key not in self.busy)
         self.busy.add(key)
         try:
-            code = yield from self.add_partitions(producer, partitions)
+            code = yield from self.add_partitions(process, producer, partitions)
             if code != NONE:
                 return Refused(code)
             appends: list[tuple[TopicPartition, tuple[object, ...]]]
             appends = [(CLAIMS, (request.claim,))] if request.claim is not None else []
             appends += [(POSITIONS, request.positions)] if request.positions else []
             for partition, values in appends:
-                answer = yield from self.append_in_transaction(producer, partition, values)
+                answer = yield from self.append_in_transaction(process, producer, partition, values)
                 if isinstance(answer, int):
                     return Refused(answer)
             self._begin_counts(request.positions)
             if request.commit:
                 revived = {(one, id_) for one in request.partitions for id_, _ in self.leaders[one].revived()}
                 self.completed |= {one for one in revived if one[1] == producer.producer_id}
-            code = yield from self.end_transaction(producer, commit=request.commit)
+            code = yield from self.end_transaction(process, producer, commit=request.commit)
             return Done() if code == NONE else Refused(code)
         finally:
             self.busy.discard(key)
 
-    def add_partitions(self, producer: Producer, partitions: set[TopicPartition]) -> Coroutine:
+    # Transactions, as `mirrorflow_kafka.writer.producer_transactions` runs them.
+
+    def add_partitions(self, process: Any, producer: Producer, partitions: set[TopicPartition]) -> Coroutine:
+        if self.is_unanswered(process, producer):
+            return NO_RESPONSE
         return (
             yield from self._until_free(
-                lambda: self.coordinator.add_partitions(*producer, partitions, self.now_ms)
+                "AddPartitionsToTxn",
+                lambda: self.coordinator.add_partitions(*producer, partitions, self.now_ms),
             )
         )
 
-    def end_transaction(self, producer: Producer, *, commit: bool) -> Coroutine:
-        return (
-            yield from self._until_free(
-                lambda: self.coordinator.end(*producer, commit=commit, now_ms=self.now_ms)
-            )
+    def end_transaction(self, process: Any, producer: Producer, *, commit: bool) -> Coroutine:
+        if self.is_unanswered(process, producer):
+            return NO_RESPONSE
+        code = yield from self._until_free(
+            "EndTxn", lambda: self.coordinator.end(*producer, commit=commit, now_ms=self.now_ms)
         )
+        if code == NO_RESPONSE and not producer.transactional_id.endswith("lock"):
+            self.unanswered.add((process, producer))
+        return code
 
-    def _until_free(self, ask: Callable[[], int]) -> Coroutine:
-        """Repeat while the markers of the last transaction are on their way; for 30 s, then it counts as refused."""
+    def is_unanswered(self, process: Any, producer: Producer) -> bool:
+        """Whether a request of *producer* may still arrive in a later transaction of this epoch."""
+        return (process, producer) in self.unanswered
+
+    def _until_free(self, api: str, ask: Callable[[], int]) -> Coroutine:
+        """Repeat while the markers of the last transaction are on their way; for 30 s, then it counts as refused.
+
+        `Cluster.call` repeats what may be repeated when its answer is lost, and sometimes gives up.
+        """
         until_ms = self.now_ms + 30_000
         while True:
-            code = yield Call(ask, lost=NO_RESPONSE)
+            code = yield Call(ask, lost=NO_RESPONSE, api=api)
+            if code == NO_RESPONSE and may_repeat(api) and self.random.random() < 0.8:
+                continue
             if code != CONCURRENT_TRANSACTIONS or self.now_ms >= until_ms:
                 return code
             yield Until(deadline_ms=self.now_ms + 20)
 
     def append_in_transaction(
-        self, producer: Producer, partition: TopicPartition, values: tuple[object, ...]
+        self, process: Any, producer: Producer, partition: TopicPartition, values: tuple[object, ...]
     ) -> Coroutine:
         """Append one batch; its `Appended` once it is replicated, or an error code."""
         key = producer.producer_id, producer.epoch, partition
         leader = self.leaders[partition]
-
-        def append() -> Any:
-            batch = ProducedBatch(
-                producer.producer_id,
-                producer.epoch,
-                self.sequences.get(key, -1) + 1,
-                self.now_ms,
-                True,
-                values,
-                producer.transactional_id,
-            )
-            return self.append(partition, batch)
-
-        answer = yield Call(append, lost=NO_RESPONSE)
+        batch = ProducedBatch(
+            producer.producer_id,
+            producer.epoch,
+            self.sequences.get(key, -1) + 1,
+            self.now_ms,
+            True,
+            values,
+            producer.transactional_id,
+        )
+        answer = yield Call(partial(self.append, partition, batch), lost=NO_RESPONSE, api="Produce")
+        if answer == NO_RESPONSE:
+            self.unanswered.add((process, producer))
         if isinstance(answer, int):
             return answer
         self.sequences[key] = self.sequences.get(key, -1) + len(values)
