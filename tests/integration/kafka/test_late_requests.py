@@ -65,3 +65,24 @@ def test_a_commit_that_arrives_inside_a_later_transaction_does_not_end_it(
         writer.join()
         replicator.wait_until_caught_up()
         flow.assert_committed(topic)
+
+
+def test_a_lost_commit_of_the_lock_does_not_cost_the_flow(flow: Flow, unique_topic: Callable[[], str]):
+    """The lock is checked again, and holds: the processes of a group end each other's transactions of it, too."""
+    topic, proxy = flow.source.create_topic(unique_topic()), flow.target.proxy(1)
+    load(flow.source, topic, PER_S)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        for _ in range(2):
+            proxy.hold_next(END_TXN, TransactionalIds(flow.alias).lock)
+            wait_until("a commit is held", proxy.is_holding)
+            load(flow.source, topic, PER_S)
+            replicator.wait_until_caught_up()
+            proxy.deliver()
+        load(flow.source, topic, PER_S)
+        replicator.wait_until_caught_up()
+        flow.assert_exact(topic)
+        log = replicator.log_text()
+
+    assert "lost the ownership" not in log
+    assert "Restarting the task" not in log
