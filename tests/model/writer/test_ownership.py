@@ -1,5 +1,7 @@
 """The protocol of one fenced writer, in simulated worlds: random ones, all small ones, and broken ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.model.writer.exploring import explore, successors
@@ -9,6 +11,7 @@ from tests.model.writer.scenarios import SCENARIOS, SMALL_WORLDS
 
 SEEDS = 4  # of each scenario, in `make check`
 MORE_SEEDS = 400
+LATE_SEEDS = 60
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
@@ -25,6 +28,17 @@ def test_each_record_arrives_once_and_in_order(scenario):
 def test_each_record_arrives_once_and_in_order_for_many_seeds(scenario):
     for seed in range(SEEDS, MORE_SEEDS):
         outcome = run(scenario, seed=seed)
+
+        assert outcome.is_good, (seed, outcome.broken, outcome.events)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
+def test_late_requests_of_any_kind_repeat_and_lose_nothing(scenario):
+    options = replace(scenario.options, delays_requests=True, loss_rate=max(0.03, scenario.options.loss_rate))
+    for seed in range(LATE_SEEDS):
+        outcome = run(replace(scenario, options=options), seed=seed)
 
         assert outcome.is_good, (seed, outcome.broken, outcome.events)
 
