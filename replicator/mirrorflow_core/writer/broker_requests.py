@@ -122,7 +122,7 @@ class ReadAborted(NamedTuple):
 class ReadLastSequence(NamedTuple):
     """Read what a target partition's leader remembers of a producer epoch (DescribeProducers, KIP-664).
 
-    Response: the last sequence number; -1: unknown.
+    Response: the last sequence number; -1: nothing was written in that epoch; None: unknown.
     """
 
     partition: TopicPartition

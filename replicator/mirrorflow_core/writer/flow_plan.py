@@ -89,6 +89,7 @@ class WritePoint:
     records: int = UNKNOWN  # copied in this count
     counting: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
     records_end: int = UNKNOWN  # of the target, behind the last copied record
+    plain_start: int = UNKNOWN  # of the target: no plain batch of the present epoch lies before it
     was_cut_off: bool = False  # the last writer has not left; it may not have written its last offset sync
 
 
@@ -155,6 +156,7 @@ def position_at(
         producer_id=producers.plain.producer_id,
         producer_epoch=producers.plain.epoch,
         sequence=point.sequence,
+        plain_start=point.plain_start,
         records=point.records,
         counting=point.counting,
         left=left,

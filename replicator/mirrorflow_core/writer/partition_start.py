@@ -55,11 +55,11 @@ def start_of_partition(
     producers: Mapping[str, Producer],
     partition: TopicPartition,
     position: WriterPosition | None,
-    remembered: int = UNKNOWN,
+    remembered: int | None = None,
 ) -> Steps[PartitionStart]:
     """Finds where the last writer ended, and whether either log has changed since.
 
-    *remembered* is its last sequence number, where the log does not show it any more.
+    *remembered* is its last sequence number, where the log does not show it any more; -1: it wrote nothing.
     """
     if position is None:
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
@@ -96,13 +96,13 @@ def start_of_partition(
             return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
     point = _point_behind(position, found, log_end)
     problem = _problem_of_target(position, found, log_end, kept)
-    if found.last_sequence is None and remembered != UNKNOWN and kept is None:
+    if found.last_sequence is None and remembered is not None and kept is None:
         copied = (remembered - position.sequence) % SEQUENCES
         if copied <= deleted_offsets(position, log_end):
             problem = None
-            # How the records lie on the target is unknown: a new count begins.
-            wanted = position.next_source_offset + copied
-            point = _point(wanted, position, log_end)
+            if copied:
+                # How the records lie on the target is unknown: a new count begins.
+                point = _point(position.next_source_offset + copied, position, log_end)
     if problem is not None:
         loss = SourceLoss(position.next_source_offset, position.next_source_offset, problem)
         start = yield from _apply_loss_policy(plan, partition, loss, position, log_end)
@@ -161,13 +161,13 @@ def _problem_of_target(
     """Returns why the target's log does not show where the writer of *position* ended."""
     if kept is not None:
         return PartitionProblem.TARGET_LOST_RECORDS
-    # The first offset behind the position may be the marker of the transaction that the position is in.
-    is_trimmed = found.last_sequence is None and deleted_offsets(position, log_end) > 1
-    return PartitionProblem.TARGET_TRIMMED if is_trimmed else None
+    # Up to `plain_start` the log had only markers behind the last record, and what others wrote.
+    is_trimmed = deleted_offsets(position, log_end) > 0 and log_end.start > position.plain_start
+    return PartitionProblem.TARGET_TRIMMED if found.last_sequence is None and is_trimmed else None
 
 
 def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
-    """Returns how many offsets behind *position* are deleted that may have been plain batches of its writer."""
+    """Returns how many offsets behind the last record of *position* are deleted, if its writer may have used them."""
     if position.open_writer is None or position.mode is not WriteMode.PLAIN or position.target_end == UNKNOWN:
         return 0
     return max(0, log_end.start - position.target_end)
@@ -340,4 +340,5 @@ def _write_point(
         sequence=UNKNOWN,
         target_end=log_end.end,
         target_epoch=log_end.leader_epoch,
+        plain_start=log_end.end,
     )

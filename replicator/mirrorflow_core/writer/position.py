@@ -36,6 +36,7 @@ _NUMBERS: Final = {
     "producer_id": PREFIX + "writer.producer.id",
     "producer_epoch": PREFIX + "writer.producer.epoch",
     "sequence": PREFIX + "writer.sequence",
+    "plain_start": PREFIX + "writer.plain.start",
     "records": PREFIX + "writer.records",
     "counting": PREFIX + "writer.counting",
     "time_ms": WRITTEN_MS,
@@ -78,6 +79,7 @@ class WriterPosition:
     producer_id: int = UNKNOWN  # of the plain producer, for this partition
     producer_epoch: int = UNKNOWN
     sequence: int = UNKNOWN  # the last one that the plain producer wrote in that epoch; -1: none yet
+    plain_start: int = UNKNOWN  # of the target: no plain batch of that epoch lies before it; markers do
     records: int = UNKNOWN  # copied in this count
     counting: int = UNKNOWN  # which count, for offset maps
     left: bool = False  # the writer has stopped: nothing was written behind this position
@@ -180,5 +182,9 @@ def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
 
 
 def _values(fields: dict[str, Any]) -> dict[str, Any]:
-    numbers = {field: integer_field(fields, name) for field, name in _NUMBERS.items()}
+    numbers = {
+        field: integer_field(fields, name)
+        for field, name in _NUMBERS.items()
+        if field != "plain_start" or name in fields  # positions of earlier builds lack it
+    }
     return numbers | {field: text_field(fields, name) for field, name in _TEXTS.items()}

@@ -74,7 +74,7 @@ def take_partitions(
         return refused
     starts = yield from side_by_side(
         {
-            one: start_of_partition(plan, producers, one, newest.get(one), remembered.get(one, UNKNOWN))
+            one: start_of_partition(plan, producers, one, newest.get(one), remembered.get(one))
             for one in partitions
             if one not in owners
         }
@@ -174,19 +174,24 @@ def _wait_for_closed_connections(plan: FlowPlan, lost_at_ms: int) -> Steps[None]
         now_ms = yield from send(Pause(min(until_ms - now_ms, _POLL_MS)))
 
 
-def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[TopicPartition, int]]:
+def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[TopicPartition, int | None]]:
     """Returns the last sequences of plain writers whose batches the target may have deleted, as its leaders remember them.
 
-    They forget them when the writers are fenced. What is written in the meantime is in the log.
+    They forget them when the writers are fenced. What is written in the meantime is in the log. Only the leader that the
+    writer had knows that it wrote nothing: another one may know the epoch by a marker alone.
     """
     open_ones = [one for one in positions if one.open_writer is not None and one.mode is WriteMode.PLAIN]
     ends = (yield tuple(ReadEnd(one.topic_partition) for one in open_ones)) if open_ones else ()
-    trimmed = [one for one, end in zip(open_ones, ends, strict=True) if deleted_offsets(one, end)]
+    trimmed = [(one, end) for one, end in zip(open_ones, ends, strict=True) if deleted_offsets(one, end)]
     requests = tuple(
-        ReadLastSequence(one.topic_partition, one.producer_id, one.producer_epoch) for one in trimmed
+        ReadLastSequence(one.topic_partition, one.producer_id, one.producer_epoch) for one, _ in trimmed
     )
     responses = (yield requests) if requests else ()
-    return {one.topic_partition: response for one, response in zip(trimmed, responses, strict=True)}
+    return {
+        one.topic_partition: response
+        for (one, end), response in zip(trimmed, responses, strict=True)
+        if response != UNKNOWN or end.leader_epoch == one.target_epoch
+    }
 
 
 def _newer_positions(

@@ -198,7 +198,9 @@ class ProtocolRunner:
             )
         )
 
-    async def _last_sequence(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> int:
+    async def _last_sequence(
+        self, partition: TopicPartition, producer_id: int, producer_epoch: int
+    ) -> int | None:
         answer = (await admin.describe_producers(self._target, [partition]))[partition]
         return next(
             (
@@ -206,7 +208,7 @@ class ProtocolRunner:
                 for one in answer.producers
                 if (one.producer_id, one.epoch) == (producer_id, producer_epoch)
             ),
-            UNKNOWN,
+            None,
         )
 
     async def _idle_limit_ms(self) -> int:

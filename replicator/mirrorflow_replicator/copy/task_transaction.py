@@ -380,15 +380,18 @@ class TaskTransaction:
     ) -> WriterPosition:
         """Returns the position behind what is acknowledged, or at *change*."""
         start, stored, mode = self._points[writing.source], self._stored.get(writing), writing.mode
-        at = writing.stream.delivered
+        at, before = writing.stream.delivered, start if stored is None else stored
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
-        settled = (start if stored is None else stored).next_source_offset - 1
+        settled = before.next_source_offset - 1
         point = point_behind(
             start,
             writing.stream,
             sequence=mode.plain_sequence(at.ordinal),
             target_epoch=writing.copier.target_epoch,
         )
+        # Plain batches wait for the marker of the transaction that the position is in.
+        plain_start = point.target_end + 1 if writing in self._members else before.plain_start
+        point = replace(point, plain_start=plain_start)
         if change is not None:
             point = replace(
                 point,

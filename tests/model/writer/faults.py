@@ -1,11 +1,13 @@
 """What happens to a world between any two of its requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Transaction
 from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import decided_records
 from tests.model.batches import COMMIT
 from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
@@ -31,9 +33,9 @@ def _data_leader(world: World) -> tuple[TopicPartition, ModelLeader]:
     return partition, world.leaders[partition]
 
 
-def newcomer(world: World) -> None:
+def newcomer(world: World, *, at_most: int = 5) -> None:
     """Another process that believes the owner to be dead."""
-    if len(world.processes) < 5:
+    if len(world.processes) < at_most:
         name = "ABCDEFG"[len(world.processes)]
         Process(world, name, tasks=world.random.choice((1, 2, 2, 3)))
 
@@ -92,9 +94,11 @@ def waiting_newcomer(world: World) -> None:
 
 def kill(world: World) -> None:
     """kill -9. What it has sent may arrive later, or never."""
-    if not (alive := _alive(world)):
-        return
-    victim = world.random.choice(alive)
+    if alive := _alive(world):
+        _kill(world, world.random.choice(alive))
+
+
+def _kill(world: World, victim: Any) -> None:
     victim.is_dead = True
     for connection in world.connections:
         connection.is_cut |= connection.process is victim
@@ -161,6 +165,34 @@ def _catch_up(world: World, leader: ModelLeader) -> Any:
     yield Until(deadline_ms=world.now_ms + world.random.choice(_LONG_MS))
     leader.replicates = True
     leader.replicate()
+
+
+def restart_idle(world: World) -> None:
+    """kill -9 of an owner whose stored positions have all that was copied; the target may be emptied before the next start."""
+    records = decided_records(world.leaders[POSITIONS].batches, WriterPosition).committed
+    stored = {one.topic_partition: one for one in records}
+    for process in _alive(world):
+        if process.is_owner and len(world.processes) < 7 and all(map(_is_settled(world, stored), world.data)):
+            _kill(world, process)
+            if world.random.random() < 0.5:
+                delete_all_records(world)
+            newcomer(world, at_most=7)
+
+
+def _is_settled(
+    world: World, stored: Mapping[TopicPartition, WriterPosition]
+) -> Callable[[TopicPartition], bool]:
+    """Whether a partition's position has all of the source, and no start of its task is under way."""
+
+    def holds(partition: TopicPartition) -> bool:
+        position = stored.get(partition)
+        if position is None or position.writer is None:
+            return False
+        plain = world.coordinator.known(position.writer.plain)
+        is_newest = plain is not None and plain.epoch == position.producer_epoch
+        return is_newest and position.next_source_offset == world.sources[partition].end
+
+    return holds
 
 
 def delete_all_records(world: World) -> None:

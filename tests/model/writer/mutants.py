@@ -13,6 +13,7 @@ from typing import Any
 from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer import (
     flow_lock,
+    flow_plan,
     ownership,
     partition_start,
     takeover,
@@ -347,6 +348,25 @@ def _always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
         return ((takeover, "_decide_open_transactions", decide),)
 
     return replaced
+
+
+def _markers_count_as_records() -> tuple[Replaced, ...]:
+    original = flow_plan.position_at
+
+    def position_at(partition: Any, point: Any, *args: Any, **fields: Any) -> Any:
+        return original(partition, replace(point, plain_start=-1), *args, **fields)
+
+    return ((takeover, "position_at", position_at), (process, "position_at", position_at))
+
+
+def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
+    original = takeover._remembered_sequences
+
+    def remembered(positions: Any) -> Steps:
+        found = yield from original(positions)
+        return {one: None if sequence == -1 else sequence for one, sequence in found.items()}
+
+    return ((takeover, "_remembered_sequences", remembered),)
 
 
 # -- rule 4
@@ -699,6 +719,18 @@ MUTANTS = (
         scenarios=("unclean_target_in_transactions",),
         seeds=2000,
         is_quick=False,
+    ),
+    Mutant(
+        name="markers count as records",
+        rule="A position names the target offset before which its plain epoch has written nothing.",
+        replaced=_markers_count_as_records,
+        scenarios=("idle",),
+    ),
+    Mutant(
+        name="nothing written is unknown",
+        rule="A leader that knows a producer epoch without a batch shows that nothing was written.",
+        replaced=_nothing_written_is_unknown,
+        scenarios=("idle_with_strangers",),
     ),
     Mutant(
         name="spares are not taken",

@@ -73,10 +73,10 @@ class ModelLeader(PartitionLeader):
             _records=[(base + at, value) for at, value in enumerate(batch.values)],  # type: ignore[misc]
         )
 
-    def last_sequence(self, producer_id: int, producer_epoch: int) -> int:
+    def last_sequence(self, producer_id: int, producer_epoch: int) -> int | None:
         """DescribeProducers."""
         entry = self.producers.producers.get(producer_id)
-        return entry.last_sequence if entry is not None and entry.epoch == producer_epoch else -1
+        return entry.last_sequence if entry is not None and entry.epoch == producer_epoch else None
 
     @property
     def batches(self) -> list[LogBatch]:

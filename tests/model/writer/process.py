@@ -779,6 +779,9 @@ class Task:
             sequence=copier.mode.plain_sequence(at.ordinal),
             target_epoch=copier.target_epoch,
         )
+        before = copier.start if copier.stored is None else copier.stored
+        plain_start = point.target_end + 1 if copier in self.members else before.plain_start
+        point = replace(point, plain_start=plain_start)
         mode = copier.mode.current
         if change is not None:
             mode = change.mode

@@ -24,6 +24,7 @@ class Scenario:
     tasks: int = 2
     first_sleeps: bool = False  # during its takeover
     is_quiet: bool = False  # nothing happens for which a writer must be fenced or recover
+    is_idle: bool = False  # a process dies only when its positions have all that it has copied
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...]
     if scenario.is_quiet:
         broken += [f"{one.name} recovered without a reason" for one in world.processes if one.recoveries]
         broken += [f"{one.name} was fenced alive" for one in world.processes if one.was_fenced]
+    if scenario.is_idle:
+        broken += [f"{one.name} does not know what was copied" for one in world.processes if one.trimmed]
     return Outcome(scenario.name, broken, chooser.taken, chooser.ways, world.events, world.steps)
 
 

@@ -243,6 +243,24 @@ SCENARIOS = {
             faults=(*[f.delete_all_records] * 4, f.kill, f.newcomer, f.newcomer, f.append_to_source),
         ),
         Scenario(
+            name="idle",
+            faults=(
+                *[f.restart_idle] * 4,
+                f.expire_producers,
+                f.pass_hours,
+                f.elect,
+                f.append_to_source,
+            ),
+            options=Options(records=12, old_share=0.2, gap_share=0.1, loses_answers=False),
+            is_idle=True,
+        ),
+        Scenario(
+            name="idle_with_strangers",
+            faults=(*[f.restart_idle] * 3, f.write_foreign, f.append_to_source),
+            options=Options(partitions=1, records=12, loses_answers=False),
+            is_idle=True,
+        ),
+        Scenario(
             name="stamped",
             faults=(f.newcomer, f.kill, f.elect, f.lag, f.append_to_source, f.compact),
             options=Options(stamps_time=True, gap_share=0.2),

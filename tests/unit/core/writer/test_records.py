@@ -45,6 +45,7 @@ POSITION = WriterPosition(
     producer_id=9,
     producer_epoch=17,
     sequence=50,
+    plain_start=205,
     time_ms=1000,
 )
 CLAIM = Claim(flow="orders", process="p1", source_alias="east", tasks=2, lock_epoch=16, time_ms=5)
@@ -111,6 +112,14 @@ def test_a_deleted_position_is_a_reset():
 
     assert found == Reset(key=KEY)
     assert reset_position(found).next_source_offset == -1
+
+
+def test_a_position_of_an_earlier_build_has_no_start_of_plain_batches():
+    value = encode_position(POSITION)
+    name = f'"mirrorflow.writer.plain.start":{POSITION.plain_start},'.encode()
+    assert name in value
+
+    assert decoded(value.replace(name, b"")) == replace(POSITION, plain_start=-1)
 
 
 @pytest.mark.parametrize("broken", [b'"writer.form":"both"', b'"writer.sequence":"x"'])

@@ -60,7 +60,7 @@ class Brokers:
         source_ends: Mapping[int, int] | None = None,
         target_ends: Mapping[int, int] | None = None,
         target_start: int = 0,
-        last_sequence: int = -1,
+        last_sequence: int | None = None,
     ) -> None:
         self.positions = list(positions)
         self.source_ends = source_ends or {}  # of leader epochs
@@ -345,12 +345,12 @@ def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(
 
 @pytest.mark.parametrize(
     ("last_sequence", "next_offset"),
-    [(4, 15), (9, 20), (10, None)],
-    ids=["less", "all", "more than there was"],
+    [(4, 15), (9, 20), (10, None), (-1, 10)],
+    ids=["less", "all", "more than there was", "nothing"],
 )
 def test_the_leader_remembers_what_the_target_has_deleted(last_sequence, next_offset):
-    """Ten offsets are gone; the position is of sequence -1."""
-    brokers = Brokers([OPEN], target_start=30, last_sequence=last_sequence)
+    """Ten offsets are gone; the position is of sequence -1, and of the present leader."""
+    brokers = Brokers([replace(OPEN, target_epoch=3)], target_start=30, last_sequence=last_sequence)
 
     taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
@@ -359,13 +359,37 @@ def test_the_leader_remembers_what_the_target_has_deleted(last_sequence, next_of
     assert (points[ORDERS].next_source_offset if points else None) == next_offset
 
 
-def test_the_marker_behind_a_position_may_be_gone():
-    brokers = Brokers([OPEN], target_start=OPEN.target_end + 1)
+def test_only_the_leader_of_the_writer_knows_that_it_wrote_nothing():
+    """Another one may know the epoch by a marker alone."""
+    brokers = Brokers([OPEN], target_start=30, last_sequence=-1)
 
     taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
     assert isinstance(taken, Ownership)
-    assert taken.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
+    assert taken.tasks[0].problems == {ORDERS: PartitionProblem.TARGET_TRIMMED}
+
+
+@pytest.mark.parametrize(
+    ("target_start", "problems"), [(23, {}), (24, {ORDERS: PartitionProblem.TARGET_TRIMMED})]
+)
+def test_the_markers_behind_a_position_may_be_gone(target_start, problems):
+    brokers = Brokers([replace(OPEN, plain_start=23)], target_start=target_start)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    assert isinstance(taken, Ownership)
+    assert taken.tasks[0].problems == problems
+    assert problems or taken.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
+
+
+def test_a_start_stores_where_its_plain_batches_can_begin():
+    """Behind the marker of its fence, so that the marker does not count as a lost record."""
+    brokers = Brokers([replace(OPEN, records=10, counting=1)])
+
+    brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    assert (position.target_end, position.plain_start) == (OPEN.target_end, TARGET_END)
 
 
 def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again():
