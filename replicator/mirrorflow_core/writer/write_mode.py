@@ -25,7 +25,7 @@ class SourceBatch(NamedTuple):
     next_offset: int  # behind its last record
     records: int
     leader_epoch: int
-    max_timestamp: int  # the leader's memory goes by it; for LogAppendTime targets, the present
+    max_timestamp: int  # the leader expires the producer by it
 
     @property
     def has_gaps(self) -> bool:

@@ -61,7 +61,7 @@ class CopierContext:
         self.is_fenced = not unfenced_why  # the task is the only writer of its partitions
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
-        # Target topics known to use LogAppendTime.
+        # Target topics known to use LogAppendTime: by their settings, and then by each response.
         self.log_append_time_topics: set[str] = (
             set() if log_append_time_topics is None else log_append_time_topics
         )

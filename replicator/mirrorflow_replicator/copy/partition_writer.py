@@ -129,11 +129,9 @@ class PartitionWriter:
     @property
     def _old_before_ms(self) -> int:
         """Batches with a timestamp below this go inside the transaction."""
-        context = self.context
         if not self.mode.is_plain:
             return ANY_AGE_MS
-        is_ageless = self.target_topic in context.log_append_time_topics or not context.is_fenced
-        return NO_AGE_MS if is_ageless else context.old_before_ms
+        return self.context.old_before_ms if self.context.is_fenced else NO_AGE_MS
 
     def _is_in_right_mode(self) -> bool:
         """Returns whether the next batch may be written in the current mode; if not, asks for the change."""
@@ -145,7 +143,6 @@ class PartitionWriter:
             self.stream.next_offset,
             now_ms=context.now_ms,
             age_limit_ms=context.plain_age_limit_ms,
-            is_log_append_time=self.target_topic in context.log_append_time_topics,
         )
         if change is not None:
             self._want_change(change)
@@ -161,7 +158,9 @@ class PartitionWriter:
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
         """Counts the oldest batch in flight as delivered, unless the leader took another batch for it."""
         copier, stream, context = self.copier, self.stream, self.context
-        if append_time_ms != -1 and context.may_be_another(self):
+        if append_time_ms == -1:
+            context.log_append_time_topics.discard(self.target_topic)
+        elif context.may_be_another(self):
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
             copier.resync()
             return
@@ -188,7 +187,7 @@ class PartitionWriter:
     def _may_be_forgotten(self, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
         is_old = self.context.now_ms - span.max_timestamp >= self.context.plain_age_limit_ms
-        return self.mode.is_plain and is_old and self.target_topic not in self.context.log_append_time_topics
+        return self.mode.is_plain and is_old
 
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""

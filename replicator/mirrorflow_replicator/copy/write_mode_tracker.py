@@ -74,16 +74,14 @@ class WriteModeTracker:
         records = self._written[WriteMode.PLAIN] + (ordinal + 1 - self._began if self.is_plain else 0)
         return (records - 1) % SEQUENCES if records else UNKNOWN
 
-    def check(
-        self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_log_append_time: bool
-    ) -> ChangeMode | None:
+    def check(self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int) -> ChangeMode | None:
         """Returns what must happen before *batch* is written from *from_offset* on; None: nothing.
 
-        *is_log_append_time*: the target sets the timestamps, so that no record is old.
+        A target with LogAppendTime is no exception. There no record is old, but that can change at any time.
         """
         if not self._is_fenced:
             return None
-        oldest = now_ms if is_log_append_time else min(batch.max_timestamp, batch.base_timestamp)
+        oldest = min(batch.max_timestamp, batch.base_timestamp)
         is_whole = batch.count == batch.last_offset_delta + 1
         first = from_offset if is_whole and from_offset > batch.base_offset else batch.base_offset
         if (

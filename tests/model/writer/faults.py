@@ -12,7 +12,7 @@ from tests.model.batches import COMMIT
 from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
 from tests.model.writer.process import Process
-from tests.model.writer.world import CLAIMS, POSITIONS, Until, World
+from tests.model.writer.world import CLAIMS, POSITIONS, TIMESTAMP_TYPE, Until, World
 
 Fault = Callable[[World], None]
 HOUR_MS = 3_600_000
@@ -241,6 +241,14 @@ def bring_back(world: World, partition: TopicPartition) -> None:
     if not leader.is_online:
         leader.is_online = True
         world.elect(partition, leader.log.high_watermark, is_restarted=True, is_same_broker=True)
+
+
+def change_timestamp_type(world: World) -> None:
+    """The target's topic sets timestamps from now on, or no longer does."""
+    for partition in world.data:
+        configs = world.leaders[partition].configs
+        is_stamped = configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
+        world.leaders[partition].configs = {TIMESTAMP_TYPE: "CreateTime" if is_stamped else "LogAppendTime"}
 
 
 def expire_producers(world: World) -> None:

@@ -402,8 +402,23 @@ def _checked(alter: Callable[[Any, Any, int, dict[str, Any]], Any]) -> Callable[
 
 
 def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str, Any]) -> Any:
-    fields["is_log_append_time"] = True
-    return batch
+    return batch._replace(base_timestamp=fields["now_ms"], max_timestamp=fields["now_ms"])
+
+
+def _young_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
+    send, check = process.Task._send_next, WriteModeTracker.check
+    asking: list[process.Process] = []
+
+    def send_next(task: Any, copier: Any) -> bool:
+        asking[:] = [task.process]
+        return send(task, copier)
+
+    def checked(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeMode | None:
+        if asking[0].knows_log_append_time:
+            batch = _without_age(tracker, batch, from_offset, fields)
+        return check(tracker, batch, from_offset, **fields)
+
+    return ((process.Task, "_send_next", send_next), (WriteModeTracker, "check", checked))
 
 
 def _without_gap_before(tracker: Any, batch: Any, from_offset: int, _fields: dict[str, Any]) -> Any:
@@ -785,6 +800,14 @@ MUTANTS = (
         rule="Old timestamps never go under the plain id.",
         replaced=_checked(_without_age),
         scenarios=("hours", "mixed_race"),
+        seeds=1500,
+        is_quick=False,
+    ),
+    Mutant(
+        name="records are young where the target sets timestamps",
+        rule="Old records go in transactions, whatever message.timestamp.type is: it can change.",
+        replaced=_young_where_the_target_sets_timestamps,
+        scenarios=("stamped_at_times",),
         seeds=1500,
         is_quick=False,
     ),

@@ -27,6 +27,7 @@ from mirrorflow_core.writer.task_restart_reason import NO_ORDINAL
 from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
+from tests.model.batches import LOG_APPEND_TIME
 from tests.model.errors import (
     INVALID_TXN_STATE,
     MESSAGE_TOO_LARGE,
@@ -400,7 +401,9 @@ class Task:
 
     def _acknowledged(self, copier: Copier, base_offset: int, append_time_ms: int) -> None:
         stream = copier.stream
-        if append_time_ms != UNKNOWN and copier.mode.is_plain and not self.process.knows_log_append_time:
+        if append_time_ms == UNKNOWN:
+            self.process.knows_log_append_time = False
+        elif copier.mode.is_plain and not self.process.knows_log_append_time:
             copier.repeat_at = base_offset
             stream.suspect()
             self._resync(copier)
@@ -412,7 +415,7 @@ class Task:
             return
         self.process.copied += 1
         is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
-        copier.single_in_flight = copier.mode.is_plain and is_old and not self.process.knows_log_append_time
+        copier.single_in_flight = copier.mode.is_plain and is_old
         copier.heard_ms = copier.sent_ms
         if not continues:
             self._resync(copier)
@@ -482,10 +485,13 @@ class Task:
 
     def _examine_repeat(self, copier: Copier) -> None:
         """The response names a time: the target sets timestamps, or another producer has written our numbers."""
-        if self.world.options.stamps_time:
-            self.process.knows_log_append_time = True
-        else:
-            copier.is_foreign = True
+        is_stamped = any(
+            one.attributes & LOG_APPEND_TIME
+            for one in self.world.leaders[copier.partition].log.batches
+            if one.base_offset == copier.repeat_at
+        )
+        self.process.knows_log_append_time |= is_stamped
+        copier.is_foreign = not is_stamped
 
     def _is_truncated(self, copier: Copier) -> bool:
         """A fetch names the leader epoch of the record before: the source responds with a diverging epoch (KIP-595)."""
@@ -518,7 +524,6 @@ class Task:
             stream.next_offset,
             now_ms=now_ms,
             age_limit_ms=self.age_limit_ms,
-            is_log_append_time=self.process.knows_log_append_time,
         )
         if change is not None:
             if copier.is_drained:

@@ -265,6 +265,18 @@ SCENARIOS = {
             faults=(f.newcomer, f.kill, f.elect, f.lag, f.append_to_source, f.compact),
             options=Options(stamps_time=True, gap_share=0.2),
         ),
+        Scenario(
+            name="stamped_at_times",
+            faults=(
+                f.freeze_owner,
+                f.newcomer,
+                f.change_timestamp_type,
+                f.expire_producers,
+                f.expire_producers,
+                f.append_to_source,
+            ),
+            options=replace(SMALL, records=40, stamps_time=True, old_share=0.4),
+        ),
     )
 }
 

@@ -43,6 +43,7 @@ CLAIMS: Final = TopicPartition("claims", 0)
 POSITIONS: Final = TopicPartition("positions", 0)
 STEP_MS: Final = 1
 IDLE_LIMIT_MS: Final = 600_000  # connections.max.idle.ms
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
 FIRST_EPOCH = 16  # of the ids of a new cluster, to save the first calls of InitProducerId
 RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
 
@@ -149,7 +150,7 @@ class World:
 
     def __post_init__(self) -> None:
         rules = KAFKA_3_9 if self.options.is_kafka_3 else KAFKA_4
-        configs = {"message.timestamp.type": "LogAppendTime"} if self.options.stamps_time else {}
+        configs = {TIMESTAMP_TYPE: "LogAppendTime"} if self.options.stamps_time else {}
         self.random: random.Random = self.chooser.random
         self.data = [TopicPartition("data", number) for number in range(self.options.partitions)]
         self.leaders = {one: ModelLeader(rules, configs, lambda value: value) for one in self.data}

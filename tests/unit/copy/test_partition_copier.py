@@ -611,6 +611,20 @@ def test_the_first_batch_of_a_form_is_alone_in_flight():
     assert writing.single_in_flight
 
 
+def test_each_response_shows_whether_the_target_sets_timestamps():
+    """A topic with LogAppendTime answers with a time. Elsewhere a time means that the leader has another batch."""
+    rig = begun(in_flight=2)
+    topics = rig.copier.context.log_append_time_topics
+    topics.add("east.orders")
+    writing, end = rig.writing, rig.writing.stream.delivered.target_offset + 1
+
+    writing.acknowledged(end, WHEN)
+    assert topics == {"east.orders"}
+    writing.acknowledged(rig.writing.stream.expected_target, -1)
+    assert topics == set()
+    assert rig.copier.context.may_be_another(writing)
+
+
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start():
     rig = begun(in_flight=2)
     writing, counted = rig.writing, rig.copier.records
@@ -624,11 +638,11 @@ def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start()
 
 def test_one_batch_is_in_flight_while_the_leader_may_not_remember_the_producer():
     """At the beginning, and after a pause for which a leader remembers no producer."""
-    rig = new_rig(1, value=LARGE)
-    # Else the records would be old after the pause.
-    rig.copier.context.log_append_time_topics.add("east.orders")
+    hours_paused = 13
+    # After the pause it is WHEN, so that the records are young.
+    rig = new_rig(1, now_ms=WHEN - hours_paused * 3_600_000, value=LARGE)
     in_flight = []
-    for hours in (0, 13):
+    for hours in (0, hours_paused):
         rig.wait(hours)
         for step in (rig.ask, rig.fetch, rig.send, rig.commit, rig.send, rig.send):
             step()

@@ -42,16 +42,9 @@ def batch(
 
 
 def check(
-    mode: WriteModeTracker,
-    found: Batch,
-    *,
-    from_offset: int = 0,
-    now_ms: int = NOW_MS,
-    is_log_append_time: bool = False,
+    mode: WriteModeTracker, found: Batch, *, from_offset: int = 0, now_ms: int = NOW_MS
 ) -> ChangeMode | None:
-    return mode.check(
-        found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS, is_log_append_time=is_log_append_time
-    )
+    return mode.check(found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS)
 
 
 def test_young_records_without_gaps_are_plain_at_once():
@@ -83,10 +76,6 @@ def test_a_change_before_a_set_of_an_old_format_leaves_none_of_its_records_out(m
     """A compressed set has the offset of its last record."""
     wrapper = batch(119, 1)._replace(magic=magic, count=COUNT_UNKNOWN)
     assert check(tracker(), wrapper, from_offset=100) == ChangeMode(WriteMode.TRANSACTION, 100, 3)
-
-
-def test_old_records_are_plain_where_the_target_sets_timestamps():
-    assert check(tracker(), batch(100, age_ms=DAY_MS), is_log_append_time=True) is None
 
 
 @pytest.mark.parametrize(
