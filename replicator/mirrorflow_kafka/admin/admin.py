@@ -27,6 +27,7 @@ from mirrorflow_kafka.admin.topics import (
     create_topic_and_wait,
     create_topics,
     describe_broker_configs,
+    describe_brokers,
     describe_topic_configs,
     describe_topic_setting,
     list_topics,

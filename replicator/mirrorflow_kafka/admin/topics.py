@@ -21,7 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import Cluster, chunks
+from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
@@ -36,6 +36,7 @@ TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
 CREATED_POLL_S = 0.1
+BROKER_ANSWER_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
 _DEFAULT_REPLICATION_SINCE = 4  # the first version that accepts -1 (KIP-464, Kafka 2.4)
 
 
@@ -198,11 +199,37 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
 
 
 async def describe_broker_configs(
-    cluster: Cluster, node_id: int, names: Sequence[str] | None = None
+    cluster: Cluster,
+    node_id: int,
+    names: Sequence[str] | None = None,
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
 ) -> dict[str, ConfigEntry]:
     """Returns configs of one broker by name; *names* None means all. Raises NotAuthorizedError, ClusterError."""
-    answer = await cluster.call(_describe(_BROKER, [str(node_id)], names), node_id=node_id)
+    request = _describe(_BROKER, [str(node_id)], names)
+    answer = await cluster.call(request, node_id=node_id, timeout_s=timeout_s)
     return {entry.name: entry for one in answer.results for entry in _entries(cluster, one)}
+
+
+async def describe_brokers(cluster: Cluster, names: Sequence[str]) -> dict[int, dict[str, int]]:
+    """Returns numbers among the configs of all brokers that answer, by node id and name.
+
+    Raises NotAuthorizedError, and UnreachableError if no broker answers.
+    """
+    node_ids = list(cluster.metadata.brokers)
+    outcomes = await asyncio.gather(
+        *(describe_broker_configs(cluster, id_, names, timeout_s=BROKER_ANSWER_S) for id_ in node_ids),
+        return_exceptions=True,
+    )
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    refused = [error for error in errors if not isinstance(error, UnreachableError)]
+    if refused or len(errors) == len(outcomes):
+        raise next(iter([*refused, *errors]))
+    return {
+        node_id: {name: int(entry.value) for name, entry in outcome.items() if entry.value}
+        for node_id, outcome in zip(node_ids, outcomes, strict=True)
+        if not isinstance(outcome, BaseException)
+    }
 
 
 def _describe(kind: int, resources: Sequence[str], names: Sequence[str] | None) -> Any:

@@ -9,6 +9,7 @@ them, and a process that was taking a flow over must begin again.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -212,17 +213,12 @@ class ProtocolRunner:
         )
 
     async def _idle_limit_ms(self) -> int:
-        """Returns the longest limit of the brokers; Kafka's default where it must not be read."""
-        ids = list(self._target.metadata.brokers)
-        try:
-            found = await asyncio.gather(
-                *(admin.describe_broker_configs(self._target, id_, [_IDLE_KEY]) for id_ in ids)
-            )
-        except NotAuthorizedError:
-            return _IDLE_LIMIT_MS
-        return max(
-            (int(one[_IDLE_KEY].value or 0) for one in found if _IDLE_KEY in one), default=_IDLE_LIMIT_MS
-        )
+        """Returns the longest limit of the brokers; Kafka's default for those whose limit cannot be read."""
+        found: dict[int, dict[str, int]] = {}
+        with contextlib.suppress(NotAuthorizedError):
+            found = await admin.describe_brokers(self._target, [_IDLE_KEY])
+        ids = found.keys() | self._target.metadata.brokers.keys()
+        return max(found.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
 
     async def _source_starts(self, partitions: Sequence[TopicPartition]) -> Sequence[SourceStart]:
         when: dict[int, set[TopicPartition]] = {LATEST: {*partitions}}

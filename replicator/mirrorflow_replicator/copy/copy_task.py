@@ -60,41 +60,47 @@ TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
 TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 
 
-async def read_expiries(target: Cluster) -> tuple[int, float]:
-    """Returns the target's expiration settings. Raises ClusterError.
+class TargetExpiries:
+    """The target's expiration settings, for all partition copiers of a task.
 
-    The first is the age in ms after which leaders forget a record's producer. The second is for how many
-    seconds coordinators remember an unused transactional id.
+    Brokers may differ, so the smallest value counts. A broker that does not answer keeps its last one.
     """
-    found = {PRODUCER_KEY: PRODUCER_EXPIRATION_MS, TRANSACTIONAL_ID_KEY: TRANSACTIONAL_ID_EXPIRATION_MS}
-    node_id = next(iter(target.metadata.brokers))
-    with contextlib.suppress(NotAuthorizedError):
-        entries = await admin.describe_broker_configs(target, node_id, list(found))
-        found |= {name: int(entry.value) for name, entry in entries.items() if name in found and entry.value}
-    return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
 
+    def __init__(self, target: Cluster, context: CopierContext, writer: TaskWriter) -> None:
+        self._target = target
+        self._context = context
+        self._writer = writer
+        self._by_broker: dict[int, dict[str, int]] = {}
 
-async def apply_expiries(target: Cluster, context: CopierContext, writer: TaskWriter) -> None:
-    """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
-    forgotten_ms, ids_s = await read_expiries(target)
-    writer.keep_ids(ids_s)
-    context.limit_plain_age(plain_age_limit_ms(forgotten_ms))
+    async def apply(self) -> None:
+        """Reads the settings once. Raises ClusterError."""
+        with contextlib.suppress(NotAuthorizedError):
+            self._by_broker |= await admin.describe_brokers(
+                self._target, [PRODUCER_KEY, TRANSACTIONAL_ID_KEY]
+            )
+        self._writer.keep_ids(self._smallest(TRANSACTIONAL_ID_KEY, TRANSACTIONAL_ID_EXPIRATION_MS) / 1000)
+        forgotten_ms = self._smallest(PRODUCER_KEY, PRODUCER_EXPIRATION_MS)
+        self._context.limit_plain_age(plain_age_limit_ms(forgotten_ms))
 
+    def _smallest(self, name: str, default: int) -> int:
+        return min((one[name] for one in self._by_broker.values() if name in one), default=default)
 
-async def follow_expiries(
-    target: Cluster,
-    context: CopierContext,
-    writer: TaskWriter,
-    *,
-    on_error: Callable[[MirrorFlowError], None],
-) -> None:
-    """Applies the settings until cancelled."""
-    while True:
-        await asyncio.sleep(READ_EVERY_S)
-        try:
-            await apply_expiries(target, context, writer)
-        except MirrorFlowError as error:
-            on_error(error)
+    async def follow(
+        self, *, on_error: Callable[[MirrorFlowError], None], end_task: Callable[[str], None]
+    ) -> None:
+        """Applies the settings until cancelled.
+
+        If leaders forget producers earlier than before, the task ends: the fence of its next start is young.
+        """
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            before_ms = self._context.plain_age_limit_ms
+            try:
+                await self.apply()
+            except MirrorFlowError as error:
+                on_error(error)
+            if self._context.plain_age_limit_ms < before_ms and self._context.is_fenced:
+                end_task(f"{PRODUCER_KEY} of {self._target.alias} was lowered")
 
 
 log = logging.getLogger("mirrorflow.task")
@@ -192,16 +198,15 @@ class CopyTask:
 
     async def start(self) -> None:
         """Starts all loops."""
-        await apply_expiries(self._parts.target, self._context, self._task_writer)
+        expiries = TargetExpiries(self._parts.target, self._context, self._task_writer)
+        await expiries.apply()
         for loop in (
             self._resumer.run(),
             self._routes.run(),
             self._flushing.run(),
             self._task_writer.run(),
             self._tick_loop(),
-            follow_expiries(
-                self._parts.target, self._context, self._task_writer, on_error=self._note_cluster_error
-            ),
+            expiries.follow(on_error=self._note_cluster_error, end_task=self._parts.fenced.end),
             self._stalls.run(),
             self._stalls.describe_open_transactions(on_error=self._note_cluster_error),
             follow_stopped_ends(

@@ -136,3 +136,18 @@ def test_a_process_killed_inside_a_transaction_of_old_records_repeats_nothing_fo
         writer.join()
         new.wait_until_caught_up()
         flow.assert_committed(topic)
+
+
+def test_leaders_that_will_forget_earlier_get_another_fence(flow: Flow, unique_topic: Callable[[], str]):
+    """The setting is lowered while the flow is idle. A fence as old as its records could be forgotten."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        end = flow.target.end_offsets(flow.remote(topic))
+        alter_brokers(flow.target, {"producer.id.expiration.ms": str(DAY_MS // 4)})
+        wait_until("a marker is written", lambda: flow.target.end_offsets(flow.remote(topic)) != end)
+        load(flow.source, topic, 10, first=10)
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)

@@ -1,0 +1,126 @@
+"""The target's expiration settings: of all brokers, and followed while a task runs."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
+from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_kafka.admin import topics
+from mirrorflow_replicator.copy import copy_task
+from mirrorflow_replicator.copy.copy_task import PRODUCER_KEY, TargetExpiries
+
+HOUR_MS = 3_600_000
+DOWN = UnreachableError(cluster="west", addresses="broker 3", problem="it is down")
+DENIED = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="the cluster")
+
+
+class Target:
+    """Brokers with a `producer.id.expiration.ms` of their own, or an error."""
+
+    alias = "west"
+
+    def __init__(self, *expiration_ms: int | MirrorFlowError) -> None:
+        self.by_broker = dict(enumerate(expiration_ms))
+        self.metadata = SimpleNamespace(brokers=self.by_broker)
+
+    async def describe(
+        self, cluster: "Target", node_id: int, names: list[str], *, timeout_s: float
+    ) -> dict[str, ConfigEntry]:
+        assert cluster is self
+        assert timeout_s <= 5
+        found = self.by_broker[node_id]
+        if isinstance(found, MirrorFlowError):
+            raise found
+        return {PRODUCER_KEY: ConfigEntry(name=PRODUCER_KEY, value=str(found))}
+
+
+class Task:
+    """What is set, and why the task has ended."""
+
+    is_fenced = True
+
+    def __init__(self) -> None:
+        self.plain_age_limit_ms = 0
+        self.ids_s = 0.0
+        self.ended = ""
+
+    def limit_plain_age(self, age_ms: int) -> None:
+        self.plain_age_limit_ms = age_ms
+
+    def keep_ids(self, expires_s: float) -> None:
+        self.ids_s = expires_s
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setattr(copy_task, "READ_EVERY_S", 0.0)
+    return Task()
+
+
+def expiries(target: Target, task: Any, monkeypatch: pytest.MonkeyPatch) -> TargetExpiries:
+    monkeypatch.setattr(topics, "describe_broker_configs", target.describe)
+    found: Any = target
+    return TargetExpiries(found, task, task)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110  nothing signals it
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "limit_hours"),
+    [((4 * HOUR_MS, 2 * HOUR_MS), 1), ((4 * HOUR_MS, DOWN), 2), ((DENIED, DENIED), 12)],
+    ids=["the smallest", "one does not answer", "not allowed: Kafka's default"],
+)
+def test_the_smallest_expiration_of_all_brokers_counts(answers, limit_hours, task, monkeypatch):
+    asyncio.run(expiries(Target(*answers), task, monkeypatch).apply())
+
+    assert task.plain_age_limit_ms == limit_hours * HOUR_MS
+    assert task.ids_s == copy_task.TRANSACTIONAL_ID_EXPIRATION_MS / 1000
+
+
+def test_a_broker_that_no_longer_answers_keeps_its_value(task, monkeypatch):
+    target = Target(4 * HOUR_MS, 2 * HOUR_MS)
+    read = expiries(target, task, monkeypatch)
+    asyncio.run(read.apply())
+    target.by_broker[1] = DOWN
+    asyncio.run(read.apply())
+
+    assert task.plain_age_limit_ms == HOUR_MS
+
+
+def test_brokers_that_all_fail_are_an_error(task, monkeypatch):
+    with pytest.raises(UnreachableError):
+        asyncio.run(expiries(Target(DOWN, DOWN), task, monkeypatch).apply())
+
+
+def test_a_task_ends_when_leaders_forget_earlier_than_before(task, monkeypatch):
+    """Its next start fences again: the leaders remember that for the whole time."""
+    target = Target(4 * HOUR_MS)
+    read = expiries(target, task, monkeypatch)
+    errors: list[MirrorFlowError] = []
+
+    def end(why: str) -> None:
+        task.ended = why
+        raise asyncio.CancelledError
+
+    async def follow() -> None:
+        await read.apply()
+        target.by_broker[0] = 8 * HOUR_MS
+        following = asyncio.create_task(read.follow(on_error=errors.append, end_task=end))
+        await until(lambda: task.plain_age_limit_ms == 4 * HOUR_MS)
+        target.by_broker[0] = DOWN
+        await until(lambda: bool(errors))
+        assert not task.ended
+        target.by_broker[0] = 2 * HOUR_MS
+        await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(follow())
+
+    assert task.ended == "producer.id.expiration.ms of west was lowered"
+    assert errors == [DOWN] * len(errors)
