@@ -147,6 +147,19 @@ class UnsupportedBrokerError(ClusterError):
         )
 
 
+class ShortTransactionsError(ClusterError):
+    """The coordinators of *cluster* do not let a transaction last for *timeout_ms*."""
+
+    reason = "ShortTransactions"
+
+    def __init__(self, *, cluster: str, timeout_ms: int) -> None:
+        super().__init__(
+            f"Cluster {cluster} refuses transactions of {timeout_ms} ms; "
+            "raise transaction.max.timeout.ms of its brokers, by default 900000.",
+            cluster=cluster,
+        )
+
+
 class OffsetSyncsMissingError(ClusterError):
     """The offset-syncs topic, which checkpoints need, does not exist (yet)."""
 

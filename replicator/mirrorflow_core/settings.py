@@ -14,6 +14,8 @@ from typing import Final
 
 # An abandoned transaction must not block read_committed consumers for long.
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+# A slow transaction is open for ten seconds, and then waits ten for what is in flight.
+SLOW_TRANSACTION_MS: Final = 30_000
 
 # What MM2 excludes by default.
 TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")

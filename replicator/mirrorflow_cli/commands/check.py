@@ -44,6 +44,7 @@ from mirrorflow_core.errors import (
     FlowExistsError,
     NotAuthorizedError,
     SettingError,
+    ShortTransactionsError,
     UnsupportedBrokerError,
 )
 from mirrorflow_core.replication_policy import runs_elsewhere
@@ -59,6 +60,7 @@ from mirrorflow_kafka.admin.log_reader import read_log
 from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
+from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS, short_timeout_warning
 from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.connectors.flow_takeover import refuse_changed_clusters
@@ -232,6 +234,7 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
         )
     else:
         findings.fact(f"{alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records")
+        await _check_transaction_timeout(target, settings, findings)
     return not why
 
 
@@ -253,6 +256,20 @@ def check_same_cluster(
         findings.problem(str(refusal))
     else:
         findings.note(same_cluster_warning(**aliases, cluster_id=target.cluster_id))
+
+
+async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
+    try:
+        found = await admin.describe_brokers(target, [MAX_TIMEOUT])
+    except NotAuthorizedError:
+        return  # `run` learns the limit when longer transactions are refused
+    limits_ms = [one[MAX_TIMEOUT] for one in found.values() if MAX_TIMEOUT in one]
+    timeout_ms = min([settings.transaction_timeout_ms, *limits_ms])
+    if timeout_ms < SHORTEST_TRANSACTION_MS:
+        error = ShortTransactionsError(cluster=settings.target_alias, timeout_ms=SHORTEST_TRANSACTION_MS)
+        findings.problem(str(error))
+    elif warning := short_timeout_warning(settings.target_alias, timeout_ms):
+        findings.note(warning)
 
 
 async def check_flow_owner(
@@ -300,6 +317,7 @@ async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | No
 
 LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
 MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
+MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 
 async def check_creation(

@@ -55,6 +55,7 @@ DUPLICATE_SEQUENCE_NUMBER: Final = 46
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
 INVALID_PRODUCER_ID_MAPPING: Final = 49
+INVALID_TRANSACTION_TIMEOUT: Final = 50  # above the brokers' transaction.max.timeout.ms
 CONCURRENT_TRANSACTIONS: Final = 51
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 SECURITY_DISABLED: Final = 54  # an ACL request to a cluster without an authorizer

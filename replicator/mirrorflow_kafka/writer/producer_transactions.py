@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableError
+from mirrorflow_core.errors import BrokerError, MirrorFlowError, ShortTransactionsError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
+from mirrorflow_core.settings import SLOW_TRANSACTION_MS, TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_core.writer.broker_requests import (
     NO_RESPONSE,
@@ -31,6 +31,7 @@ from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,
+    INVALID_TRANSACTION_TIMEOUT,
     NETWORK_EXCEPTION,
     NONE,
     OUTCOME_UNKNOWN,
@@ -45,6 +46,7 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 # partition of that transaction has no leader.
 COORDINATOR_TIMEOUT_S: Final = 30.0
 PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
+SHORTEST_TRANSACTION_MS: Final = 1_000  # a usual one takes a quarter of that
 
 
 SequenceKey = tuple[int, int, TopicPartition]  # producer id, epoch, partition of the target
@@ -61,10 +63,13 @@ class ProducerTransactions:
         sequences: Mapping[SequenceKey, int] | None = None,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
-        """*sequences* are those of another process that has used the same producers before."""
+        """*sequences* are those of another process that has used the same producers before.
+
+        `timeout_ms` is how long a transaction may stay open; `initialize` lowers it to what the coordinators accept.
+        """
+        self.timeout_ms = timeout_ms
         self._cluster = cluster
         self._topics = topics
-        self._timeout_ms = timeout_ms
         self._lock_id = TransactionalIds(topics.source_alias).lock
         self._turns: dict[str, asyncio.Lock] = {}
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
@@ -85,16 +90,23 @@ class ProducerTransactions:
 
     async def initialize(self, transactional_id: str) -> Producer | Busy | Refused:
         """Takes a transactional id. Raises NotAuthorizedError and others that a user must resolve."""
+        timeout_ms = self.timeout_ms
         try:
             producer_id, epoch = await admin.init_producer_id(
                 self._cluster,
                 transactional_id,
-                timeout_ms=self._timeout_ms,
+                timeout_ms=timeout_ms,
                 timeout_s=COORDINATOR_TIMEOUT_S,
                 waits=False,
             )
         except (BrokerError, UnreachableError) as error:
             refused = refusal(error)
+            if refused.error_code == INVALID_TRANSACTION_TIMEOUT:
+                if timeout_ms <= SHORTEST_TRANSACTION_MS:
+                    raise ShortTransactionsError(cluster=self._cluster.alias, timeout_ms=timeout_ms) from None
+                # Several ids are initialized at the same time: each halves what it has tried.
+                self.timeout_ms = min(self.timeout_ms, max(timeout_ms // 2, SHORTEST_TRANSACTION_MS))
+                return await self.initialize(transactional_id)
             return Busy() if refused.error_code == CONCURRENT_TRANSACTIONS else refused
         for known in [key for key in self._sequences if key[0] == producer_id and key[1] != epoch]:
             del self._sequences[known]
@@ -267,6 +279,16 @@ class ProducerTransactions:
             addresses=producer.transactional_id,
             problem="a request of its transaction was not answered",
         )
+
+
+def short_timeout_warning(alias: str, timeout_ms: int) -> str:
+    """Returns what a user should know if transactions on cluster *alias* may last for *timeout_ms* only; "" if that is enough."""
+    if timeout_ms >= SLOW_TRANSACTION_MS:
+        return ""
+    return (
+        f"Transactions on {alias} end after {timeout_ms} ms: slow ones are aborted, and their records are copied again. Set "
+        f"transaction.max.timeout.ms of its brokers, and transaction.timeout.ms, to at least {SLOW_TRANSACTION_MS}."
+    )
 
 
 def refusal(error: BrokerError | UnreachableError) -> Refused:

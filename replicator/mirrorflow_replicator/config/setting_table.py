@@ -350,7 +350,7 @@ KEYS: tuple[Key, ...] = (
         client.rack: reads from the nearest replica (KIP-392)
         auto.offset.reset [earliest]: of the source consumer: `earliest`, `latest`, `by_duration:PT1H`; only for partitions never copied
         isolation.level [read_uncommitted]: of the source consumer: `read_uncommitted` or `read_committed`
-        transaction.timeout.ms [60000]: of the target producer, at least 5000: after this time the coordinator aborts a transaction of a task, whose records are then copied again
+        transaction.timeout.ms [60000]: of the target producer, at least 5000; lower where the brokers' transaction.max.timeout.ms is: after this time the coordinator aborts a transaction of a task, whose records are then copied again
     """),
     *(
         Key(name=name, scope=Scope.CLIENT, verdict=Verdict(treatment), note=why)

@@ -37,6 +37,7 @@ from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
+from mirrorflow_kafka.writer.producer_transactions import short_timeout_warning
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow, UnfencedFlow, UnownedFlow
 from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover
@@ -126,6 +127,10 @@ class FlowOwner:
         """What a user should know."""
         if self._takeover.is_stalled:
             return (str(StartPendingError(target=self._settings.target_alias, waits_s=STALLED_AFTER_S)),)
+        if isinstance(self._flow, OwnedFlow):
+            timeout_ms = self._flow.clusters.runner.transactions.timeout_ms
+            short = short_timeout_warning(self._settings.target_alias, timeout_ms)
+            return (short,) if short else ()
         if not isinstance(self._flow, UnfencedFlow):
             return ()
         what = f"Records are copied {Guarantee.AT_LEAST_ONCE.value}, because {self._flow.why}"

@@ -79,8 +79,13 @@ class OwnedFlow:
             if isinstance(found, Fenced):
                 return found
             start = found
-        sequences = self.clusters.runner.transactions.sequences(start.producers.transactional)
-        return Assign(assignment=wanted, start=start, sequences=sequences)
+        transactions = self.clusters.runner.transactions
+        return Assign(
+            assignment=wanted,
+            start=start,
+            sequences=transactions.sequences(start.producers.transactional),
+            transaction_timeout_ms=transactions.timeout_ms,
+        )
 
     async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> TaskStart | Fenced:
         clusters, partitions = self.clusters, wanted.partitions

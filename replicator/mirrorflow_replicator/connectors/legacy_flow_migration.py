@@ -79,7 +79,7 @@ class LegacyFlowMigration:
 
         Raises FlowNotMovedError, FlowTakenError, ClusterError.
         """
-        identity = await self._retire(last)
+        identity = await self._retire(last, runner.transactions.timeout_ms)
         known = await self._last_known()
         running = {one: record for one, record in known.items() if not record.is_last}
         if running:
@@ -101,10 +101,10 @@ class LegacyFlowMigration:
     async def _decisions(self) -> Decisions:
         return await self._log.read()
 
-    async def _retire(self, decided: Identity) -> Identity:
+    async def _retire(self, decided: Identity, timeout_ms: int) -> Identity:
         """Stores and returns the last identity, with a newer epoch than any copier has."""
         while not self._is_retired(decided := (await self._decisions()).identity or decided):
-            producer_id, epoch = await self._newer_epoch(decided)
+            producer_id, epoch = await self._newer_epoch(decided, timeout_ms)
             last = replace(
                 decided,
                 generation=decided.generation + 1,
@@ -116,7 +116,7 @@ class LegacyFlowMigration:
             await self._log.decide([last], now_ms=time.time_ns() // 1_000_000)
         return decided
 
-    async def _newer_epoch(self, decided: Identity) -> tuple[int, int]:
+    async def _newer_epoch(self, decided: Identity, timeout_ms: int) -> tuple[int, int]:
         name = decided.transactional_id
         if not name:
             return decided.producer_id, min(decided.producer_epoch + 1, LAST_EPOCH)
@@ -128,9 +128,7 @@ class LegacyFlowMigration:
         except BrokerError as error:
             if error.code not in _NOTHING_TO_COMMIT:
                 raise
-        return await admin.init_producer_id(
-            self._target, name, timeout_ms=self._settings.transaction_timeout_ms
-        )
+        return await admin.init_producer_id(self._target, name, timeout_ms=timeout_ms)
 
     async def _fence(self, identity: Identity, running: Mapping[TopicPartition, NumberedRecord]) -> None:
         if not identity.transactional_id:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
-from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS, SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.writer.producer_transactions import SequenceKey
 
@@ -47,6 +47,9 @@ class Assign:
     start: TaskStart
     # The next sequence numbers of the producers of `start`, which have stored positions already.
     sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
+    transaction_timeout_ms: int = (
+        TRANSACTION_TIMEOUT_MS  # with which the producers of `start` were initialized
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

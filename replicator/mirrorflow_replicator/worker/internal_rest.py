@@ -46,7 +46,7 @@ from mirrorflow_replicator.process import now_ms
 
 FORWARD_TIMEOUT_S = 60.0  # less than the 90 s after which the client's request times out
 REQUEST_TIMEOUT_S = 30.0
-FENCE_TIMEOUT_MS = 60_000  # of a transaction that never begins
+FENCE_TIMEOUT_MS = 1_000  # of a transaction that never begins; brokers may refuse longer ones
 CONFLICT = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's text
 )

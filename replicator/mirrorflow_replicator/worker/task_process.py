@@ -186,7 +186,9 @@ class TaskProcess:
             await store.open()
         fenced = FencedStart(
             start=message.start,
-            transactions=ProducerTransactions(target, topics, sequences=message.sequences),
+            transactions=ProducerTransactions(
+                target, topics, sequences=message.sequences, timeout_ms=message.transaction_timeout_ms
+            ),
             earlier=self._earlier_copiers,
             log_append_time_topics=self._log_append_time_topics,
             end=partial(self._end_soon, self._starts_ended),

@@ -250,7 +250,12 @@ class SeedTaskAttempt:
         given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
         if given.start.unfenced_why:
             raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_why)
-        transactions = ProducerTransactions(clusters[1], flow_topics(settings), sequences=given.sequences)
+        transactions = ProducerTransactions(
+            clusters[1],
+            flow_topics(settings),
+            sequences=given.sequences,
+            timeout_ms=given.transaction_timeout_ms,
+        )
         return FencedStart(
             start=given.start,
             transactions=transactions,
