@@ -328,7 +328,7 @@ class StartPendingError(MirrorFlowError):
     def __init__(self, *, target: str, waits_s: float) -> None:
         super().__init__(
             f"The task has waited for {waits_s:g} s to fence the previous writer: cluster {target} has unfinished transactions of "
-            "the flow. Check for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
+            "the flow, or has forgotten the writer's transactional id and has yet to close its connections. Check for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
         )
 
 

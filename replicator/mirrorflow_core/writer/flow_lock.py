@@ -35,6 +35,8 @@ _UNANSWERED_MAX: Final = (
 # Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
 # has a low epoch, so it is refused. If our epoch were as low, it could write our next sequence number.
 FIRST_EPOCH: Final = 16
+# Kafka's last one. The next initialization gives another producer id, whose epochs do not fence this one.
+LAST_EPOCH: Final = 32_766
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from mirrorflow_core.writer.takeover import read_positions, take_partitions
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 POLL_MS: Final = 1_000
-LAST_EPOCH: Final = 32_000  # from here on an orderly stop moves to new ids
 _TOUCH_SHARE: Final = 4  # ids are used every quarter of transactional.id.expiration.ms
 _TOUCH_AT_MOST_MS: Final = 3_600_000
 
@@ -86,8 +85,9 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
     if isinstance(producers, Refused) or not (yield from _commit_claim(plan, lock)):
         return Fenced()
     wanted = {plan.ids.task(number): assigned for number, assigned in enumerate(plan.assignment)}
+    silent: set[int] = set()
     while True:
-        tasks = yield from take_partitions(plan, lock, producers, wanted)
+        tasks = yield from take_partitions(plan, lock, producers, wanted, silent=silent, renews_claim=True)
         if not isinstance(tasks, Refused):
             return Ownership(plan=plan, lock=lock, tasks=tasks)
         if not (yield from holds_lock(lock)):
@@ -110,13 +110,14 @@ def recover_task(
     """
     plan, lock = ownership.plan, ownership.lock
     wanted = {ids: tuple(partitions)}
+    silent: set[int] = set()
     while True:
         if not (yield from holds_lock(lock)):
             return Fenced()
         producers = yield from take_ids(lock, ids, spares={ids.transactional: ids.spare})
         if isinstance(producers, Refused):
             return Fenced()
-        found = yield from take_partitions(plan, lock, producers, wanted, acknowledged)
+        found = yield from take_partitions(plan, lock, producers, wanted, acknowledged, silent=silent)
         if not isinstance(found, Refused):
             return found[0]
         yield from send(Pause(RETRY_MS))

@@ -25,8 +25,9 @@ from mirrorflow_core.writer.broker_requests import (
     send,
     side_by_side,
 )
+from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.end_lookup import open_transactions
-from mirrorflow_core.writer.flow_lock import RETRY_MS, read_claims, take_ids
+from mirrorflow_core.writer.flow_lock import LAST_EPOCH, RETRY_MS, holds_lock, read_claims, take_ids
 from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
     PartitionProblem,
@@ -46,7 +47,6 @@ from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
-_POLL_MS: Final = 1_000
 _CONNECTIONS_CLOSED_MS: Final = 60_000  # added to connections.max.idle.ms
 
 
@@ -56,10 +56,14 @@ def take_partitions(
     producers: dict[str, Producer],
     wanted: Mapping[WriterIds, tuple[TopicPartition, ...]],
     acknowledged: Iterable[WriterPosition] = (),
+    *,
+    silent: set[int],
+    renews_claim: bool = False,
 ) -> Steps[tuple[TaskStart, ...] | Refused]:
     """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
-    *acknowledged* is what those writers had no time to store.
+    *acknowledged* is what those writers had no time to store. *silent* has the producer ids that need no fence; those that were
+    waited for are added. *renews_claim*: nothing else renews it meanwhile.
     """
     partitions = [one for assigned in wanted.values() for one in assigned]
     stored = yield from _decided_positions(lock, producers, partitions)
@@ -69,7 +73,10 @@ def take_partitions(
     owners = _owners(plan, partitions, stored)
     newest = positions | (yield from _newer_positions(positions, acknowledged))
     remembered = yield from _remembered_sequences(newest.values())
-    refused = yield from _fence(plan, producers, positions.values())
+    refused, lost = yield from _fence(producers, positions.values())
+    if refused is None and (lost := lost - silent):
+        refused = yield from _wait_for_closed_connections(lock, plan.claim if renews_claim else None)
+        silent |= lost
     if refused is not None:
         return refused
     starts = yield from side_by_side(
@@ -87,19 +94,16 @@ def take_partitions(
             more = yield from take_ids(lock, missing)
             if isinstance(more, Refused):
                 return more
-            return (yield from take_partitions(plan, lock, producers | more, wanted, acknowledged))
+            producers |= more
+            options: dict[str, Any] = {"silent": silent, "renews_claim": renews_claim}
+            return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
     refused = yield from _decide_open_transactions(starts)
     if refused is not None or any(start.lacks_marker for start in starts.values()):
         return refused or Refused(UNKNOWN)
-    now_ms: int = yield from send(Pause(0))
-    found: list[TaskStart] = []
-    for ids, assigned in wanted.items():
-        own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
-        task = yield from _start_task(plan, own, assigned, starts, owners, now_ms)
-        if isinstance(task, Refused):
-            return task
-        found.append(task)
-    return tuple(found)
+    newer = yield from _replace_used_up(lock, [producers[ids.plain] for ids in wanted])
+    if isinstance(newer, Refused):
+        return newer
+    return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners))
 
 
 def _decided_positions(
@@ -140,11 +144,14 @@ def _owners(
 
 
 def _fence(
-    plan: FlowPlan, producers: Mapping[str, Producer], positions: Iterable[WriterPosition]
-) -> Steps[Refused | None]:
-    """Ends the plain epochs that the positions name: an empty aborted transaction under each id's new epoch."""
+    producers: Mapping[str, Producer], positions: Iterable[WriterPosition]
+) -> Steps[tuple[Refused | None, set[int]]]:
+    """Ends the plain epochs that the positions name: an empty aborted transaction under each id's new epoch.
+
+    Also returns the producer ids that cannot be fenced so: the coordinator has forgotten the id, and gave another one.
+    """
     fences: dict[Producer, list[TopicPartition]] = {}
-    lost_at_ms = UNKNOWN
+    lost: set[int] = set()
     for position in positions:
         if position.open_writer is None:
             continue
@@ -152,26 +159,39 @@ def _fence(
         if producer.producer_id == position.producer_id:
             fences.setdefault(producer, []).append(position.topic_partition)
         else:
-            lost_at_ms = max(lost_at_ms, position.time_ms)
+            lost.add(position.producer_id)
     responses: tuple[Any, ...] = ()
     if fences:
         responses = yield tuple(
             Transaction(producer, commit=False, partitions=tuple(found)) for producer, found in fences.items()
         )
-    if lost_at_ms != UNKNOWN:
-        yield from _wait_for_closed_connections(plan, lost_at_ms)
-    return next((response for response in responses if isinstance(response, Refused)), None)
+    return next((response for response in responses if isinstance(response, Refused)), None), lost
 
 
-def _wait_for_closed_connections(plan: FlowPlan, lost_at_ms: int) -> Steps[None]:
-    """Waits until what a writer sent whose id was forgotten meets a closed connection: it cannot be fenced."""
+def _wait_for_closed_connections(lock: Producer, claim: Claim | None) -> Steps[Refused | None]:
+    """Waits until what a writer sent that cannot be fenced meets a closed connection.
+
+    It pauses for the whole time, because only the clock of another host shows how long that writer has been silent. *claim*
+    is renewed, or a standby would take the flow and wait anew.
+    """
     idle_ms: int = yield from send(ReadIdleLimit())
-    claims = yield from read_claims()
-    renewed = [one.time_ms for one in claims.committed if one.process != plan.claim.process]
-    until_ms = max((lost_at_ms, *renewed[-1:])) + idle_ms + _CONNECTIONS_CLOSED_MS
-    now_ms: int = yield from send(Pause(0))
-    while now_ms < until_ms:
-        now_ms = yield from send(Pause(min(until_ms - now_ms, _POLL_MS)))
+    for _ in range(0, idle_ms + _CONNECTIONS_CLOSED_MS, RENEW_MS):
+        now_ms: int = yield from send(Pause(RENEW_MS))
+        if claim is not None:
+            renewed = claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch)
+            response = yield from send(Transaction(lock, claim=renewed))
+            if isinstance(response, Refused) and not (yield from holds_lock(lock)):
+                return response
+    return None
+
+
+def _replace_used_up(lock: Producer, plain: Iterable[Producer]) -> Steps[dict[str, Producer] | Refused]:
+    """Returns other producers for those in their last epoch, which the next start could not fence.
+
+    Nothing was written in that epoch, and its fence stands in all partitions.
+    """
+    used_up = [one.transactional_id for one in plain if one.epoch >= LAST_EPOCH]
+    return (yield from take_ids(lock, used_up)) if used_up else {}
 
 
 def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[TopicPartition, int | None]]:
@@ -247,6 +267,24 @@ def _is_decided(partition: TopicPartition, producers: Iterable[Producer]) -> Ste
             return True
         yield from send(Pause(RETRY_MS))
     return False
+
+
+def _start_tasks(
+    plan: FlowPlan,
+    producers: Mapping[str, Producer],
+    wanted: Mapping[WriterIds, tuple[TopicPartition, ...]],
+    starts: Mapping[TopicPartition, PartitionStart],
+    owners: Mapping[TopicPartition, str],
+) -> Steps[tuple[TaskStart, ...] | Refused]:
+    now_ms: int = yield from send(Pause(0))
+    found: list[TaskStart] = []
+    for ids, assigned in wanted.items():
+        own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
+        task = yield from _start_task(plan, own, assigned, starts, owners, now_ms)
+        if isinstance(task, Refused):
+            return task
+        found.append(task)
+    return tuple(found)
 
 
 def _start_task(

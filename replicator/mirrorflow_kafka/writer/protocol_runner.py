@@ -218,6 +218,12 @@ class ProtocolRunner:
         with contextlib.suppress(NotAuthorizedError):
             found = await admin.describe_brokers(self._target, [_IDLE_KEY])
         ids = found.keys() | self._target.metadata.brokers.keys()
+        log.warning(
+            "%s has forgotten the transactional id of the last writer, which cannot be fenced. Copying begins when its "
+            "connections are closed (%s).",
+            self._target.alias,
+            _IDLE_KEY,
+        )
         return max(found.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
 
     async def _source_starts(self, partitions: Sequence[TopicPartition]) -> Sequence[SourceStart]:

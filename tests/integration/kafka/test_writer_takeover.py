@@ -32,7 +32,7 @@ from mirrorflow_core.writer.broker_requests import (
     send,
 )
 from mirrorflow_core.writer.claim import Claim, claims_topic
-from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
+from mirrorflow_core.writer.flow_lock import LAST_EPOCH, Fenced, holds_lock
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_behind, position_at
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim, take_flow, wait_for_turn
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
@@ -528,6 +528,43 @@ def test_a_task_continues_behind_a_batch_whose_answer_is_lost(flow: Flow, unique
                 copied = BATCH_RECORDS * is_sent
                 assert owner.next_offsets() == {one: offset + copied for one, offset in before.items()}
             await owner.copy(6 * BATCH_RECORDS)
+
+    asyncio.run(main())
+    flow.assert_exact(topic)
+
+
+def test_a_writer_in_the_last_epochs_of_its_id_is_fenced_and_its_successors_do_not_wait(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """The coordinator gives another producer id behind the last epoch. A wait for closed connections would take minutes."""
+    topic = new_topic(flow, unique_topic, batches=8)
+
+    async def main() -> None:
+        async with process(flow, topic, "a", tasks=1) as first:
+            await first.take()
+            await first.copy(2 * BATCH_RECORDS)
+            _, producer_id, epoch = plain = first.starts[0].producers.plain
+            while epoch < LAST_EPOCH - 2:
+                _, epoch = await admin.init_producer_id(
+                    first.target, plain.transactional_id, timeout_ms=60_000
+                )
+        async with process(flow, topic, "b", tasks=1) as second, process(flow, topic, "c", tasks=1) as third:
+            await second.take()
+            await second.copy(4 * BATCH_RECORDS)
+            assert second.starts[0].producers.plain[1:] == (producer_id, LAST_EPOCH - 1)
+            await third.take()
+            assert third.starts[0].producers.plain.producer_id != producer_id
+            for one in second.points:
+                late = (await second.batches_at(one, second.next_offsets()[one]))[0]
+                sequence = sequence_of(second.streams[one].next_ordinal)
+                answer = produced(
+                    await (await second.send(one, 0, late, sequence)), second.topics.on_target(one)
+                )
+                assert answer.error == INVALID_PRODUCER_EPOCH
+            await third.copy(6 * BATCH_RECORDS)
+        async with process(flow, topic, "d", tasks=1) as last:
+            await last.take()
+            await last.copy(8 * BATCH_RECORDS)
 
     asyncio.run(main())
     flow.assert_exact(topic)

@@ -277,7 +277,7 @@ def _positions_from_before_the_ids() -> tuple[Replaced, ...]:
 
 def _no_fence() -> tuple[Replaced, ...]:
     return (
-        (takeover, "_fence", _returns(None)),
+        (takeover, "_fence", _returns((None, set()))),
         (partition_start, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),
     )
 
@@ -505,6 +505,10 @@ def _fenced_comes_back() -> tuple[Replaced, ...]:
 
 def _forgotten_ids_are_not_waited_for() -> tuple[Replaced, ...]:
     return ((takeover, "_wait_for_closed_connections", _returns(None)),)
+
+
+def _the_last_epoch_is_used() -> tuple[Replaced, ...]:
+    return ((takeover, "LAST_EPOCH", 2**15),)
 
 
 def _low_epochs() -> tuple[Replaced, ...]:
@@ -874,6 +878,12 @@ MUTANTS = (
         replaced=_forgotten_ids_are_not_waited_for,
         scenarios=("forgotten_ids",),
         seeds=1500,
+    ),
+    Mutant(
+        name="the last epoch is used",
+        rule="Plain batches are not written in an epoch that the next start cannot fence.",
+        replaced=_the_last_epoch_is_used,
+        scenarios=("idle_at_the_last_epochs",),
     ),
     Mutant(
         name="low epochs",

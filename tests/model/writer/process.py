@@ -127,6 +127,7 @@ class Process:
         self.copied = 0
         self.recoveries = 0
         self.was_fenced = False
+        self.has_waited_for_connections = False  # of a writer that cannot be fenced
         self.tasks_left = 0
         world.processes.append(self)
         world.spawn(name, self._live(), self)

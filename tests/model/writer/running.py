@@ -64,6 +64,8 @@ def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...]
         broken += [f"{one.name} was fenced alive" for one in world.processes if one.was_fenced]
     if scenario.is_idle:
         broken += [f"{one.name} does not know what was copied" for one in world.processes if one.trimmed]
+        waited = [one.name for one in world.processes if one.has_waited_for_connections]
+        broken += [f"{name} could not fence the last writer" for name in waited]
     return Outcome(scenario.name, broken, chooser.taken, chooser.ways, world.events, world.steps)
 
 

@@ -261,6 +261,18 @@ SCENARIOS = {
             is_idle=True,
         ),
         Scenario(
+            name="idle_at_the_last_epochs",
+            faults=(*[f.restart_idle] * 4, f.append_to_source),
+            options=Options(records=12, old_share=0.2, first_epoch=32_763, loses_answers=False),
+            is_idle=True,
+        ),
+        Scenario(
+            name="race_at_the_last_epochs",
+            faults=(*RACE, f.cut_connections, f.append_to_source),
+            options=replace(SMALL, first_epoch=32_763),
+            tasks=3,
+        ),
+        Scenario(
             name="stamped",
             faults=(f.newcomer, f.kill, f.elect, f.lag, f.append_to_source, f.compact),
             options=Options(stamps_time=True, gap_share=0.2),

@@ -123,6 +123,7 @@ class Options:
     old_share: float = 0.0  # of the source's records, too old to be plain
     gap_share: float = 0.0
 
+    first_epoch: int | None = None  # of each id; None: FIRST_EPOCH
     id_expiration_ms: int = 7 * 86_400_000
     producer_expiration_ms: int = 86_400_000
     steps_max: int = 30_000
@@ -401,7 +402,7 @@ class World:
         if found is None:
             known = self.coordinator.known(transactional_id)
             assert known is not None
-            known.epoch = epoch = max(epoch, FIRST_EPOCH)
+            known.epoch = epoch = max(epoch, self.options.first_epoch or FIRST_EPOCH)
         self.ranks[producer_id, epoch] = self.given
         return Producer(transactional_id, producer_id, epoch)
 
@@ -547,6 +548,7 @@ class World:
                 process.lost(partition, why)
                 return None
             case requests.ReadIdleLimit():
+                process.has_waited_for_connections = True
                 return IDLE_LIMIT_MS
             case requests.Pause(ms):
                 if ms:

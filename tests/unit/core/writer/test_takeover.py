@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -10,6 +11,7 @@ from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.writer.broker_requests import (
+    NO_RESPONSE,
     Busy,
     Done,
     InitProducerId,
@@ -22,17 +24,19 @@ from mirrorflow_core.writer.broker_requests import (
     ReadClaims,
     ReadEnd,
     ReadEpochEnd,
+    ReadIdleLimit,
     ReadLastSequence,
     ReadOffsetMap,
     ReadPositions,
     ReadSourceStart,
+    Refused,
     ReportLoss,
     Request,
     SourceStart,
     Steps,
     Transaction,
 )
-from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SourceLoss, TaskStart, TopicIds
 from mirrorflow_core.writer.ownership import Ownership, recover_task, take_flow
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
@@ -47,6 +51,7 @@ ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 SOURCE_START, SOURCE_EPOCH, TARGET_END = 5, 4, 50
 PRODUCER = Producer("", 99, 0)
 WHY = "an ACL is missing"
+IDLE_LIMIT_MS = 600_000  # connections.max.idle.ms
 MAPPED = 6  # the source offset that the offset map has for the first batch of the target
 
 
@@ -69,6 +74,9 @@ class Brokers:
         self.last_sequence = last_sequence  # as the leader remembers it
         self.batches: tuple[LogBatch, ...] = ()  # of the target
         self.busy: set[str] = set()  # ids whose last transaction cannot end
+        self.given: dict[str, list[tuple[int, int]]] = {}  # the next producer ids and epochs of an id
+        self.paused_ms = 0
+        self.refuses_positions = False  # once
         self.transactions: list[Transaction] = []
         self.reported: list[
             tuple[int, int]
@@ -78,8 +86,13 @@ class Brokers:
         match request:
             case InitProducerId(name) if name in self.busy:
                 return Busy()
+            case InitProducerId(name) if self.given.get(name):
+                return Producer(name, *self.given[name].pop(0))
             case InitProducerId(name):
                 return Producer(name, sum(name.encode()), 16)
+            case Transaction() if request.positions and self.refuses_positions:
+                self.refuses_positions = False
+                return Refused(NO_RESPONSE)
             case Transaction():
                 self.transactions.append(request)
                 return Done()
@@ -110,8 +123,11 @@ class Brokers:
                 ends = self.target_ends if request.on_target else self.source_ends
                 found = max((one for one in ends if one <= request.epoch), default=-1)
                 return LeaderEpochEnd(found, ends.get(found, -1))
-            case Pause():
-                return 0
+            case ReadIdleLimit():
+                return IDLE_LIMIT_MS
+            case Pause(ms):
+                self.paused_ms += ms
+                return self.paused_ms
         raise AssertionError(request)
 
     def run(self, steps: Steps[T]) -> T:
@@ -390,6 +406,46 @@ def test_a_start_stores_where_its_plain_batches_can_begin():
 
     (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
     assert (position.target_end, position.plain_start) == (OPEN.target_end, TARGET_END)
+
+
+@pytest.mark.parametrize("time_ms", [-1, 0, 10**15], ids=["unknown", "long ago", "by a clock ahead"])
+def test_a_start_waits_for_a_writer_whose_id_was_forgotten_by_its_own_clock(time_ms):
+    """Once, and its own claim is renewed meanwhile: a standby that took the flow would have to wait anew."""
+    brokers = Brokers([replace(OPEN, time_ms=time_ms)])
+    brokers.refuses_positions = True
+
+    brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    assert IDLE_LIMIT_MS < brokers.paused_ms < 2 * IDLE_LIMIT_MS
+    claims = [one.claim.time_ms for one in brokers.transactions if one.claim is not None]
+    assert max(after - before for before, after in pairwise(claims)) < ABANDONED_MS
+
+
+def test_a_task_that_waits_leaves_the_claim_to_its_owner():
+    brokers = Brokers([OPEN])
+    owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
+
+    brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
+
+    assert brokers.paused_ms > IDLE_LIMIT_MS
+    assert [one.claim for one in brokers.transactions if one.claim is not None] == []
+
+
+def test_a_plain_id_whose_epochs_are_used_up_gets_another_producer_id_behind_its_last_fence():
+    brokers = Brokers([OPEN])
+    brokers.given["t-plain"] = [(7, 32_766), (8, 16)]
+    brokers.batches = (LogBatch(40, 40, 7, 32_766, -1, is_transactional=True, marker=Marker.ABORT),)
+    owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
+
+    start = brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
+
+    assert isinstance(start, TaskStart)
+    assert start.producers.plain == Producer("t-plain", 8, 16)
+    (fence,) = [one for one in brokers.transactions if one.partitions]
+    assert fence.producer == Producer("t-plain", 7, 32_766)
+    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    assert (position.producer_id, position.producer_epoch) == (8, 16)
+    assert brokers.paused_ms == 0
 
 
 def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again():
