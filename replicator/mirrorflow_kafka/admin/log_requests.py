@@ -391,7 +391,8 @@ async def produce(
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
-        answers, _ = wire.parse_produce_response(body)
+        answers, throttle_ms = wire.parse_produce_response(body)
+        connection.throttled(throttle_ms)
         return {TopicPartition(*key): _Code(one.error) for key, one in answers.items()}
 
     found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")

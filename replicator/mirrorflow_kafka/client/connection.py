@@ -83,7 +83,8 @@ _VERSION = metadata.version("mirrorflow")
 
 
 # Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
-# the round trip. A broker that is frozen with the socket open is detected after this time.
+# the round trip. A broker that is frozen with the socket open is detected after this time, and after the time that
+# its measured rate takes for what is in flight.
 ANSWER_TIMEOUT_S = 40.0
 # A throttled response extends the deadline of the next ones (KIP-219), at most by this. With a broker's
 # default quota windows throttling lasts about ten seconds, unless one request is many times larger than the
@@ -125,6 +126,7 @@ class _Held(NamedTuple):
     api_version: int
     parts: Sequence[Part]
     flexible: bool
+    transit_s: float
 
 
 class _Pending(NamedTuple):
@@ -199,15 +201,25 @@ class Connection:
         return answer
 
     def send_for(
-        self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+        self,
+        answer: Answer,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Part],
+        *,
+        flexible: bool,
+        transit_s: float = 0.0,
     ) -> None:
-        """As `send`, but calls *answer* synchronously when the response arrives; *answer* must not raise."""
+        """As `send`, but calls *answer* synchronously when the response arrives; *answer* must not raise.
+
+        *transit_s* is how long the request may be on its way over a slow link; the broker has so much longer to answer.
+        """
         if self.lost.done():
             self._fail(answer, self.lost.result())
         elif self._held is not None:
-            self._held.append(_Held(answer, api_key, api_version, parts, flexible))
+            self._held.append(_Held(answer, api_key, api_version, parts, flexible, transit_s))
         else:
-            self._write(answer, api_key, api_version, parts, flexible)
+            self._write(answer, api_key, api_version, parts, flexible, transit_s)
 
     def _write(
         self,
@@ -216,6 +228,7 @@ class Connection:
         api_version: int,
         parts: Sequence[Part],
         flexible: bool,  # noqa: FBT001 the hot path
+        transit_s: float,
     ) -> None:
         client_id = self._client_id
         correlation_id = self._correlation_id
@@ -223,7 +236,8 @@ class Connection:
         # Request header 1, or 2 with its empty tagged fields (KIP-482); the client id is never compact.
         size = _HEADER.size - 4 + len(client_id) + flexible + sum(map(len, parts))
         header = _HEADER.pack(size, api_key, api_version, correlation_id, len(client_id)) + client_id
-        expires_at = monotonic() + self._answer_timeout_s  # the loop's clock, without its detour
+        # The loop's clock, without its detour.
+        expires_at = monotonic() + self._answer_timeout_s + transit_s
         # The response header of ApiVersions stays 0 so that any client can read it (KIP-511).
         has_tags = flexible and api_key != _API_VERSIONS_KEY
         self._pending.append(_Pending(answer, correlation_id, has_tags, expires_at))
@@ -252,7 +266,9 @@ class Connection:
         self._timer = None
         if not self._pending:
             return
-        expires_at = max(self._pending[0].expires_at, self._muted_until + self._answer_timeout_s)
+        # A large response may be on its way over a slow link for longer.
+        alive_s = max(self._muted_until, self.frames.arriving_s)
+        expires_at = max(self._pending[0].expires_at, alive_s + self._answer_timeout_s)
         if expires_at <= self._loop.time():
             self._end(f"it has not answered for {self._answer_timeout_s:g} s")
         else:
@@ -386,7 +402,7 @@ class Connection:
         if self.lost.done():
             self._fail(answer, self.lost.result())
         else:
-            self._write(answer, api_key, api_version, parts, flexible)
+            self._write(answer, api_key, api_version, parts, flexible, 0.0)
         return answer
 
     def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], ClientSecurity | None]) -> None:

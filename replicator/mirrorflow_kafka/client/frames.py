@@ -10,11 +10,13 @@ when it is resized while a view exists.
 """
 
 import asyncio
+import math
 import os
 import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 # Two responses wait, one is processed, one arrives. Further responses get buffers that are not kept.
 KEPT_MAX = 4
@@ -105,6 +107,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._view = self._scratch_view
         self._wake_bytes = 1  # SO_RCVLOWAT of the socket
         self._received = 0  # bytes in the body, or in the scratch buffer if there is no body
+        self._received_s = -math.inf  # when a part of a body came
         self._plain: socket.socket | None = None  # None with TLS
         self._plain_fd = -1  # its file descriptor, cached for speed
         self._fault: Exception | None = None
@@ -112,6 +115,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._is_lost = False
         self._transport = asyncio.Transport()  # it raises NotImplementedError until `connection_made`
         self._is_connected = False
+
+    @property
+    def arriving_s(self) -> float:
+        """When the newest part came of a large frame that is still arriving (monotonic clock); -inf if there is none."""
+        return -math.inf if self._body is None else self._received_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Configures the socket; called for the plain socket, also if TLS follows."""
@@ -167,8 +175,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._body, self._view, self._received = None, self._scratch_view, 0
             self._wake_at(1)
             self._on_frame(body)
-        elif len(body) - self._received < self._wake_bytes:
-            self._wake_at(len(body) - self._received)
+        else:
+            self._received_s = monotonic()
+            if len(body) - self._received < self._wake_bytes:
+                self._wake_at(len(body) - self._received)
 
     def _cut(self, end: int) -> None:
         """Passes on the frames in the scratch buffer, which is filled up to *end*."""
@@ -182,7 +192,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             begin, at = at + _SIZE.size, at + _SIZE.size + size
             if at > end:
                 self._body = self._view = self._buffers.take(size)
-                self._received = end - begin
+                self._received, self._received_s = end - begin, monotonic()
                 self._view[: self._received] = scratch[begin:end]
                 self._wake_at(min(size - self._received, WAKE_BYTES))
                 return

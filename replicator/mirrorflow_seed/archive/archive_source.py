@@ -283,7 +283,14 @@ class _ArchiveConnection(Connection):
         self._archive = archive
 
     def send_for(
-        self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+        self,
+        answer: Answer,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Part],
+        *,
+        flexible: bool,
+        transit_s: float = 0.0,
     ) -> None:
         """Answers a fetch request, the only one that a copier sends to a source this way."""
         wait_ms, wanted = _decode_fetch_request(memoryview(b"".join(parts)))

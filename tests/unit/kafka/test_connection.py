@@ -224,6 +224,51 @@ def test_a_throttled_connection_is_not_silent() -> None:
     run(test())
 
 
+def test_a_request_and_an_answer_on_a_slow_link_may_take_longer_than_a_broker_may_take() -> None:
+    """The request is expected to be on its way for long, and the answer arrives in parts."""
+    large = bytes(3_000_000)
+
+    async def script(broker: Broker) -> None:
+        asked = await broker.next()
+        await asyncio.sleep(0.4)  # twice the limit
+        frame = asked.answer(large)
+        for begin in range(0, len(frame), 600_000):
+            await broker.say(frame[begin : begin + 600_000])
+            await asyncio.sleep(0.1)
+        await broker.next()
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            connection = Connection(
+                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.2
+            )
+            await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
+            unanswered = asyncio.get_running_loop().create_future()
+            connection.send_for(unanswered, 0, 8, (b"x",), flexible=False, transit_s=0.3)
+            assert large == bytes(await unanswered)
+            connection.close()
+
+    run(test())
+
+
+def test_an_answer_that_stops_in_the_middle_ends_the_connection() -> None:
+    async def script(broker: Broker) -> None:
+        asked = await broker.next()
+        await broker.say(asked.answer(bytes(100_000))[:50_000])
+        await broker.next()
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            connection = Connection(
+                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.05
+            )
+            await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
+            with pytest.raises(ConnectionLostError, match="not answered"):
+                await connection.send(0, 8, (b"x",), flexible=False)
+
+    run(test())
+
+
 def test_answer_to_another_request_ends_the_connection() -> None:
     """A correlation id out of order would give one partition's answer to another: nothing is believed any more."""
 
