@@ -14,7 +14,9 @@ SHORTEST_EXPIRATION_MS: Final = 3_600_000
 FREQUENT_GAPS_MS: Final = 60_000  # two gaps within this time: the partition stays in transactions
 CALM_MS: Final = 600_000  # so long without a gap: it may return to plain batches
 COMMIT_INTERVAL_MS: Final = 250
-_COMMIT_INTERVAL_MAX_MS: Final = 10_000  # the coordinator aborts a transaction after a minute
+# A transaction takes records for this part of its time limit at most, or what arrives in that time at the measured
+# rate: the responses to the last ones then come before the coordinator aborts it, even if the rate falls to a fraction.
+_TIMEOUT_SHARE: Final = 10
 _COMMIT_SHARE: Final = 10  # commits take at most one tenth of the time
 
 
@@ -50,9 +52,14 @@ def plain_age_limit_ms(producer_expiration_ms: int) -> int:
     return producer_expiration_ms // 2 if producer_expiration_ms >= SHORTEST_EXPIRATION_MS else 0
 
 
-def commit_interval_ms(commit_ms: int) -> int:
-    """Returns how long a transaction stays open if a commit takes *commit_ms*."""
-    return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(commit_ms)), _COMMIT_INTERVAL_MAX_MS)
+def longest_interval_ms(timeout_ms: int) -> int:
+    """Returns how long a transaction takes records at most if the coordinator aborts it after *timeout_ms*."""
+    return timeout_ms // _TIMEOUT_SHARE
+
+
+def commit_interval_ms(commit_ms: int, timeout_ms: int) -> int:
+    """Returns how long a transaction takes records if a commit takes *commit_ms*."""
+    return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(commit_ms)), longest_interval_ms(timeout_ms))
 
 
 def commit_pause_ms(commit_ms: int) -> int:

@@ -20,6 +20,7 @@ from typing import Protocol
 from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.wire import produce
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
@@ -27,14 +28,17 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
 
 CONNECTIONS = 2  # to each broker; more bring nothing once the replicas are as busy as the leader
-# In-flight bytes of one connection: enough to cover the round trip, little enough for the memory of a small
-# pod.
+# The most in-flight bytes of one connection: enough to cover the round trip, little enough for the memory of a
+# small pod.
 IN_FLIGHT_BYTES_MIN = 4 << 20
 IN_FLIGHT_BYTES_MAX = 16 << 20
+# Fewer if the target takes longer than this to answer them: a slow link, or a quota that throttles. It is more than a
+# round trip, and less than the time that a task has to stop.
+IN_FLIGHT_S = 2.0
 BANDWIDTH_BYTES_PER_S = 256 << 20
 # They queue in the broker's socket; small requests over a long distance need many.
 IN_FLIGHT_REQUESTS_MAX = 512
-REQUEST_BYTES_MAX = 2 << 20  # a request takes no further batch once it has this many bytes
+REQUEST_BYTES_MAX = 2 << 20  # of the batches in a request, but for the last one
 REQUEST_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms: how long the leader waits for its replicas
 RETRY_S = 0.2
 
@@ -100,7 +104,10 @@ class Pipe:
         self._connection: Connection | None = None
         self._in_flight_bytes = 0
         self._in_flight = 0
-        self._window_bytes = IN_FLIGHT_BYTES_MIN
+        self._in_flight_bytes_max = IN_FLIGHT_BYTES_MIN
+        self._window = SendWindow(IN_FLIGHT_S)
+        self.request_bytes = self._window.size_bytes  # a request takes no further batch once it has so many
+        self._answered_s = -math.inf  # when the newest response came (monotonic clock)
         self.throttle_ms = 0
         # When the latest quota throttling ends or ended (monotonic clock). The broker answers a connection in
         # order, so no later request changes this while an earlier one is unanswered.
@@ -112,6 +119,14 @@ class Pipe:
     @property
     def is_connected(self) -> bool:
         return self._connection is not None and self._connection.is_open
+
+    def expects_answer_by(self, since_s: float) -> float:
+        """Returns by when everything in flight has reached the broker at the measured rate (monotonic clock).
+
+        It counts from the newest response, from the end of a throttling, or from *since_s*, whichever is later.
+        """
+        transit_s = self._window.transit_s(self._in_flight_bytes)
+        return max(since_s, self._answered_s, self.held_until_s) + transit_s
 
     def add(self, partition: ConnectedPartition) -> None:
         self._partitions.add(partition)
@@ -149,7 +164,7 @@ class Pipe:
                 began = time.perf_counter()
                 await connection.call(MetadataRequest(topics=[]))
                 fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
-                self._window_bytes = min(max(fit, IN_FLIGHT_BYTES_MIN), IN_FLIGHT_BYTES_MAX)
+                self._in_flight_bytes_max = min(max(fit, IN_FLIGHT_BYTES_MIN), IN_FLIGHT_BYTES_MAX)
                 self._connection = connection
                 for partition in tuple(self._partitions):
                     partition.connected()
@@ -171,9 +186,8 @@ class Pipe:
                 connection.close()
             return
         ready = self._ready
-        while (
-            ready and self._in_flight_bytes < self._window_bytes and self._in_flight < IN_FLIGHT_REQUESTS_MAX
-        ):
+        window_bytes = min(self._window.size_bytes, self._in_flight_bytes_max)
+        while ready and self._in_flight_bytes < window_bytes and self._in_flight < IN_FLIGHT_REQUESTS_MAX:
             batches: dict[str, list[tuple[int, Buffer]]] = {}
             sent: list[WrittenPartition] = []
             size_bytes = 0
@@ -189,7 +203,7 @@ class Pipe:
                 sent.append(partition)
                 transactional_id = transactional_id or partition.transactional_id
                 size_bytes += len(batch)
-                if size_bytes >= REQUEST_BYTES_MAX:
+                if size_bytes >= self.request_bytes:
                     break
             if sent:
                 parts = produce.produce_request(
@@ -206,8 +220,17 @@ class Pipe:
     ) -> None:
         self._in_flight_bytes += size_bytes
         self._in_flight += 1
-        request = _Request(self, sent, size_bytes)
-        connection.send_for(request, produce.API_KEY, produce.VERSION, parts, flexible=False)
+        request = _Request(self, sent, size_bytes, time.monotonic(), self._in_flight_bytes)
+        transit_s = self._window.transit_s(self._in_flight_bytes)
+        connection.send_for(
+            request, produce.API_KEY, produce.VERSION, parts, flexible=False, transit_s=transit_s
+        )
+
+    def measured(self, in_flight_bytes: int, sent_s: float) -> None:
+        """Notes that a request is answered that was sent at *sent_s*, as the last of *in_flight_bytes*."""
+        self._answered_s = time.monotonic()
+        self._window = self._window.after(in_flight_bytes, self._answered_s - sent_s)
+        self.request_bytes = min(self._window.size_bytes // 2, REQUEST_BYTES_MAX)
 
     def lost(self, sent: list[WrittenPartition], size_bytes: int) -> None:
         """Handles a request of *size_bytes* that will get no response."""
@@ -243,17 +266,27 @@ class Pipe:
 class _Request:
     """An in-flight produce request: passes its response to the pipe synchronously on arrival."""
 
-    __slots__ = ("_pipe", "_sent", "_size_bytes")
+    __slots__ = ("_in_flight_bytes", "_pipe", "_sent", "_sent_s", "_size_bytes")
 
-    def __init__(self, pipe: Pipe, sent: list[WrittenPartition], size_bytes: int) -> None:
+    def __init__(
+        self,
+        pipe: Pipe,
+        sent: list[WrittenPartition],
+        size_bytes: int,
+        sent_s: float,
+        in_flight_bytes: int,
+    ) -> None:
         self._pipe = pipe
         self._sent = sent
         self._size_bytes = size_bytes
+        self._sent_s = sent_s
+        self._in_flight_bytes = in_flight_bytes
 
     def done(self) -> bool:
         return False
 
     def set_result(self, body: memoryview, /) -> None:
+        self._pipe.measured(self._in_flight_bytes, self._sent_s)
         self._pipe.on_response(body, self._sent, self._size_bytes)
 
     def set_exception(self, error: ClusterError, /) -> None:

@@ -221,7 +221,7 @@ KEYS: tuple[Key, ...] = (
     """),
     *rows(Scope.CONNECTOR, Verdict.MAPPED, r"""
         transaction.boundary: `poll`, `interval` or `connector`; the write mode is decided for each partition (docs/exactly-once.md)
-        transaction.boundary.interval.ms: a transaction is committed when the source has no more records, and after 250 ms at the latest; after up to 10 s if commits are slow
+        transaction.boundary.interval.ms: a transaction is committed when the source has no more records, and after 250 ms at the latest; after up to a tenth of transaction.timeout.ms if commits are slow
     """, top_level=False),
     *rows(Scope.CONNECTOR, Verdict.REFUSED, rf"""
         replication.policy.class [DefaultReplicationPolicy IdentityReplicationPolicy]: it must be DefaultReplicationPolicy, IdentityReplicationPolicy or python:package.module:Class

@@ -36,7 +36,7 @@ from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, e
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of, skip, span_of
 
-MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size
+MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size, on a slow link to less
 # Batches with gaps are encoded again anyway, so that larger ones are merged: of the default size of Java's producers.
 SMALL_BYTES_ACROSS_GAPS = 16_384
 COALESCE_LOOK_AHEAD = 4_096  # batches examined for merging: a full batch of the smallest records
@@ -65,6 +65,7 @@ class Packer:
         "first_ordinal",
         "header_edits",
         "limit",
+        "merged_bytes_max",
         "merges_across_gaps",
         "needs_transaction",
         "old_before_ms",
@@ -107,6 +108,7 @@ class Packer:
         # is held back, and `needs_transaction` is set.
         self.transactional = False
         self.old_before_ms = NO_AGE_MS
+        self.merged_bytes_max = MERGED_BYTES_MAX
         self.needs_transaction = False
         # Each with the next source offset behind it, and `Span.skipped_epochs` of what is skipped before that.
         self._queue: deque[tuple[Batch, int, SourceEpochs]] = deque()
@@ -133,6 +135,10 @@ class Packer:
     def hold_back_before(self, timestamp_ms: int) -> None:
         """Holds back batches with older records, unless they are for a transaction."""
         self.old_before_ms = timestamp_ms
+
+    def merge_up_to(self, size_bytes: int) -> None:
+        """Merges small batches up to *size_bytes* from now on."""
+        self.merged_bytes_max = min(size_bytes, MERGED_BYTES_MAX)
 
     def limit_to(self, limit: BatchLimit) -> None:
         """Makes batches of at most that size from now on."""
@@ -299,7 +305,7 @@ class Packer:
         is_kept = batches[0].codec in limit.kept_codecs
         merged = coalesce(
             batches,
-            max_bytes=min(limit.max_batch_bytes, MERGED_BYTES_MAX),
+            max_bytes=min(limit.max_batch_bytes, self.merged_bytes_max),
             max_uncompressed_bytes=None if is_kept else limit.max_uncompressed_bytes,
             producer_id=self.producer.producer_id,
             producer_epoch=self.producer.epoch,

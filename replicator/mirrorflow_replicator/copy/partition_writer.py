@@ -97,6 +97,7 @@ class PartitionWriter:
         if stream.in_flight and self.single_in_flight:
             return None
         packer.hold_back_before(self._old_before_ms)
+        packer.merge_up_to(self.pipe.request_bytes)
         if not self._is_in_right_mode():
             return None
         try:
@@ -120,6 +121,8 @@ class PartitionWriter:
             self._sent_ms = context.now_ms
         stream.take(span)
         self.mode.taken(span.base_offset + span.count, span.source_epoch)
+        if self.transactional_id is not None:
+            context.writer.sent(span.size_bytes)
         if packer:
             self.pipe.ready(self)
         if copier.is_full and copier.has_room:

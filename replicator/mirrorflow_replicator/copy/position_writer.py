@@ -40,6 +40,9 @@ class TaskWriter(Protocol):
     def want(self, writing: PartitionWriter) -> None:
         """Takes *writing* into the transaction, because it has records to write, or lets it change its form."""
 
+    def sent(self, size_bytes: int) -> None:
+        """Counts a batch of *size_bytes* that was sent inside the transaction."""
+
     def emptied(self, writing: PartitionWriter) -> None:
         """Notes that *writing*, which is held for a commit, has nothing in flight any more."""
 
@@ -82,6 +85,9 @@ class UnfencedWriter:
 
     def want(self, writing: PartitionWriter) -> None:
         """There is no transaction, and no form but plain batches."""
+
+    def sent(self, size_bytes: int) -> None:
+        """There is no transaction."""
 
     def emptied(self, writing: PartitionWriter) -> None:
         """No partition is held for a commit."""

@@ -3,9 +3,10 @@
     add partitions ──> records ──> hold, all acknowledged ──> positions ──> commit ──> add partitions ...
 
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
-committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; a usual commit takes at most a
-tenth of the time. A partition changes its mode (`copy.write_mode_tracker`) only when its position is committed; while
-one waits for that, a commit takes at most half of the time. Nothing is committed after a response that is lost, or
+committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS, or as soon as it has what the target
+takes in a tenth of its time limit; a usual commit takes at most a tenth of the time. A partition changes its mode
+(`copy.write_mode_tracker`) only when its position is committed; while one waits for that, a commit takes at most half of
+the time. Nothing is committed after a response that is lost, or
 after the leader of a partition has changed, for which the leaders are asked: then the task ends (`end_task`), and its
 next start finds in the logs what was written.
 """
@@ -21,13 +22,19 @@ from statistics import median
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.task_restart_reason import restart_reason
-from mirrorflow_core.writer.write_mode import ChangeMode, commit_interval_ms, commit_pause_ms
+from mirrorflow_core.writer.write_mode import (
+    ChangeMode,
+    commit_interval_ms,
+    commit_pause_ms,
+    longest_interval_ms,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     EPOCH_IS_OVER,
@@ -46,7 +53,9 @@ from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.copy.position_writer import FINAL_CODES, TIMES_AVERAGED
 from mirrorflow_replicator.process import now_ms
 
-DRAIN_S = 10.0  # for the responses to what is in flight; a leader that needs longer is being replaced
+# A broker that has not answered for so long, though what is in flight must have reached it, is being replaced.
+DRAIN_S = 10.0
+DRAIN_LOOK_S = 0.5
 # Error codes that concern the transactional id, whichever partition they are returned for.
 _OF_TRANSACTIONAL_ID = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
@@ -80,6 +89,10 @@ class TaskTransaction:
         self._draining: set[PartitionWriter] = set()
         self._drained = asyncio.Event()
         self._wake = asyncio.Event()
+        # What one transaction may hold, so that it ends within its time limit on a slow link or under a quota. A quota
+        # lets a burst pass before it throttles: the rate of one transaction proves little about a much larger one.
+        self._window = SendWindow(longest_interval_ms(transactions.timeout_ms) / 1000, growth=2)
+        self._sent_bytes = 0  # in the open transaction
         self._began_s = self._ended_s = self._touched_s = time.monotonic()
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)  # durations of the newest commits
         self._working = asyncio.Lock()
@@ -97,6 +110,18 @@ class TaskTransaction:
         elif not writing.mode.is_plain:
             self._wanted[writing] = None
         self._wake.set()
+
+    def sent(self, size_bytes: int) -> None:
+        """Counts a batch of *size_bytes* that was sent inside the transaction; all are held when it takes no more."""
+        self._sent_bytes += size_bytes
+        if self._is_full:
+            for writing in self._members:
+                writing.hold()
+            self._wake.set()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._sent_bytes >= self._window.size_bytes
 
     def emptied(self, writing: PartitionWriter) -> None:
         """Notes that *writing*, which is held for a commit, has nothing in flight any more."""
@@ -201,13 +226,15 @@ class TaskTransaction:
         """When the open transaction is committed, or the next one for positions alone."""
         # The median: after one slow commit, consumers would wait ten times as long for the next one.
         commit_ms = round(median(self.took_ms)) if self.took_ms else 0
+        if self._is_full:
+            return self._began_s
         if self._changing:
             # Partitions wait for it. That is rare: with frequent gaps they stay in transactions.
             return self._ended_s + commit_ms / 1000
         soonest_s = self._ended_s + commit_pause_ms(commit_ms) / 1000
         if not self._members:
             return soonest_s
-        latest_s = self._began_s + commit_interval_ms(commit_ms) / 1000
+        latest_s = self._began_s + commit_interval_ms(commit_ms, self._transactions.timeout_ms) / 1000
         if all(map(_is_idle, self._members)):
             return min(latest_s, max(self._began_s, soonest_s))
         return latest_s
@@ -269,6 +296,8 @@ class TaskTransaction:
                 self._members[writing] = None
                 if copier.state is CopierState.COPYING and copier.resyncs == resyncs_then:
                     writing.join()
+                    if self._is_full:
+                        writing.hold()
                     self._wanted.pop(writing, None)  # it has asked again meanwhile
             elif code == OPERATION_NOT_ATTEMPTED:
                 self.want(writing)
@@ -309,6 +338,7 @@ class TaskTransaction:
         if positions:
             await self._transactions.end(transactional, commit=True)
         self._members.clear()
+        self._sent_bytes = 0
         self._stored |= positions
         for writing, position in positions.items():
             writing.committed(position.next_source_offset)
@@ -355,12 +385,27 @@ class TaskTransaction:
         return found
 
     async def _drain(self, members: Iterable[PartitionWriter]) -> None:
+        """Waits for the responses to what is in flight, for as long as the transaction may stay open.
+
+        A broker that answers, or throttles, is waited for; one that does not is given up after DRAIN_S.
+        """
+        began_s = time.monotonic()
+        ends_s = self._began_s + self._transactions.timeout_ms / 1000
         self._draining = {one for one in members if not one.is_drained}
         self._drained.clear()
-        if self._draining:
+        was_busy = bool(self._draining)
+        while self._draining:
+            expected_s = min(one.pipe.expects_answer_by(began_s) for one in self._draining)
+            left_s = min(expected_s + DRAIN_S, ends_s) - time.monotonic()
+            if left_s <= 0:
+                return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_S):
+                async with asyncio.timeout(min(left_s, DRAIN_LOOK_S)):
                     await self._drained.wait()
+        # With nothing in flight at its end, the transaction waited for the source.
+        self._window = self._window.after(
+            self._sent_bytes, time.monotonic() - self._began_s if was_busy else 0.0
+        )
 
     def _has_problem(self, members: Iterable[PartitionWriter]) -> bool:
         """Returns whether the transaction of *members* must not be committed; the task ends then."""

@@ -25,7 +25,7 @@ def context_at(
     now_ms: int, *, changed: Callable[[PartitionCopier], None] = lambda _: None, unfenced_why: str = ""
 ) -> CopierContext:
     """A context whose callbacks do nothing, but for *changed*."""
-    writer: Any = SimpleNamespace(want=lambda _: None, emptied=lambda _: None)
+    writer: Any = SimpleNamespace(want=lambda _: None, sent=lambda _: None, emptied=lambda _: None)
     return CopierContext(
         read_committed=False,
         schedule_resume=lambda _: None,
@@ -45,7 +45,9 @@ def begun_writer(context: CopierContext, partition: int = 2) -> PartitionWriter:
     copier = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), context)
     point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
     mode = WriteModeTracker(point, PRODUCERS, is_fenced=context.is_fenced)
-    pipe: Any = SimpleNamespace(ready=lambda _: None)
+    pipe: Any = SimpleNamespace(
+        ready=lambda _: None, request_bytes=1 << 20, expects_answer_by=lambda since_s: since_s
+    )
     writing = PartitionWriter(copier, pipe, mode, Stream(START), MAP_STREAM)
     copier.resume(writing, START)
     return writing

@@ -114,6 +114,8 @@ class Copier:
 
     partition_bytes = 1 << 20
     is_connected = True
+    timeout_ms = 60_000
+    request_bytes = 1 << 20
     copier: PartitionCopier
 
     def __init__(self, source, leader, chance, now_ms, *, unfenced_why=""):
@@ -232,6 +234,10 @@ class Copier:
 
     def ready(self, copier):
         """The pipe's."""
+
+    def expects_answer_by(self, since_s):
+        """The pipe's."""
+        return since_s
 
     def changed(self, topic, partition):
         """The reader's."""

@@ -28,6 +28,8 @@ from tests.unit.core.wire.strategies import batch_of
 class Brokers:
     """Accepts everything; the answer to what *writing* has in flight comes while its leader is asked for its epoch."""
 
+    timeout_ms = 60_000
+
     def __init__(self, writing: PartitionWriter) -> None:
         self.writing = writing
         self.committed: list[int] = []  # the next source offsets of the positions
@@ -177,3 +179,53 @@ def test_positions_are_stored_as_left_beside_a_partition_that_has_not_begun() ->
 
     assert brokers.committed == [100]
     assert not ended
+
+
+def test_a_transaction_takes_no_more_than_arrives_in_a_tenth_of_its_time_limit() -> None:
+    """All members are held, and it is committed at once."""
+    first, second = begun_writer(context_at(WHEN)), begun_writer(context_at(WHEN), partition=3)
+    for writing in (first, second):
+        writing.change_mode(ChangeMode(WriteMode.TRANSACTION, 100, -1))
+    transaction = transaction_of(Brokers(first), [first.copier, second.copier], lambda _: None)
+    members = {one: one.copier.resyncs for one in (first, second)}
+    transaction._admit(members, {one.target: 0 for one in members})
+    most_bytes = transaction._window.size_bytes
+
+    transaction.sent(most_bytes - 1)
+    is_held_before = first.is_held or second.is_held
+    transaction.sent(1)
+
+    assert not is_held_before
+    assert first.is_held
+    assert second.is_held
+    assert transaction._due_s <= time.monotonic()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_broker_that_answers_late_is_waited_for_and_one_that_does_not_answer_is_given_up(
+    *, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_transaction, "DRAIN_S", 0.05)
+    monkeypatch.setattr(task_transaction, "DRAIN_LOOK_S", 0.01)
+    writing = begun_writer(context_at(WHEN))
+    writing.packer.add(batch_of(small(3), base_offset=100))
+    assert writing.next_batch() is not None
+    ended: list[str] = []
+    transaction = transaction_of(Brokers(writing), [writing.copier], ended.append)
+    writing.copier.context.writer = transaction
+    transaction._admit({writing: writing.copier.resyncs}, {writing.target: 0})
+
+    def expects_answer_by(since_s: float) -> float:
+        """Other answers come all the time."""
+        return time.monotonic() if answers else since_s
+
+    async def finish() -> None:
+        if answers:
+            asyncio.get_running_loop().call_later(4 * task_transaction.DRAIN_S, writing.acknowledged, 40, -1)
+        await transaction.finish(30)
+
+    writing.pipe.expects_answer_by = expects_answer_by  # type: ignore[method-assign]
+
+    asyncio.run(finish())
+
+    assert bool(ended) is not answers

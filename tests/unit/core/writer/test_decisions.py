@@ -88,8 +88,9 @@ def test_two_gaps_within_a_minute_mean_transactions_until_it_is_calm():
 def test_age_limit_and_intervals():
     assert plain_age_limit_ms(24 * HOUR_MS) == 12 * HOUR_MS
     assert plain_age_limit_ms(HOUR_MS - 1) == 0
-    assert (commit_interval_ms(10), commit_interval_ms(300)) == (250, 3000)
-    assert commit_interval_ms(8_000) == 10_000  # the coordinator aborts after a minute
+    assert (commit_interval_ms(10, 60_000), commit_interval_ms(300, 60_000)) == (250, 3000)
+    assert commit_interval_ms(8_000, 60_000) == 6_000  # the coordinator aborts after a minute
+    assert commit_interval_ms(8_000, 5_000) == 500
     assert touch_interval_ms(7 * 24 * HOUR_MS) == 42 * HOUR_MS
     assert touch_interval_ms(HOUR_MS) == HOUR_MS // 2
 

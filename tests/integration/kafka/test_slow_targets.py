@@ -1,0 +1,180 @@
+"""Targets that answer late: a produce quota, a narrow link, a request quota, a far coordinator, very large batches.
+
+Slow is not broken: what was sent once is not written a second time, which a reader of uncommitted records would see.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import FOREVER, load
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
+from tests.integration.kafka.quotas import client_quota, throttle_ms
+
+pytestmark = pytest.mark.faults
+
+Names = Callable[[], str]
+RECORDS = 4_000
+QUOTA_BYTES_PER_S = 100_000.0  # a broker lets ten seconds' worth pass at once
+UPLINK_BYTES_PER_S = 100_000
+NARROW_BYTES_PER_S = 20_000
+REQUEST_PERCENT = 0.1  # of the time of one thread of the broker
+MANY_PARTITIONS = 2_000
+TOPICS = 20  # twice as many as a quota of one a second lets pass at once
+FAR_MS = 150  # each way
+LARGE_BYTES = 1_000_000
+PATIENCE_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def slow_cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="slow", proxied=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, slow_cluster: KafkaCluster, tmp_path: Path) -> Iterator[Flow]:
+    """All of its processes come by the proxy."""
+    route, way = slow_cluster.proxy(1), slow_cluster.proxied_bootstrap
+    yield Flow.new(
+        east,
+        slow_cluster,
+        tmp_path,
+        connector={"target.cluster.bootstrap.servers": way},
+        worker={"bootstrap.servers": way},
+    )
+    route.delay(0)
+    route.throttle(0)
+
+
+def old_topic(
+    flow: Flow,
+    name: str,
+    records: int = RECORDS,
+    *,
+    size_bytes: int = 1_000,
+    partitions: int = 1,
+    days: int = 2,
+) -> str:
+    """A topic of records that are written in transactions, because they are two days old."""
+    topic = flow.source.create_topic(name, partitions=partitions, config=FOREVER)
+    load(
+        flow.source,
+        topic,
+        records,
+        size_bytes=size_bytes,
+        content="random",
+        timestamp_ms=now_ms() - days * DAY_MS,
+        timestamp_step_ms=1,
+    )
+    return topic
+
+
+def wait_until_copied(flow: Flow, topic: str, records: int = RECORDS) -> None:
+    """Until *records* are committed, each written once."""
+    wait_until("all is committed", lambda: flow.copied(topic) >= records, timeout_s=PATIENCE_S)
+    flow.assert_exact(topic)
+
+
+def test_transactions_under_a_produce_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
+    topic = old_topic(flow, unique_topic())
+
+    with (
+        client_quota(flow.target, producer_byte_rate=QUOTA_BYTES_PER_S),
+        flow.replicator(topic) as replicator,
+    ):
+        wait_until_copied(flow, topic)
+        waited_ms = throttle_ms(replicator)
+
+    assert waited_ms > 0
+
+
+def test_transactions_over_a_narrow_link_are_written_once(flow: Flow, unique_topic: Names) -> None:
+    topic = old_topic(flow, unique_topic())
+    flow.target.proxy(1).throttle(UPLINK_BYTES_PER_S)
+
+    with flow.replicator(topic):
+        wait_until_copied(flow, topic)
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_a_batch_that_takes_longer_than_a_broker_may_take_to_answer_is_written_once(
+    flow: Flow, unique_topic: Names, days: int
+) -> None:
+    """One record of a megabyte at 20 kB/s, in a plain batch and in a transaction."""
+    topic = old_topic(flow, unique_topic(), 1, size_bytes=LARGE_BYTES, days=days)
+
+    with flow.replicator(topic) as replicator:
+        wait_until("it copies", lambda: flow.target.has_topic(flow.remote(topic)))
+        flow.target.proxy(1).throttle(NARROW_BYTES_PER_S)
+        wait_until_copied(flow, topic, 1)
+        assert "was not answered" not in replicator.log_text()
+
+
+def test_an_orderly_stop_over_a_narrow_link_writes_nothing_twice(flow: Flow, unique_topic: Names) -> None:
+    topic = old_topic(flow, unique_topic())
+    flow.target.proxy(1).throttle(UPLINK_BYTES_PER_S)
+
+    with flow.replicator(topic) as replicator:
+        wait_until("it copies", lambda: flow.copied(topic) > RECORDS // 10)
+        assert replicator.stop() == 0
+        replicator.start()
+        wait_until_copied(flow, topic)
+
+
+def test_transactions_under_a_request_quota_are_written_once(flow: Flow, unique_topic: Names) -> None:
+    """Every request makes its connection wait for seconds."""
+    topic = old_topic(flow, unique_topic(), 1_000)
+
+    with client_quota(flow.target, request_percentage=REQUEST_PERCENT), flow.replicator(topic) as replicator:
+        wait_until_copied(flow, topic, 1_000)
+        waited_ms = throttle_ms(replicator)
+
+    assert waited_ms > 0
+
+
+def test_transactions_of_a_far_coordinator_are_written_once(flow: Flow, unique_topic: Names) -> None:
+    topic = old_topic(flow, unique_topic())
+    flow.target.proxy(1).delay(FAR_MS)
+
+    with flow.replicator(topic):
+        wait_until_copied(flow, topic)
+
+
+def test_a_batch_that_takes_longer_to_arrive_than_a_broker_may_take_to_answer_is_copied(
+    west: KafkaCluster, slow_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """One record of a megabyte, over a link of 20 kB/s from the source."""
+    way = slow_cluster.proxied_bootstrap
+    flow = Flow.new(slow_cluster, west, tmp_path, connector={"source.cluster.bootstrap.servers": way})
+    topic = slow_cluster.create_topic(unique_topic())
+
+    with flow.replicator(topic):
+        wait_until("it copies", lambda: west.has_topic(flow.remote(topic)))
+        slow_cluster.proxy(1).throttle(NARROW_BYTES_PER_S)
+        load(slow_cluster, topic, 1, size_bytes=LARGE_BYTES, content="random")
+        wait_until_copied(flow, topic, 1)
+    slow_cluster.proxy(1).throttle(0)
+
+
+def test_topics_are_created_under_a_controller_mutation_quota(flow: Flow, unique_topic: Names) -> None:
+    """The controller refuses some of them at first."""
+    stem = unique_topic()
+    topics = [flow.source.create_topic(f"{stem}-{number}") for number in range(TOPICS)]
+    for topic in topics:
+        load(flow.source, topic, 10)
+
+    with client_quota(flow.target, controller_mutation_rate=1.0), flow.replicator(f"{stem}-.*"):
+        for topic in topics:
+            wait_until_copied(flow, topic, 10)
+
+
+@pytest.mark.more
+def test_thousands_of_partitions_are_committed_together(flow: Flow, unique_topic: Names) -> None:
+    topic = old_topic(flow, unique_topic(), 2 * MANY_PARTITIONS, size_bytes=100, partitions=MANY_PARTITIONS)
+
+    with flow.replicator(topic):
+        wait_until_copied(flow, topic, 2 * MANY_PARTITIONS)
