@@ -40,6 +40,9 @@ from mirrorflow_kafka.security.secret_rotation import Credentials, Resolve, Secr
 REACH_TIMEOUT_S = 20.0
 CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
 REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: one attempt within a call
+# One attempt of a small read that any broker answers: another broker is asked then. It takes milliseconds, so a broker that
+# needs longer is frozen or cut off from this process.
+ANY_BROKER_TIMEOUT_S = 5.0
 # Java's retry.backoff.ms and retry.backoff.max.ms.
 RETRY_BACKOFF_MIN_S = 0.1
 RETRY_BACKOFF_MAX_S = 1.0
@@ -196,7 +199,8 @@ class Cluster:
             nodes = list(self.metadata.brokers)
             random.shuffle(nodes)
             already_open = self._pool.open_nodes("admin")
-            nodes.sort(key=lambda node: node not in already_open)
+            silent = self._pool.silent_nodes("admin", ANY_BROKER_TIMEOUT_S)
+            nodes.sort(key=lambda node: (node in silent, node not in already_open))
             for node in nodes:
                 try:
                     return await self.connection(node)
@@ -286,7 +290,8 @@ class Cluster:
                 None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
             )
             request = MetadataRequest(topics=requested, allow_auto_topic_creation=False, min_version=1)
-            self._take(await self.call(request), requested=chunk)
+            answer = await self.call(request, attempt_s=ANY_BROKER_TIMEOUT_S)
+            self._take(answer, requested=chunk)
 
     # Requests
 
@@ -298,17 +303,18 @@ class Cluster:
         controller: bool = False,
         coordinator: tuple[int, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        attempt_s: float = REQUEST_TIMEOUT_S,
         codes_of: Callable[[Any], Iterable[int]] | None = None,
         final_code: int = error_codes.NONE,
     ) -> Any:
         """Sends *request* to a node, the controller, a coordinator or any broker; returns the response.
 
         It is retried with backoff within *timeout_s* while no broker can be reached, after a retriable top-level
-        error, and if the response says that the controller or coordinator has moved. After a lost response it is
-        retried if `may_repeat` says so; otherwise UnreachableError leaves open whether it is executed. The caller
-        checks all other error codes. *coordinator* is (key type, key): type 0 a group, 1 a transactional id. *codes_of*
-        returns the error codes of a response that holds them deeper than in its first list. A response with
-        *final_code* is returned at once. Raises ClusterError, SettingError.
+        error, and if the response says that the controller or coordinator has moved. After a lost response, or
+        *attempt_s* without one, it is retried if `may_repeat` says so; otherwise UnreachableError leaves open whether it
+        is executed. The caller checks all other error codes. *coordinator* is (key type, key): type 0 a group, 1 a
+        transactional id. *codes_of* returns the error codes of a response that holds them deeper than in its first
+        list. A response with *final_code* is returned at once. Raises ClusterError, SettingError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -321,7 +327,7 @@ class Cluster:
                 async with asyncio.timeout_at(deadline):
                     connection = await self._route(node_id, controller=controller, coordinator=coordinator)
                     is_sent = True
-                    answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                    answer = await connection.call(request, timeout_s=attempt_s)
             except TimeoutError:
                 raise self._out_of_time(request, timeout_s) from None
             except UnreachableError:
@@ -366,7 +372,7 @@ class Cluster:
         try:
             connection = await self._any_connection()
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-            self._take(await connection.call(request, timeout_s=REQUEST_TIMEOUT_S), requested=())
+            self._take(await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S), requested=())
         except (UnreachableError, AuthenticationFailedError):
             return
 
@@ -389,7 +395,7 @@ class Cluster:
         kind, key = coordinator
         connection = await self._any_connection()
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        answer = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
         # Version 4 and later: a list (KIP-699).
         found = answer.coordinators[0] if answer.coordinators else answer
         if error_codes.is_retriable(found.error_code):

@@ -188,6 +188,18 @@ class Connection:
         """The number of unanswered requests."""
         return len(self._pending)
 
+    @property
+    def muted_until_s(self) -> float:
+        """Until when the broker reads nothing from this connection, because of a quota (loop time)."""
+        return self._muted_until
+
+    def waits_for(self, seconds: float) -> bool:
+        """Returns whether the oldest request has been without a response for *seconds*, without a quota."""
+        if not self._pending:
+            return False
+        sent_s = self._pending[0].expires_at - self._answer_timeout_s
+        return self._loop.time() - max(sent_s, self._muted_until) > seconds
+
     def send(
         self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
     ) -> asyncio.Future[memoryview]:

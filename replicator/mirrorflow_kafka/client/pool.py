@@ -167,6 +167,14 @@ class ConnectionPool:
             if key.purpose == purpose and slot.connection is not None and slot.connection.is_open
         }
 
+    def silent_nodes(self, purpose: str, seconds: float) -> set[int]:
+        """Returns the node ids whose connection for *purpose* has not answered a request for *seconds*."""
+        return {
+            key.node_id
+            for key, slot in self._slots.items()
+            if key.purpose == purpose and slot.connection is not None and slot.connection.waits_for(seconds)
+        }
+
     @property
     def has_open(self) -> bool:
         """Whether any connection is open, for any purpose."""

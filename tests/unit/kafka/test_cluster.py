@@ -188,7 +188,7 @@ def test_ten_refreshes_in_a_row_do_not_wait_and_later_ones_do(monkeypatch: pytes
         waits.append(round(delay_s, 3))
         await sleep(0)
 
-    async def call(_: MetadataRequest) -> MetadataResponse:
+    async def call(_: MetadataRequest, **_options: float) -> MetadataResponse:
         return answer(leader=1, epoch=1)
 
     async def main() -> None:
