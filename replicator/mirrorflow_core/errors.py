@@ -7,7 +7,7 @@ Each message is one sentence that names the setting, topic, partition or broker,
 attributes. No error contains a secret or record data.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 KEPT_ON_COPY = (
     "list the setting in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next config sync "
@@ -29,6 +29,14 @@ class MirrorFlowError(Exception):
 
     reason: ClassVar[str] = "Failed"
     retriable: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the sentence and the facts: most constructors take other arguments than the sentence."""
+        return _rebuilt, (type(self), *self.args), self.__dict__
+
+
+def _rebuilt(kind: type[MirrorFlowError], *args: object) -> MirrorFlowError:
+    return kind.__new__(kind, *args)
 
 
 class SettingError(MirrorFlowError):
@@ -129,6 +137,8 @@ class NotAuthorizedError(ClusterError):
     retriable = True
 
     def __init__(self, *, cluster: str, operation: str, resource: str) -> None:
+        self.operation = operation
+        self.resource = resource
         super().__init__(
             f"Cluster {cluster} does not authorize {operation} on {resource}; "
             "`mirrorflow acls` prints the ACLs that the flow needs.",
@@ -327,8 +337,9 @@ class StartPendingError(MirrorFlowError):
 
     def __init__(self, *, target: str, waits_s: float) -> None:
         super().__init__(
-            f"The task has waited for {waits_s:g} s to fence the previous writer: cluster {target} has unfinished transactions of "
-            "the flow, or has forgotten the writer's transactional id and has yet to close its connections. Check for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
+            f"The task has waited for {waits_s:g} s to fence the previous writer. Most often cluster {target} has unfinished "
+            "transactions of the flow, or has forgotten the writer's transactional id and has yet to close its connections. Check it "
+            "for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
         )
 
 
@@ -418,6 +429,37 @@ class TargetDataLostError(PartitionError):
             or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to copy the partition again"
         )
         super().__init__(f"target topic {target_topic} {how}; {then}", topic=topic, partition=partition)
+
+
+class SourceUnavailableError(PartitionError):
+    """No broker of the source serves the partition now. *problem* names what is wrong, and what to do."""
+
+    reason = "SourceNotAnswering"
+    retriable = True
+
+    def __init__(self, *, topic: str, partition: int, problem: str) -> None:
+        super().__init__(problem, topic=topic, partition=partition)
+
+
+class TargetUnavailableError(PartitionError):
+    """No broker of the target serves the partition's copy now. *problem* names what is wrong, and what to do."""
+
+    reason = "TargetNotAnswering"
+    retriable = True
+
+    def __init__(self, *, topic: str, partition: int, problem: str) -> None:
+        super().__init__(problem, topic=topic, partition=partition)
+
+
+class TargetOutOfSyncError(PartitionError):
+    """The target would refuse writes to the partition's copy: too few replicas are in sync."""
+
+    reason = "WritesRefused"
+    retriable = True
+
+    def __init__(self, *, topic: str, partition: int, copy: str) -> None:
+        sentence = f"too few replicas of {copy} are in sync (NOT_ENOUGH_REPLICAS); bring the replicas of {copy} back in sync; {FEW_REPLICAS}"
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class TargetTakenError(PartitionError):

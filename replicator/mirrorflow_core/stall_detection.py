@@ -220,12 +220,6 @@ _ADVICE: Final = {
 _ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
 
 
-def out_of_sync(target: str) -> Obstacle:
-    """Returns the obstacle of a partition that waits until *target* can be written."""
-    text = f"too few replicas of {target} are in sync (NOT_ENOUGH_REPLICAS); {_OUT_OF_SYNC.format(target=target)}"
-    return Obstacle(kind=ObstacleKind.FAILED, name=StallReason.WRITES_REFUSED.value, message=text)
-
-
 def _writes_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
     advice = _ADVICE.get(refused.name, _ADVICE_ELSE).format(target=facts.target_partition)
     quoted = f" ({refused.message.rstrip('.')})" if refused.message else ""

@@ -3,14 +3,17 @@
 The protocol is pure: a generator yields a tuple of requests that do not depend on each other, and is resumed
 with the tuple of their responses. The runner sends them, repeats them after retriable errors (leader or
 coordinator moved, timeouts of reads), and returns `Refused` for every other error. A response to a transaction
-that never came is `Refused(NO_RESPONSE)`.
+that never came is `Refused(NO_RESPONSE)`. A read about one partition that cannot be answered is `Unavailable`: the
+partition waits, and the others continue.
 
 Partitions are named as on the source, also for requests to the target.
 """
 
 from collections.abc import Generator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
@@ -35,7 +38,18 @@ class Refused(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The response to a transaction that has ended as requested; its markers may still be on their way."""
+    """The response to a transaction that has ended as requested; its markers may still be on their way.
+
+    It does not cover the partitions that were left out because their topic is denied or deleted.
+    """
+
+    left_out: Mapping[TopicPartition, MirrorFlowError] = MappingProxyType({})
+
+
+class Unavailable(NamedTuple):
+    """The response to a read about one partition that cannot be answered now."""
+
+    error: MirrorFlowError
 
 
 class Busy(NamedTuple):
@@ -51,8 +65,8 @@ class InitProducerId(NamedTuple):
 class Transaction(NamedTuple):
     """One whole transaction of *producer*. Response: `Done` or `Refused`; Refused: none of it is committed, or unknown.
 
-    `partitions` are partitions of the target that get the transaction's marker and no record; with `is_barrier`, so
-    do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
+    `partitions` are partitions of the target that get the transaction's marker and no record, unless they are in
+    `Done.left_out`; with `is_barrier`, so do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
     is over the claims topic. Both AddPartitionsToTxn and EndTxn must succeed: a former coordinator confirms a
     repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused. An EndTxn
     without a response is not repeated, and nothing follows it in its epoch: its late copy would end a later transaction.
@@ -233,3 +247,30 @@ def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
             responses[key] = flat[at : at + len(requests)]
             at += len(requests)
     return results
+
+
+def until_unavailable(steps: Steps[T]) -> Steps[T | Unavailable]:
+    """Runs *steps*, which are about one partition, and ends them at the first response that is `Unavailable`."""
+    try:
+        asked = next(steps)
+        while True:
+            responses = yield asked
+            if missing := [one for one in responses if isinstance(one, Unavailable)]:
+                steps.close()
+                return missing[0]
+            asked = steps.send(responses)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def each_available(steps: Mapping[K, Steps[T]], left_out: dict[K, MirrorFlowError]) -> Steps[dict[K, T]]:
+    """Runs the steps of several partitions side by side; adds to *left_out* those that are unavailable, with the reason."""
+    results = yield from side_by_side({key: until_unavailable(its) for key, its in steps.items()})
+    found: dict[K, T] = {}
+    for key, result in results.items():
+        if isinstance(result, Unavailable):
+            left_out[key] = result.error
+        else:
+            found[key] = result
+    return found

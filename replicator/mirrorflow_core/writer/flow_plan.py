@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import SourceEpochs
@@ -44,10 +45,14 @@ class TopicIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """What a process wants to own: `assignment` has the partitions of each task."""
+    """What a process wants to own: `assignment` has the partitions of each task.
+
+    Those in `unavailable` cannot be read or written now. They are not taken, and wait for another start.
+    """
 
     claim: Claim
     assignment: tuple[tuple[TopicPartition, ...], ...]
+    unavailable: Mapping[TopicPartition, MirrorFlowError] = field(default_factory=dict)
     takes_over: tuple[str, ...] = ()  # ids of other flows that this one continues once they have stopped
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)  # by the name on the source
     loss_policy: LossPolicy = LossPolicy.FAIL
@@ -95,11 +100,15 @@ class WritePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStart:
-    """Where a task starts: its producers, its partitions, those that must wait, and what the loss policy was applied to."""
+    """Where a task starts: its producers, its partitions, those that have stopped, and what the loss policy was applied to.
+
+    Those in `waiting`, with the reason, are not taken: their last writers may not be fenced. Only another start may write to them.
+    """
 
     producers: TaskProducers
     points: dict[TopicPartition, WritePoint]
     problems: dict[TopicPartition, PartitionProblem]
+    waiting: dict[TopicPartition, MirrorFlowError] = field(default_factory=dict)
     losses: dict[TopicPartition, SourceLoss] = field(default_factory=dict)
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.writer.broker_requests import (
+    Done,
     LeaderEpochEnd,
     LogEnd,
     Pause,
@@ -22,8 +24,8 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Steps,
     Transaction,
+    each_available,
     send,
-    side_by_side,
 )
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.end_lookup import open_transactions
@@ -63,28 +65,32 @@ def take_partitions(
     """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
     *acknowledged* is what those writers had no time to store. *silent* has the producer ids that need no fence; those that were
-    waited for are added. *renews_claim*: nothing else renews it meanwhile.
+    waited for are added. *renews_claim*: nothing else renews it meanwhile. A partition that cannot be read or written at any
+    step is left out from there on: its stored position still names its last writer, whom another start fences.
     """
-    partitions = [one for assigned in wanted.values() for one in assigned]
+    left_out = dict(plan.unavailable)
+    assigned = [one for of_task in wanted.values() for one in of_task]
+    partitions = [one for one in assigned if one not in left_out]
     stored = yield from _decided_positions(lock, producers, partitions)
     if isinstance(stored, Refused):
         return stored
     positions = {one: stored[one] for one in partitions if one in stored}
-    owners = _owners(plan, partitions, stored)
-    newest = positions | (yield from _newer_positions(positions, acknowledged))
-    remembered = yield from _remembered_sequences(newest.values())
-    refused, lost = yield from _fence(producers, positions.values())
+    owners = _owners(plan, assigned, stored)
+    newest = positions | (yield from _newer_positions(positions, acknowledged, left_out))
+    remembered = yield from _remembered_sequences(newest.values(), left_out)
+    refused, lost = yield from _fence(producers, positions.values(), left_out)
     if refused is None and (lost := lost - silent):
         refused = yield from _wait_for_closed_connections(lock, plan.claim if renews_claim else None)
         silent |= lost
     if refused is not None:
         return refused
-    starts = yield from side_by_side(
+    starts = yield from each_available(
         {
             one: start_of_partition(plan, producers, one, newest.get(one), remembered.get(one))
             for one in partitions
-            if one not in owners
-        }
+            if one not in owners and one not in left_out
+        },
+        left_out,
     )
     if any(start.has_unknown for start in starts.values()):
         # They are not of the last owner of the partition, or the position would name them: take the ids of all tasks.
@@ -97,13 +103,14 @@ def take_partitions(
             producers |= more
             options: dict[str, Any] = {"silent": silent, "renews_claim": renews_claim}
             return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
-    refused = yield from _decide_open_transactions(starts)
+    refused = yield from _decide_open_transactions(starts, left_out)
+    starts = {one: start for one, start in starts.items() if one not in left_out}
     if refused is not None or any(start.lacks_marker for start in starts.values()):
         return refused or Refused(UNKNOWN)
     newer = yield from _replace_used_up(lock, [producers[ids.plain] for ids in wanted])
     if isinstance(newer, Refused):
         return newer
-    return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners))
+    return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners, left_out))
 
 
 def _decided_positions(
@@ -144,16 +151,19 @@ def _owners(
 
 
 def _fence(
-    producers: Mapping[str, Producer], positions: Iterable[WriterPosition]
+    producers: Mapping[str, Producer],
+    positions: Iterable[WriterPosition],
+    left_out: dict[TopicPartition, MirrorFlowError],
 ) -> Steps[tuple[Refused | None, set[int]]]:
     """Ends the plain epochs that the positions name: an empty aborted transaction under each id's new epoch.
 
-    Also returns the producer ids that cannot be fenced so: the coordinator has forgotten the id, and gave another one.
+    Adds to *left_out* the partitions that cannot be part of it. Also returns the producer ids that cannot be fenced so: the
+    coordinator has forgotten the id, and gave another one.
     """
     fences: dict[Producer, list[TopicPartition]] = {}
     lost: set[int] = set()
     for position in positions:
-        if position.open_writer is None:
+        if position.open_writer is None or position.topic_partition in left_out:
             continue
         producer = producers[position.open_writer.plain]
         if producer.producer_id == position.producer_id:
@@ -165,7 +175,21 @@ def _fence(
         responses = yield tuple(
             Transaction(producer, commit=False, partitions=tuple(found)) for producer, found in fences.items()
         )
-    return next((response for response in responses if isinstance(response, Refused)), None), lost
+    return _note_left_out(responses, left_out), lost
+
+
+def _note_left_out(
+    responses: Iterable[Done | Refused], left_out: dict[TopicPartition, MirrorFlowError]
+) -> Refused | None:
+    """Adds to *left_out* the partitions that the transactions left out; returns the first refusal of a transaction."""
+    refused: Refused | None = None
+    for response in responses:
+        match response:
+            case Done(found):
+                left_out |= found
+            case Refused():
+                refused = refused or response
+    return refused
 
 
 def _wait_for_closed_connections(lock: Producer, claim: Claim | None) -> Steps[Refused | None]:
@@ -194,31 +218,39 @@ def _replace_used_up(lock: Producer, plain: Iterable[Producer]) -> Steps[dict[st
     return (yield from take_ids(lock, used_up)) if used_up else {}
 
 
-def _remembered_sequences(positions: Iterable[WriterPosition]) -> Steps[dict[TopicPartition, int | None]]:
+def _remembered_sequences(
+    positions: Iterable[WriterPosition], left_out: dict[TopicPartition, MirrorFlowError]
+) -> Steps[dict[TopicPartition, int | None]]:
     """Returns the last sequences of plain writers whose batches the target may have deleted, as its leaders remember them.
 
     They forget them when the writers are fenced. What is written in the meantime is in the log. Only the leader that the
     writer had knows that it wrote nothing: another one may know the epoch by a marker alone.
     """
-    open_ones = [one for one in positions if one.open_writer is not None and one.mode is WriteMode.PLAIN]
-    ends = (yield tuple(ReadEnd(one.topic_partition) for one in open_ones)) if open_ones else ()
-    trimmed = [(one, end) for one, end in zip(open_ones, ends, strict=True) if deleted_offsets(one, end)]
-    requests = tuple(
-        ReadLastSequence(one.topic_partition, one.producer_id, one.producer_epoch) for one, _ in trimmed
-    )
-    responses = (yield requests) if requests else ()
-    return {
-        one.topic_partition: response
-        for (one, end), response in zip(trimmed, responses, strict=True)
-        if response != UNKNOWN or end.leader_epoch == one.target_epoch
+    open_ones = {
+        one.topic_partition: _remembered_sequence(one)
+        for one in positions
+        if one.open_writer is not None and one.mode is WriteMode.PLAIN and one.topic_partition not in left_out
     }
+    return (yield from each_available(open_ones, left_out))
+
+
+def _remembered_sequence(position: WriterPosition) -> Steps[int | None]:
+    log_end: LogEnd = yield from send(ReadEnd(position.topic_partition))
+    if not deleted_offsets(position, log_end):
+        return None
+    writer = position.producer_id, position.producer_epoch
+    found: int | None = yield from send(ReadLastSequence(position.topic_partition, *writer))
+    return None if found == UNKNOWN and log_end.leader_epoch != position.target_epoch else found
 
 
 def _newer_positions(
-    stored: Mapping[TopicPartition, WriterPosition], acknowledged: Iterable[WriterPosition]
+    stored: Mapping[TopicPartition, WriterPosition],
+    acknowledged: Iterable[WriterPosition],
+    left_out: dict[TopicPartition, MirrorFlowError],
 ) -> Steps[dict[TopicPartition, WriterPosition]]:
     known = {one.topic_partition: one for one in acknowledged if one.topic_partition in stored}
-    return (yield from side_by_side({key: _newer_position(stored[key], one) for key, one in known.items()}))
+    newer = {key: _newer_position(stored[key], one) for key, one in known.items()}
+    return (yield from each_available(newer, left_out))
 
 
 def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Steps[WriterPosition]:
@@ -239,8 +271,10 @@ def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Ste
     return acknowledged
 
 
-def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -> Steps[Refused | None]:
-    """Writes the markers that are missing (KAFKA-20734), and waits for them."""
+def _decide_open_transactions(
+    starts: Mapping[TopicPartition, PartitionStart], left_out: dict[TopicPartition, MirrorFlowError]
+) -> Steps[Refused | None]:
+    """Writes the markers that are missing (KAFKA-20734), and waits for them; adds to *left_out* where that is impossible."""
     missing: dict[tuple[Producer, bool], list[TopicPartition]] = {}
     for partition, start in starts.items():
         for producer, commit in start.open_transactions.items():
@@ -248,10 +282,14 @@ def _decide_open_transactions(starts: Mapping[TopicPartition, PartitionStart]) -
     # One after the other: both decisions can belong to one id.
     for (producer, commit), partitions in missing.items():
         response = yield from send(Transaction(producer, commit=commit, partitions=tuple(partitions)))
-        if isinstance(response, Refused):
-            return response
-    decided = {one: start.open_transactions for one, start in starts.items() if start.open_transactions}
-    are_decided = yield from side_by_side({one: _is_decided(one, found) for one, found in decided.items()})
+        if (refused := _note_left_out((response,), left_out)) is not None:
+            return refused
+    decided = {
+        one: _is_decided(one, start.open_transactions)
+        for one, start in starts.items()
+        if start.open_transactions and one not in left_out
+    }
+    are_decided = yield from each_available(decided, left_out)
     return None if all(are_decided.values()) else Refused(UNKNOWN)
 
 
@@ -275,12 +313,13 @@ def _start_tasks(
     wanted: Mapping[WriterIds, tuple[TopicPartition, ...]],
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
+    left_out: Mapping[TopicPartition, MirrorFlowError],
 ) -> Steps[tuple[TaskStart, ...] | Refused]:
     now_ms: int = yield from send(Pause(0))
     found: list[TaskStart] = []
     for ids, assigned in wanted.items():
         own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
-        task = yield from _start_task(plan, own, assigned, starts, owners, now_ms)
+        task = yield from _start_task(plan, own, assigned, starts, owners, left_out, now_ms)
         if isinstance(task, Refused):
             return task
         found.append(task)
@@ -293,13 +332,14 @@ def _start_task(
     assigned: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
+    left_out: Mapping[TopicPartition, MirrorFlowError],
     now_ms: int,
 ) -> Steps[TaskStart | Refused]:
     """Stores the positions that name the new epochs, before the first plain batch of the task.
 
     Losses are reported first: the next process starts at the stored position and does not see them.
     """
-    task = _task_start(plan, own, assigned, starts, owners)
+    task = _task_start(plan, own, assigned, starts, owners, left_out)
     if losses := {one: loss for one, loss in task.losses.items() if one in task.points}:
         yield tuple(
             ReportLoss(one, task.points[one].next_source_offset, loss.problem.value)
@@ -329,15 +369,17 @@ def _task_start(
     assigned: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
+    left_out: Mapping[TopicPartition, MirrorFlowError],
     unfenced_why: str = "",
 ) -> TaskStart:
     taken = {one: owners[one] for one in assigned if one in owners}
-    found = {one: starts[one] for one in assigned if one not in owners}
+    found = {one: starts[one] for one in assigned if one in starts}
     return TaskStart(
         producers=own,
         points={one: _counted(start.point, own) for one, start in found.items() if start.point is not None},
         problems=dict.fromkeys(taken, PartitionProblem.TARGET_TAKEN)
         | {one: start.problem for one, start in found.items() if start.problem is not None},
+        waiting={one: left_out[one] for one in assigned if one in left_out and one not in taken},
         losses={one: start.loss for one, start in found.items() if start.loss is not None},
         topic_ids=plan.topic_ids,
         owners=taken,
@@ -364,12 +406,13 @@ def start_unfenced(
 
     What was written behind them is written again. *producer* has no transactional id.
     """
-    wanted = tuple(partitions)
-    starts = yield from side_by_side(
-        {one: start_of_partition(plan, {}, one, positions.get(one)) for one in wanted}
+    wanted, left_out = tuple(partitions), dict(plan.unavailable)
+    starts = yield from each_available(
+        {one: start_of_partition(plan, {}, one, positions.get(one)) for one in wanted if one not in left_out},
+        left_out,
     )
     own = TaskProducers(transactional=producer, plain=producer)
-    return _task_start(plan, own, wanted, starts, {}, why)
+    return _task_start(plan, own, wanted, starts, {}, left_out, why)
 
 
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:

@@ -34,12 +34,14 @@ from mirrorflow_kafka.admin.topics import (
     topic_operations,
 )
 from mirrorflow_kafka.admin.transactions import (
+    OF_PARTITION,
     add_partitions_to_txn,
     empty_transaction,
     end_txn,
     init_producer_id,
     may_coordinate,
     may_write_as,
+    raise_for_refused,
     try_add_partitions_to_txn,
 )
 from mirrorflow_kafka.client.error_codes import BrokerRefusal

@@ -240,10 +240,10 @@ T = TypeVar("T")
 Decode = Callable[[Record], object | None]
 
 
-async def retrying(read: Callable[[], Awaitable[T]]) -> T:
-    """Repeats *read* after retriable errors; the last one is raised after RETRY_TIMEOUT_S."""
+async def retrying(read: Callable[[], Awaitable[T]], *, timeout_s: float = RETRY_TIMEOUT_S) -> T:
+    """Repeats *read* after retriable errors; the last one is raised after *timeout_s*."""
     now = asyncio.get_running_loop().time
-    given_up_s = now() + RETRY_TIMEOUT_S
+    given_up_s = now() + timeout_s
     failures = 0
     while True:
         try:
@@ -301,11 +301,11 @@ async def read_log(
 
 
 async def read_batches(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, timeout_s: float = RETRY_TIMEOUT_S
 ) -> tuple[LogBatch, ...]:
     """Returns the batches with offsets in [start, end) that the log still has, without their records.
 
-    Raises ClusterError.
+    It is repeated as by `retrying`. Raises ClusterError.
     """
 
     async def read() -> tuple[LogBatch, ...]:
@@ -317,10 +317,12 @@ async def read_batches(
         log_start = (await admin.offsets_at(cluster, [partition], EARLIEST))[partition]
         return await _collect(cluster, partition, max(start, log_start), end, None)
 
-    return await retrying(read)
+    return await retrying(read, timeout_s=timeout_s)
 
 
-async def aborted_transactions(cluster: Cluster, partition: TopicPartition, offset: int) -> dict[int, int]:
+async def aborted_transactions(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, timeout_s: float = RETRY_TIMEOUT_S
+) -> dict[int, int]:
     """Returns where transactions begin that were open at *offset* and then aborted, by producer id.
 
     A broker returns the aborted transactions that end behind the fetch offset (TransactionIndex.collectAbortedTxns). Raises
@@ -331,7 +333,7 @@ async def aborted_transactions(cluster: Cluster, partition: TopicPartition, offs
         fetched = await read_once(cluster, partition, offset, read_committed=True, max_bytes=1)
         return {producer_id: first for producer_id, first in fetched.aborted if first < offset}
 
-    return await retrying(read)
+    return await retrying(read, timeout_s=timeout_s)
 
 
 async def _collect(

@@ -8,6 +8,8 @@ Appends are for offsets, decisions and tests. Copied batches use `client.broker_
 """
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,30 +51,37 @@ async def _of_leaders(
     send: Callable[[Connection, Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Any]]],
     *,
     rounds_max: int = ROUNDS_MAX,
+    timeout_s: float = math.inf,
     purpose: str = "admin",
 ) -> dict[TopicPartition, Any]:
     """Sends requests with *send* to the leaders of *partitions*; returns each partition's part of a response.
 
-    Each part has an `error_code`. Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds.
+    Each part has an `error_code`. Partitions with stale-metadata or retriable errors are retried, up to *rounds_max* rounds
+    and for *timeout_s*. A leader that does not answer in time has NETWORK_EXCEPTION, and does not delay the others.
     """
+    now = asyncio.get_running_loop().time
+    limit_s = None if timeout_s == math.inf else now() + timeout_s
     answers: dict[TopicPartition, Any] = {}
     waiting = [TopicPartition(*key) for key in partitions]
     unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
     if unknown:
-        await cluster.refresh(unknown)
+        await _refresh(cluster, unknown, limit_s)
 
     async def send_to(leader: int, requested: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
         nothing = dict.fromkeys(requested, _Code(error_codes.NETWORK_EXCEPTION))
         try:
-            connection = await cluster.connection(leader, purpose=purpose)
-            return {**nothing, **await send(connection, requested)}
-        except UnreachableError:
+            async with asyncio.timeout_at(limit_s) as limit:
+                connection = await cluster.connection(leader, purpose=purpose)
+                if limit_s is not None and connection.muted_until_s > now():
+                    limit.reschedule(connection.muted_until_s + timeout_s)  # a quota delays the answer
+                return {**nothing, **await send(connection, requested)}
+        except (UnreachableError, TimeoutError):
             return nothing
 
     rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
     async for number in rounds:
         if number > 1:
-            await cluster.refresh({one.topic for one in waiting})
+            await _refresh(cluster, {one.topic for one in waiting}, limit_s)
         groups: dict[int, list[TopicPartition]] = {}
         for one in waiting:
             leader = cluster.leader(*one)
@@ -88,10 +97,16 @@ async def _of_leaders(
         for found in await asyncio.gather(*requests):
             answers.update(found)
         waiting = [one for one in waiting if _may_heal(answers[one].error_code, number)]
-        if not waiting:
+        if not waiting or (limit_s is not None and now() >= limit_s):
             return answers
-    await cluster.refresh({one.topic for one in waiting})
+    await _refresh(cluster, {one.topic for one in waiting}, limit_s)
     return answers
+
+
+async def _refresh(cluster: Cluster, topics: Iterable[str], limit_s: float | None) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(limit_s):
+            await cluster.refresh(topics)
 
 
 async def _call_leaders(
@@ -101,6 +116,7 @@ async def _call_leaders(
     *,
     names: tuple[str, str] = ("name", "partition_index"),
     rounds_max: int = ROUNDS_MAX,
+    timeout_s: float = math.inf,
 ) -> dict[TopicPartition, Any]:
     """As `_of_leaders`, with a kafka-python request from partition numbers by topic.
 
@@ -119,7 +135,7 @@ async def _call_leaders(
             for one in topic.partitions
         }
 
-    return await _of_leaders(cluster, partitions, send, rounds_max=rounds_max)
+    return await _of_leaders(cluster, partitions, send, rounds_max=rounds_max, timeout_s=timeout_s)
 
 
 def _may_heal(code: int, number: int) -> bool:
@@ -171,10 +187,14 @@ async def list_offsets(
     partitions: Iterable[Key],
     timestamp: int,
     read_committed: bool = False,  # noqa: FBT001, FBT002 as the brokers' isolation level
+    *,
+    rounds_max: int = ROUNDS_MAX,
+    timeout_s: float = math.inf,
 ) -> dict[TopicPartition, ListedOffset]:
     """Returns the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
 
-    The end is the high watermark, or the last stable offset with *read_committed*. Raises ClusterError.
+    The end is the high watermark, or the last stable offset with *read_committed*. A leader has
+    *rounds_max* attempts and *timeout_s* for all of them. Raises ClusterError.
     """
     topic_class = ListOffsetsRequest.ListOffsetsTopic
 
@@ -196,7 +216,7 @@ async def list_offsets(
             min_version=2 if read_committed else 1,
         )
 
-    found = await _call_leaders(cluster, partitions, request)
+    found = await _call_leaders(cluster, partitions, request, rounds_max=rounds_max, timeout_s=timeout_s)
     return {
         partition: ListedOffset(error=one.error_code)
         if one.error_code
@@ -228,9 +248,13 @@ async def offsets_at(
 
 
 async def end_offset_for_leader_epoch(
-    cluster: Cluster, epochs: Mapping[TopicPartition, int], *, rounds_max: int = ROUNDS_MAX
+    cluster: Cluster,
+    epochs: Mapping[TopicPartition, int],
+    *,
+    rounds_max: int = ROUNDS_MAX,
+    timeout_s: float = math.inf,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Returns where each partition's leader epoch ended, in at most *rounds_max* attempts. Raises ClusterError."""
+    """Returns where each partition's leader epoch ended, in at most *rounds_max* attempts, as `list_offsets`."""
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
     def request(by_topic: dict[str, list[int]]) -> OffsetForLeaderEpochRequest:
@@ -248,7 +272,14 @@ async def end_offset_for_leader_epoch(
         ]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-    found = await _call_leaders(cluster, epochs, request, names=("topic", "partition"), rounds_max=rounds_max)
+    found = await _call_leaders(
+        cluster,
+        epochs,
+        request,
+        names=("topic", "partition"),
+        rounds_max=rounds_max,
+        timeout_s=timeout_s,
+    )
     return {
         partition: EpochEnd(error=one.error_code)
         if one.error_code
@@ -292,7 +323,7 @@ class ProducersAnswer:
 
 
 async def describe_producers(
-    cluster: Cluster, partitions: Iterable[Key]
+    cluster: Cluster, partitions: Iterable[Key], *, timeout_s: float = math.inf
 ) -> dict[TopicPartition, ProducersAnswer]:
     """Returns the producer state of each partition's leader (Kafka 2.8 or later). Needs READ on the topics.
 
@@ -304,6 +335,7 @@ async def describe_producers(
         cluster,
         partitions,
         lambda by_topic: DescribeProducersRequest(topics=[topic_class(*one) for one in by_topic.items()]),
+        timeout_s=timeout_s,
     )
     return {
         partition: ProducersAnswer(error=one.error_code)

@@ -21,7 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster, chunks
+from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
@@ -149,7 +149,8 @@ async def topic_operations(
             include_topic_authorized_operations=True,
             min_version=8,
         )
-        for answer in (await cluster.call(request, node_id=node_id)).topics:
+        response = await cluster.call(request, node_id=node_id, attempt_s=ANY_BROKER_TIMEOUT_S)
+        for answer in response.topics:
             topic = topic_from(answer)
             if topic.error == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[topic.name] = frozenset()

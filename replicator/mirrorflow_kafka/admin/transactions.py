@@ -9,22 +9,26 @@ from typing import Any, Final
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin.topics import describe_broker_configs
-from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster
+from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,
     NONE,
     OPERATION_NOT_ATTEMPTED,
+    TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
+    partition_error,
 )
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
 OLD_VERSION: Final = 1
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 REPLICATION_KEY: Final = "transaction.state.log.replication.factor"
+# Codes of AddPartitionsToTxn that are about one partition: its topic is denied or does not exist.
+OF_PARTITION: Final = frozenset({TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION})
 NO_PRODUCER_ID: Final = -1
 NOBODYS_PRODUCER_ID: Final = 2**63 - 1  # controllers count up from 0
 
@@ -105,7 +109,16 @@ async def add_partitions_to_txn(
     codes = await try_add_partitions_to_txn(
         cluster, transactional_id, producer_id, producer_epoch, partitions, timeout_s=timeout_s
     )
-    for code in sorted(codes.values(), key=lambda code: code in {NONE, OPERATION_NOT_ATTEMPTED}):
+    raise_for_refused(cluster, transactional_id, codes)
+
+
+def raise_for_refused(cluster: Cluster, transactional_id: str, codes: Mapping[TopicPartition, int]) -> None:
+    """Raises the error of a refused AddPartitionsToTxn, with the topic or the transactional id that it is about."""
+    refused = [(one, code) for one, code in codes.items() if code != NONE]
+    # The others have OPERATION_NOT_ATTEMPTED.
+    for one, code in sorted(refused, key=lambda found: found[1] == OPERATION_NOT_ATTEMPTED):
+        if code in OF_PARTITION:
+            raise partition_error(code, cluster=cluster.alias, request="AddPartitionsToTxn", partition=one)
         cluster.raise_for(code, "AddPartitionsToTxn", transactional_id)
 
 
@@ -177,7 +190,6 @@ async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
     The request goes to any broker: brokers check the ACL before they check whether they coordinate the id, or
     whether the producer id exists. FindCoordinator is avoided because it could create `__transaction_state`.
     """
-    node_id = min(cluster.metadata.brokers)
     request = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=NOBODYS_PRODUCER_ID,
@@ -185,8 +197,17 @@ async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
         committed=False,
         max_version=OLD_VERSION,
     )
-    answer = await (await cluster.connection(node_id)).call(request, timeout_s=CALL_TIMEOUT_S)
-    return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    nodes = sorted(cluster.metadata.brokers)
+    for node_id in nodes:
+        try:
+            connection = await cluster.connection(node_id)
+            answer = await connection.call(request, timeout_s=ANY_BROKER_TIMEOUT_S)
+        except UnreachableError:
+            if node_id == nodes[-1]:
+                raise
+        else:
+            return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    raise AssertionError("a cluster has brokers")
 
 
 async def empty_transaction(

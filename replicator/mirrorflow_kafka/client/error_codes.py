@@ -16,6 +16,7 @@ from mirrorflow_core.errors import (
     NotAuthorizedError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.partitions import TopicPartition
 
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
@@ -109,6 +110,16 @@ _UNAUTHORIZED: Final = {
     CLUSTER_AUTHORIZATION_FAILED: "cluster",
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
 }
+# The operation of an ACL (AclOperation) that a request needs on a topic.
+_OPERATIONS: Final = {
+    "Fetch": "Read",
+    "DescribeProducers": "Read",
+    "Produce": "Write",
+    "AddPartitionsToTxn": "Write",
+    "ListOffsets": "Describe",
+    "OffsetForLeaderEpoch": "Describe",
+    "Metadata": "Describe",
+}
 # Codes that are newer than kafka-python's table, or that it names differently from Kafka.
 _NAMES: Final = {
     UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR",
@@ -168,7 +179,8 @@ def error_for(
     if code in _UNAUTHORIZED:
         kind = _UNAUTHORIZED[code]
         resource = kind if kind == "cluster" or not subject else f"{kind} {subject}"
-        return NotAuthorizedError(cluster=cluster, operation=request, resource=resource)
+        operation = _OPERATIONS.get(request, request) if kind == "topic" else request
+        return NotAuthorizedError(cluster=cluster, operation=operation, resource=resource)
     if code == SASL_AUTHENTICATION_FAILED:
         return AuthenticationFailedError(
             cluster=cluster, address=subject, mechanism="SASL", problem=message or name_of(code)
@@ -195,3 +207,9 @@ def raise_for(
     """Raises `error_for` *code*; does nothing for 0."""
     if code != NONE:
         raise error_for(code, cluster=cluster, request=request, subject=subject, message=message)
+
+
+def partition_error(code: int, *, cluster: str, request: str, partition: TopicPartition) -> ClusterError:
+    """Returns `error_for` a *code* about a partition; permissions are those of its topic."""
+    subject = partition.topic if code == TOPIC_AUTHORIZATION_FAILED else str(partition)
+    return error_for(code, cluster=cluster, request=request, subject=subject)

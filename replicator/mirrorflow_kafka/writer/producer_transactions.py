@@ -37,6 +37,7 @@ from mirrorflow_kafka.client.error_codes import (
     OUTCOME_UNKNOWN,
     error_for,
     is_retriable,
+    partition_error,
     raise_for,
 )
 from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
@@ -45,6 +46,9 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 # How long a request waits for its coordinator, or for the markers of the producer's last transaction; then a
 # partition of that transaction has no leader.
 COORDINATOR_TIMEOUT_S: Final = 30.0
+# For a leader to answer, before records are written or committed in a transaction. A leader that needs longer is being
+# replaced, or this process cannot reach it: then the task's next start leaves its partitions out.
+LEADER_TIMEOUT_S: Final = 10.0
 PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
 SHORTEST_TRANSACTION_MS: Final = 1_000  # a usual one takes a quarter of that
 
@@ -119,11 +123,9 @@ class ProducerTransactions:
         producer = request.producer
         async with self.turn(producer):
             try:
-                partitions = {self._topics.on_target(one) for one in request.partitions}
                 barrier = await self._internal_partitions() if request.is_barrier else ()
                 records = await self._records(request)
-                partitions |= records.keys() | set(barrier)
-                await self.add_partitions(producer, partitions or {self._topics.claims})
+                left_out = await self._begin(producer, request.partitions, records.keys() | set(barrier))
                 # The producer's last transaction is complete now: its markers are below the end.
                 bounds = await admin.offsets_at(self._cluster, barrier, LATEST) if barrier else None
                 await self._append_all(producer, records)
@@ -132,7 +134,31 @@ class ProducerTransactions:
                 return refusal(error)
             if bounds is not None:
                 self._barriers[producer] = bounds
-        return Done()
+        return Done(left_out)
+
+    async def _begin(
+        self, producer: Producer, partitions: Iterable[TopicPartition], internal: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, MirrorFlowError]:
+        """Begins a transaction over the copies of *partitions* and *internal* ones.
+
+        Returns the partitions that it leaves out, because their topics are denied or deleted: a coordinator refuses all
+        partitions of a request if it refuses one. Raises ClusterError.
+        """
+        copies, always = {self._topics.on_target(one): one for one in partitions}, frozenset(internal)
+        left_out: dict[TopicPartition, MirrorFlowError] = {}
+        while True:
+            wanted = {*copies, *always} or {self._topics.claims}
+            codes = await self.try_add_partitions(producer, wanted)
+            refused = {
+                one: code for one, code in codes.items() if one in copies and code in admin.OF_PARTITION
+            }
+            if not refused:
+                admin.raise_for_refused(self._cluster, producer.transactional_id, codes)
+                return left_out
+            for copy, code in refused.items():
+                left_out[copies.pop(copy)] = partition_error(
+                    code, cluster=self._cluster.alias, request="AddPartitionsToTxn", partition=copy
+                )
 
     def barrier(self, producer: Producer | None, partition: TopicPartition) -> ExpectedMarker | None:
         """Returns the marker of the producer's last barrier in a partition; None if there was no barrier."""
@@ -149,9 +175,11 @@ class ProducerTransactions:
 
     async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Asks the leaders of *partitions* for their epochs. Raises ClusterError."""
-        listed = await admin.list_offsets(self._cluster, partitions, LATEST)
+        listed = await admin.list_offsets(self._cluster, partitions, LATEST, timeout_s=LEADER_TIMEOUT_S)
         for partition, found in listed.items():
-            raise_for(found.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(partition))
+            if found.error:
+                alias = self._cluster.alias
+                raise partition_error(found.error, cluster=alias, request="ListOffsets", partition=partition)
         return {partition: found.leader_epoch for partition, found in listed.items()}
 
     async def store_positions(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
@@ -185,10 +213,8 @@ class ProducerTransactions:
 
     async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
         """Begins the transaction with partitions of the target, or adds them to it. Raises ClusterError."""
-        self._require_answers(producer)
-        await admin.add_partitions_to_txn(
-            self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
-        )
+        codes = await self.try_add_partitions(producer, partitions)
+        admin.raise_for_refused(self._cluster, producer.transactional_id, codes)
 
     async def try_add_partitions(
         self, producer: Producer, partitions: Iterable[TopicPartition]

@@ -3,9 +3,10 @@
 Requests that are yielded together are sent together. Requests about many partitions are combined: a takeover
 queries each leader once, not once for each partition.
 
-Retriable errors are repeated. What a transaction coordinator or leader refuses is answered with `Refused`.
-Errors that a user must resolve, and reads that fail for a minute, are raised: the protocol has no answer for
-them, and a process that was taking a flow over must begin again.
+Retriable errors are repeated. What a transaction coordinator refuses is answered with `Refused`, and a read about one
+partition that fails with `Unavailable`, so that the other partitions continue. Other errors that a user must resolve, and
+reads of the flow's own topics that fail for a minute, are raised: the protocol has no answer for them, and a process that
+was taking a flow over must begin again.
 """
 
 import asyncio
@@ -16,7 +17,12 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import (
+    ClusterError,
+    CorruptRecordsError,
+    NotAuthorizedError,
+    UnsupportedBrokerError,
+)
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.writer.broker_requests import (
@@ -41,6 +47,7 @@ from mirrorflow_core.writer.broker_requests import (
     SourceStart,
     Steps,
     Transaction,
+    Unavailable,
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
@@ -52,10 +59,11 @@ from mirrorflow_kafka.admin.log_reader import (
     read_log,
     retrying,
 )
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset, log_offsets
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import raise_for
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
+from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
+from mirrorflow_kafka.client.error_codes import NONE, partition_error
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.partition_availability import ANSWER_S
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
@@ -153,18 +161,11 @@ class ProtocolRunner:
                 return await self._read_internal(self._topics.claims, self._topics.claim_in, barrier)
             case ReadPositions(barrier):
                 return await self._positions(barrier)
-            case ReadBatches(partition, start, end):
-                async with self._fetches:
-                    return await read_batches(self._target, self._topics.on_target(partition), start, end)
-            case ReadAborted(partition, offset):
-                async with self._fetches:
-                    return await aborted_transactions(self._target, self._topics.on_target(partition), offset)
-            case ReadLastSequence(partition, producer_id, producer_epoch):
-                return await self._last_sequence(
-                    self._topics.on_target(partition), producer_id, producer_epoch
-                )
-            case ReadOffsetMap():
-                return None if self._offset_map is None else await self._offset_map(request)
+            case ReadBatches() | ReadAborted() | ReadLastSequence() | ReadOffsetMap():
+                try:
+                    return await self._read_partition(request)
+                except (ClusterError, CorruptRecordsError) as error:
+                    return Unavailable(error)
             case ReportLoss(partition, next_source_offset, why):
                 log.warning(
                     "%s is to continue at source offset %d, as the loss policy says: %s",
@@ -179,6 +180,22 @@ class ProtocolRunner:
                 await asyncio.sleep(ms / 1000 * random.uniform(1, 1 + _JITTER))  # noqa: S311 it spreads only
                 return time.time_ns() // 1_000_000
         raise AssertionError(request)
+
+    async def _read_partition(
+        self, request: ReadBatches | ReadAborted | ReadLastSequence | ReadOffsetMap
+    ) -> object:
+        copy = self._topics.on_target(request.partition)
+        match request:
+            case ReadBatches(_, start, end):
+                async with self._fetches:
+                    return await read_batches(self._target, copy, start, end, timeout_s=ANSWER_S)
+            case ReadAborted(_, offset):
+                async with self._fetches:
+                    return await aborted_transactions(self._target, copy, offset, timeout_s=ANSWER_S)
+            case ReadLastSequence(_, producer_id, producer_epoch):
+                return await self._last_sequence(copy, producer_id, producer_epoch)
+            case ReadOffsetMap():
+                return None if self._offset_map is None else await self._offset_map(request)
 
     async def _read_internal(
         self, partition: TopicPartition, decode: Decode, barrier: Producer | None
@@ -202,7 +219,16 @@ class ProtocolRunner:
     async def _last_sequence(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int
     ) -> int | None:
-        answer = (await admin.describe_producers(self._target, [partition]))[partition]
+        try:
+            found = await admin.describe_producers(self._target, [partition], timeout_s=ANSWER_S)
+        except UnsupportedBrokerError:
+            return None
+        answer = found[partition]
+        if answer.error:
+            alias = self._target.alias
+            raise partition_error(
+                answer.error, cluster=alias, request="DescribeProducers", partition=partition
+            )
         return next(
             (
                 one.last_sequence
@@ -226,57 +252,71 @@ class ProtocolRunner:
         )
         return max(found.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
 
-    async def _source_starts(self, partitions: Sequence[TopicPartition]) -> Sequence[SourceStart]:
+    async def _source_starts(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Sequence[SourceStart | Unavailable]:
         when: dict[int, set[TopicPartition]] = {LATEST: {*partitions}}
         for one in partitions:
             when.setdefault(self._start_at(one), set()).add(one)
-
-        async def read() -> Sequence[SourceStart]:
-            listed = await asyncio.gather(
-                *(log_offsets(self._source, wanted, timestamp) for timestamp, wanted in when.items())
+        listed = await asyncio.gather(
+            *(
+                admin.list_offsets(self._source, wanted, timestamp, timeout_s=_answer_s(timestamp))
+                for timestamp, wanted in when.items()
             )
-            ends = listed[0]
-            found = {one: first for part in listed for one, first in part.items()}  # LATEST comes first
-            return [_source_start(found[one], ends[one]) for one in partitions]
+        )
+        ends = listed[0]
+        found = {one: first for part in listed for one, first in part.items()}  # LATEST comes first
+        return [
+            _unavailable(self._source, "ListOffsets", one, found[one].error or ends[one].error)
+            or _source_start(found[one], ends[one])
+            for one in partitions
+        ]
 
-        return await retrying(read)
-
-    async def _log_ends(self, partitions: Sequence[TopicPartition]) -> Sequence[LogEnd]:
+    async def _log_ends(self, partitions: Sequence[TopicPartition]) -> Sequence[LogEnd | Unavailable]:
         target = self._target
         wanted = [self._topics.on_target(one) for one in partitions]
-
-        async def read() -> Sequence[LogEnd]:
-            starts, stables, ends = await asyncio.gather(
-                log_offsets(target, wanted, EARLIEST),
-                log_offsets(target, wanted, LATEST, read_committed=True),
-                log_offsets(target, wanted, LATEST),
+        starts, stables, ends = await asyncio.gather(
+            admin.list_offsets(target, wanted, EARLIEST, timeout_s=ANSWER_S),
+            admin.list_offsets(target, wanted, LATEST, read_committed=True, timeout_s=ANSWER_S),
+            admin.list_offsets(target, wanted, LATEST, timeout_s=ANSWER_S),
+        )
+        # The leader's present epoch: no record has a newer one, and where the log has lost something, the
+        # epoch of its last record then ends at the same offset.
+        return [
+            _unavailable(
+                target, "ListOffsets", one, starts[one].error or stables[one].error or ends[one].error
             )
-            # The leader's present epoch: no record has a newer one, and where the log has lost something, the
-            # epoch of its last record then ends at the same offset.
-            return [
-                LogEnd(starts[one].offset, stables[one].offset, ends[one].offset, ends[one].leader_epoch)
-                for one in wanted
-            ]
-
-        return await retrying(read)
+            or LogEnd(starts[one].offset, stables[one].offset, ends[one].offset, ends[one].leader_epoch)
+            for one in wanted
+        ]
 
     async def _epoch_ends(
         self, partitions: Sequence[TopicPartition], epoch: int, *, on_target: bool
-    ) -> Sequence[LeaderEpochEnd]:
+    ) -> Sequence[LeaderEpochEnd | Unavailable]:
         if epoch < 0:
             return [LeaderEpochEnd(UNKNOWN, UNKNOWN)] * len(partitions)
         cluster = self._target if on_target else self._source
         wanted = [self._topics.on_target(one) for one in partitions] if on_target else list(partitions)
+        ends = await admin.end_offset_for_leader_epoch(
+            cluster, dict.fromkeys(wanted, epoch), timeout_s=ANSWER_S
+        )
+        return [
+            _unavailable(cluster, "OffsetForLeaderEpoch", one, ends[one].error)
+            or LeaderEpochEnd(ends[one].leader_epoch, ends[one].end_offset)
+            for one in wanted
+        ]
 
-        async def read() -> Sequence[LeaderEpochEnd]:
-            ends = await admin.end_offset_for_leader_epoch(cluster, dict.fromkeys(wanted, epoch))
-            for one in wanted:
-                raise_for(
-                    ends[one].error, cluster=cluster.alias, request="OffsetForLeaderEpoch", subject=str(one)
-                )
-            return [LeaderEpochEnd(ends[one].leader_epoch, ends[one].end_offset) for one in wanted]
 
-        return await retrying(read)
+def _unavailable(cluster: Cluster, request: str, partition: TopicPartition, code: int) -> Unavailable | None:
+    """Returns the response for a *partition* whose leader has answered with *code*; None for 0."""
+    if code == NONE:
+        return None
+    return Unavailable(partition_error(code, cluster=cluster.alias, request=request, partition=partition))
+
+
+def _answer_s(timestamp: int) -> float:
+    """Returns for how long an offset is waited for; a leader may have to search in segments for that of a time."""
+    return ANSWER_S if timestamp in {EARLIEST, LATEST} else REQUEST_TIMEOUT_S
 
 
 def _source_start(found: ListedOffset, end: ListedOffset) -> SourceStart:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
@@ -13,8 +14,8 @@ from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import position_store
-from mirrorflow_kafka.writer.fencing import answering_partitions
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
+from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_map_writer import MapLog
@@ -72,12 +73,14 @@ class FlowClusters:
             for topic, copy in copies.items()
         }
 
-    async def writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
-        """Returns the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
+    async def unavailable(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, MirrorFlowError]:
+        """Returns which partitions cannot be copied at present, and why: they must not delay the others. Raises ClusterError."""
         on_target = flow_topics(self.settings).on_target
-        wanted = {one: on_target(one) for one in partitions}
-        writable = await answering_partitions(self.target, wanted.values())
-        return tuple(one for one, copy in wanted.items() if copy in writable)
+        return await unavailable_partitions(
+            self.source, self.target, {one: on_target(one) for one in partitions}
+        )
 
     async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the positions of a flow that has no owner. Raises ClusterError."""

@@ -48,10 +48,10 @@ class UnfencedFlow:
         producer_id, epoch = await admin.init_producer_id(
             clusters.target, None, timeout_ms=clusters.settings.transaction_timeout_ms
         )
-        plan = replace(plan, topic_ids=await clusters.topic_ids(partitions))
-        positions, writable = await clusters.stored_positions(), await clusters.writable(partitions)
-        producer = Producer("", producer_id, epoch)
-        start = await clusters.runner.run(start_unfenced(plan, producer, writable, positions, self.why))
+        topic_ids = await clusters.topic_ids(partitions)
+        plan = replace(plan, topic_ids=topic_ids, unavailable=await clusters.unavailable(partitions))
+        positions, producer = await clusters.stored_positions(), Producer("", producer_id, epoch)
+        start = await clusters.runner.run(start_unfenced(plan, producer, partitions, positions, self.why))
         return Assign(assignment=wanted, start=start)
 
 
@@ -74,7 +74,7 @@ class OwnedFlow:
     async def start_task(self, task: int, wanted: TaskAssignment, ids: WriterIds | None) -> Assign | Fenced:
         """Returns *wanted* with the start of a task, which writes with *ids*, or its own. Raises MirrorFlowError."""
         start = self.starts.pop(task, None)
-        if start is None or {*start.points, *start.problems} != {*wanted.partitions}:
+        if start is None or {*start.points, *start.problems, *start.waiting} != {*wanted.partitions}:
             found = await self._recover(ids or self.ownership.plan.ids.task(task), wanted)
             if isinstance(found, Fenced):
                 return found
@@ -90,14 +90,15 @@ class OwnedFlow:
     async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> TaskStart | Fenced:
         clusters, partitions = self.clusters, wanted.partitions
         topic_ids = await clusters.topic_ids(partitions)
-        ownership = replace(self.ownership, plan=replace(self.ownership.plan, topic_ids=topic_ids))
+        unavailable = await clusters.unavailable(partitions)
+        plan = replace(self.ownership.plan, topic_ids=topic_ids, unavailable=unavailable)
+        ownership = replace(self.ownership, plan=plan)
         clusters.begin_lookup(partitions)
         acknowledged = [
             decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
             for one in wanted.acknowledged
         ]
-        writable = await clusters.writable(partitions)
-        found = await clusters.runner.run(recover_task(ownership, ids, writable, acknowledged))
+        found = await clusters.runner.run(recover_task(ownership, ids, partitions, acknowledged))
         if isinstance(found, TaskStart) and found.producers.ids != ids:
             log.warning(
                 "%s: the last transaction of %s cannot end, because a partition of it has no leader; %s is used instead.",

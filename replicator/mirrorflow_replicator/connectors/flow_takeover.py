@@ -132,11 +132,6 @@ class FlowTakeover:
         if self.is_first:
             clusters.begin_with(partitions)
         plan = self.plan(clusters, tasks=len(assignment))
-        # In a group each process finds where its tasks start, and a flow that is migrated has no positions yet.
-        if legacy is None and not self._group:
-            topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
-            writable = tuple([await clusters.writable(task) for task in assignment])
-            plan = replace(plan, assignment=writable, topic_ids=topic_ids)
         if newest is not None:
             if newest.flow not in {self._settings.flow, *self._settings.takes_over}:
                 raise self._flow_exists(newest)
@@ -144,6 +139,11 @@ class FlowTakeover:
             is_owned = not (is_owner or newest.left or _is_dead(newest.process))
             if is_owned and must_wait(newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts):
                 await self._wait_for_turn(clusters, plan)
+        # In a group each process finds where its tasks start, and a flow that is migrated has no positions yet.
+        if legacy is None and not self._group:
+            topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
+            unavailable = await clusters.unavailable(partitions)
+            plan = replace(plan, assignment=assignment, topic_ids=topic_ids, unavailable=unavailable)
         clusters.begin_lookup(partitions)
         self._since_s, self.is_waiting = time.monotonic(), False
         try:

@@ -202,6 +202,7 @@ class CopyTask:
         await expiries.apply()
         for loop in (
             self._resumer.run(),
+            self._resumer.examine_left_out(),
             self._routes.run(),
             self._flushing.run(),
             self._task_writer.run(),
@@ -237,6 +238,7 @@ class CopyTask:
             self._stalls.changed(copier)
             new.append(copier)
         if new:
+            self._resumer.add(new)
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
             await note_log_append_time_topics(self._parts.target, new)
             self._changed |= dict.fromkeys(new)
@@ -348,7 +350,7 @@ class CopyTask:
             self._told = str(error)
             log.warning("%s", error)
         for copier in self.copiers.values():
-            if copier.state is CopierState.RESUMING:
+            if copier.state is CopierState.RESUMING and not self._resumer.leaves_out(copier):
                 copier.note(error)
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:

@@ -10,6 +10,7 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.partition_availability import ANSWER_S
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.read_cursor import UNKNOWN
@@ -20,9 +21,10 @@ POLL_INTERVAL_S = (
 
 
 async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
-    """Sets the current end offset of each of *copiers*. Raises ClusterError."""
+    """Sets the current end offset of each of *copiers*; one that is not known soon stays unknown. Raises ClusterError."""
+    partitions = [copier.source for copier in copiers]
     ends = await admin.list_offsets(
-        source, [copier.source for copier in copiers], LATEST, read_committed=read_committed
+        source, partitions, LATEST, read_committed=read_committed, timeout_s=ANSWER_S
     )
     for copier in copiers:
         copier.note_start_end(ends[copier.source].offset)
@@ -36,24 +38,31 @@ async def follow_stopped_ends(
     on_change: Callable[[PartitionCopier], object],
     on_error: Callable[[MirrorFlowError], None],
 ) -> None:
-    """Polls the end offsets of stopped copiers until cancelled.
+    """Polls the end offsets of copiers that read nothing until cancelled.
 
     Calls *on_change* with each copier whose end offset changed or became unknown.
     """
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
-        stopped = [copier for copier in copiers() if copier.state is CopierState.STOPPED]
+        # Also those that have not begun: the start of the task may have left them out.
+        stopped = [copier for copier in copiers() if _reads_nothing(copier)]
         if not stopped:
             continue
         partitions = [copier.source for copier in stopped]
         try:
-            ends = await admin.list_offsets(source, partitions, LATEST, read_committed=read_committed)
+            ends = await admin.list_offsets(
+                source, partitions, LATEST, read_committed=read_committed, timeout_s=ANSWER_S
+            )
         except MirrorFlowError as error:
             on_error(error)
             continue
         for copier in stopped:
             found = ends[copier.source]
             end = UNKNOWN if found.error else found.offset
-            if copier.state is CopierState.STOPPED and copier.cursor.end_offset != end:
+            if _reads_nothing(copier) and copier.cursor.end_offset != end:
                 copier.cursor.note_end(end)
                 on_change(copier)
+
+
+def _reads_nothing(copier: PartitionCopier) -> bool:
+    return copier.state is CopierState.STOPPED or copier.writing is None

@@ -66,6 +66,9 @@ class PartitionCopier:
         self.cursor = ReadCursor(source, read_committed=context.read_committed)
         self.start_end = -1  # the source's end when the task began
         self.refusals = 0  # in a row
+        self.failed_starts = (
+            0  # starts of the task that left it out, although nothing was wrong with it before them
+        )
         self.refused_records: Sequence[int] = ()  # of the newest refused batch, where the target names them
         self.skip: RefusedRecords | None = None  # left out when it is known where to continue
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
@@ -82,6 +85,7 @@ class PartitionCopier:
         self.records, self.bytes, self.skipped = earlier.records, earlier.bytes, earlier.skipped
         self.lost_records, self.losses = earlier.lost_records, earlier.losses
         self.refused_writes = earlier.refused_writes
+        self.failed_starts = earlier.failed_starts
         self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
         self.packer.inherit(earlier.packer)
         self._earlier_mode = earlier.mode
@@ -288,6 +292,7 @@ class PartitionCopier:
         *is_open*: the task's open transaction has the partition. *was_cut_off*: its last writer has not left.
         """
         self.writing = writing
+        self.failed_starts = 0
         writing.align(pair, is_open=is_open)
         self.cursor.seek(writing.stream.next_offset, pair.source_epoch)
         self.state = CopierState.COPYING
@@ -305,6 +310,15 @@ class PartitionCopier:
         self.context.stopped(self, error)
         self._forget()
         self._notify_reader()
+        self.context.changed(self)
+
+    def count_start(self) -> None:
+        """Counts a start of the task which may leave it out once more, until it begins."""
+        self.failed_starts += 1
+
+    def wait(self, error: MirrorFlowError) -> None:
+        """Copies nothing while *error* lasts, because this start of the task left it out."""
+        self.state, self.is_halted, self.error = CopierState.RESUMING, False, error
         self.context.changed(self)
 
     def _note_drained(self) -> None:

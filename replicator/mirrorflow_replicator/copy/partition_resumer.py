@@ -10,11 +10,12 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import starmap
 
 from mirrorflow_core.errors import (
     MirrorFlowError,
+    NotAuthorizedError,
     PartitionError,
     SourceDataLostError,
     TargetDataLostError,
@@ -23,7 +24,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import LossPolicy, SourceSettings
-from mirrorflow_core.stall_detection import ObstacleKind, out_of_sync
+from mirrorflow_core.stall_detection import ObstacleKind
 from mirrorflow_core.writer.flow_plan import (
     PartitionProblem,
     SourceLoss,
@@ -37,7 +38,7 @@ from mirrorflow_core.writer.task_restart_reason import restart_reason
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.writer.fencing import writable_partitions
+from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_replicator.copy.copier_context import CopierState, Repeat
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_writer import PartitionWriter
@@ -51,6 +52,10 @@ PROBLEMS_OF_TARGET = {
     PartitionProblem.TARGET_TRIMMED,
     PartitionProblem.TARGET_CREATED_AGAIN,
 }
+# How often the partitions that a start left out are examined. A start that leaves one out once more although nothing was wrong
+# with it doubles the time: each start delays the other partitions of the task, too.
+EXAMINE_S = 2.0
+EXAMINE_DOUBLED_MAX = 7  # times: then it is four minutes
 STOPPED_RETRY_S = 15.0  # after that a missing ACL or a full disk is checked again
 
 log = logging.getLogger("mirrorflow.task")
@@ -82,6 +87,7 @@ class PartitionResumer:
             WriteMode.PLAIN: start.producers.plain,
         }
         self._due: dict[PartitionCopier, float] = {}
+        self._left_out: dict[PartitionCopier, float] = {}  # and when they are examined next
         self._wake = asyncio.Event()
 
     def schedule_resume(self, copier: PartitionCopier) -> None:
@@ -96,6 +102,19 @@ class PartitionResumer:
     def forget(self, copier: PartitionCopier) -> None:
         """Drops *copier*, which is given up."""
         self._due.pop(copier, None)
+        self._left_out.pop(copier, None)
+
+    def add(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Reports of those of *copiers* that this start left out why they wait."""
+        for copier in copiers:
+            if copier.source in self._start.waiting:
+                pause_s = EXAMINE_S * 2 ** min(copier.failed_starts, EXAMINE_DOUBLED_MAX)
+                self._left_out[copier] = time.monotonic() + pause_s
+                _report_waiting(copier, self._start.waiting[copier.source])
+
+    def leaves_out(self, copier: PartitionCopier) -> bool:
+        """Returns whether this start left *copier* out."""
+        return copier in self._left_out
 
     def _later(self, copier: PartitionCopier, pause_s: float) -> None:
         self._due[copier] = time.monotonic() + pause_s
@@ -110,9 +129,8 @@ class PartitionResumer:
                 del self._due[copier]
             writings = [copier.writing for copier in due if copier.writing is not None]
             await self._examine_repeats({one: one.repeat for one in writings if one.repeat is not None})
-            held = await self._held([copier for copier in due if self._has_no_start(copier)])
             for copier in due:
-                if copier not in held:
+                if copier not in self._left_out:
                     self._serve(copier)
             timeout_s = max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
             with contextlib.suppress(TimeoutError):
@@ -120,26 +138,32 @@ class PartitionResumer:
                     await self._wake.wait()
             self._wake.clear()
 
-    def _has_no_start(self, copier: PartitionCopier) -> bool:
-        return copier.source not in self._start.points and copier.source not in self._start.problems
-
-    async def _held(self, copiers: Sequence[PartitionCopier]) -> set[PartitionCopier]:
-        """Returns which of *copiers*, which this start left out, still cannot be written; they are examined again later."""
-        if not copiers:
-            return set()
-        try:
-            await self._target.refresh({copier.target_topic for copier in copiers})
-            writable = await writable_partitions(self._target, [copier.target for copier in copiers])
-        except MirrorFlowError as error:
-            log.warning("%s", error)
-            writable = frozenset()
-        held = {copier for copier in copiers if copier.target not in writable}
-        for copier in held:
-            if self._target.leader(*copier.target) is not None:
-                copier.note_obstacle(out_of_sync(str(copier.target)))
-                copier.context.changed(copier)
-            self._later(copier, BACK_OFF_S[1])
-        return held
+    async def examine_left_out(self) -> None:
+        """Examines the partitions that this start left out, until cancelled; ends the task when one can be copied."""
+        while True:
+            await asyncio.sleep(EXAMINE_S)
+            now_s = time.monotonic()
+            due = [copier for copier, due_s in self._left_out.items() if due_s <= now_s]
+            if not due:
+                continue
+            try:
+                await asyncio.gather(
+                    self._source.refresh({copier.topic for copier in due}),
+                    self._target.refresh({copier.target_topic for copier in due}),
+                )
+                copies = {copier.source: copier.target for copier in due}
+                found = await unavailable_partitions(self._source, self._target, copies)
+            except MirrorFlowError as error:
+                log.warning("%s", error)
+                continue
+            for copier in due:
+                if copier not in self._left_out or copier.state is CopierState.LEAVING:
+                    continue  # it was given up meanwhile
+                if (why := found.get(copier.source)) is not None:
+                    _report_waiting(copier, why)
+                else:
+                    copier.count_start()
+                    self._end_task(f"{copier.source} can be copied again")
 
     async def _examine_repeats(self, repeats: Mapping[PartitionWriter, Repeat]) -> None:
         """Ends the task after responses which say that the leader already had plain batches: none was sent twice.
@@ -190,9 +214,7 @@ class PartitionResumer:
 
     def _restart_reason(self, copier: PartitionCopier) -> str:
         """Returns why *copier* cannot continue in this start of the task; "" if it can."""
-        point = self._start.points.get(copier.source)
-        if point is None:
-            return f"{copier.target} can be written again"
+        point = self._start.points[copier.source]
         copier.note_target_epoch(point.target_epoch)
         ids = self._start.topic_ids.get(copier.topic, TopicIds())
         if _is_another(ids.source, self._source.metadata.topic_id(copier.topic)):
@@ -297,6 +319,16 @@ class PartitionResumer:
             how=how,
             then=self._then,
         )
+
+
+def _report_waiting(copier: PartitionCopier, error: MirrorFlowError) -> None:
+    """Reports that *copier* waits because of *error*: as stopped where a permission is missing, as while it is copied."""
+    if str(copier.error) == str(error):
+        return
+    if isinstance(error, NotAuthorizedError):
+        copier.stop(error)
+    else:
+        copier.wait(error)
 
 
 def _jump(pair: OffsetPair, source_offset: int) -> OffsetPair:

@@ -44,6 +44,7 @@ from mirrorflow_kafka.client.error_codes import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     is_metadata_stale,
     name_of,
+    partition_error,
     raise_for,
 )
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
@@ -307,12 +308,10 @@ class TaskTransaction:
                 self._refuse(copier, code)
 
     def _refuse(self, copier: PartitionCopier, code: int) -> None:
-        try:
-            raise_for(
-                code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=str(copier.target)
-            )
-        except MirrorFlowError as error:
-            copier.stop(error)
+        alias = self._target.alias
+        copier.stop(
+            partition_error(code, cluster=alias, request="AddPartitionsToTxn", partition=copier.target)
+        )
 
     async def _commit(self) -> None:
         began_s = time.monotonic()

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.connect.mirror_records import decode_map, offset_map_topic
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.writer.fencing import answering_partitions, writable_partitions
+from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -464,18 +465,18 @@ def test_a_partition_whose_leader_has_died_is_not_taken_over(
     """The metadata names the leader for some seconds more."""
     topic = trio.create_topic(unique_topic(), partitions=3)
     leader = trio.leader(topic, 0)
-    others = {TopicPartition(topic, one) for one in (1, 2) if trio.leader(topic, one) != leader}
+    led = {TopicPartition(topic, one) for one in range(3) if trio.leader(topic, one) == leader}
 
-    async def ask(connected: Cluster) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-        wanted = [TopicPartition(topic, one) for one in range(3)]
+    async def ask(connected: Cluster) -> dict[TopicPartition, MirrorFlowError]:
+        wanted = {TopicPartition(topic, one): TopicPartition(topic, one) for one in range(3)}
         await connected.refresh([topic])
         trio.broker(leader).kill()
-        return await writable_partitions(connected, wanted), await answering_partitions(connected, wanted)
+        return await unavailable_partitions(connected, connected, wanted)
 
-    named, answering = asking(trio, ask)
+    found = asking(trio, ask)
 
-    assert TopicPartition(topic, 0) in named
-    assert answering == others
+    assert found.keys() == led
+    assert {one.reason for one in found.values()} == {"SourceNotAnswering"}
 
 
 def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(

@@ -485,6 +485,35 @@ def test_a_newcomer_that_is_overtaken_between_two_requests_is_out(
     flow.assert_exact(topic)
 
 
+@pytest.mark.parametrize("moment", ["fence", "lookup"])
+def test_a_copy_that_is_deleted_during_a_takeover_waits_and_the_others_are_taken(
+    flow: Flow, unique_topic: Callable[[], str], moment: str
+):
+    topic, deleted = new_topic(flow, unique_topic, batches=2), new_topic(flow, unique_topic, batches=2)
+    parts = tuple(TopicPartition(topic, number) for number in range(PARTITIONS))
+    gone = tuple(TopicPartition(deleted, number) for number in range(PARTITIONS))
+
+    async def main() -> None:
+        async with process(flow, topic, "a") as owner, process(flow, topic, "b") as newcomer:
+            assert isinstance(
+                await owner.runner.run(take_flow(replace(owner.plan, assignment=(parts, gone)))), Ownership
+            )
+            steps = take_flow(replace(newcomer.plan, assignment=(parts, gone)))
+            asked = await run_before(newcomer.runner, steps, MOMENTS[moment])
+            flow.target.delete_topic(flow.remote(deleted))
+            taken = await run_on(newcomer.runner, steps, asked)
+            assert isinstance(taken, Ownership)
+            taken_start, left_out = taken.tasks
+            assert (set(taken_start.points), taken_start.waiting) == (set(parts), {})
+            assert (left_out.points, left_out.problems, set(left_out.waiting)) == ({}, {}, set(gone))
+            assert all("UNKNOWN_TOPIC_OR_PARTITION" in str(one) for one in left_out.waiting.values())
+            newcomer.own(taken)
+            await newcomer.copy(2 * BATCH_RECORDS)
+
+    asyncio.run(main())
+    flow.assert_exact(topic)
+
+
 def test_an_owner_that_is_replaced_while_it_takes_its_ids_again_is_out(
     flow: Flow, unique_topic: Callable[[], str]
 ):

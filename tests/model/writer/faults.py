@@ -16,6 +16,7 @@ from tests.model.writer.world import CLAIMS, POSITIONS, TIMESTAMP_TYPE, Until, W
 
 Fault = Callable[[World], None]
 HOUR_MS = 3_600_000
+AWAY_MAX_MS = 30_000  # far longer than the protocol waits for a marker
 _LONG_MS = SPARE_AFTER_MS + 100, 2 * SPARE_AFTER_MS, 4 * SPARE_AFTER_MS
 
 
@@ -249,6 +250,63 @@ def change_timestamp_type(world: World) -> None:
         configs = world.leaders[partition].configs
         is_stamped = configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
         world.leaders[partition].configs = {TIMESTAMP_TYPE: "CreateTime" if is_stamped else "LogAppendTime"}
+
+
+def restart(world: World) -> None:
+    """kill -9 of the owner, and its next process at once."""
+    for process in _alive(world):
+        if process.is_owner and len(world.processes) < 6:
+            _kill(world, process)
+            Process(world, "ABCDEFG"[len(world.processes)], tasks=world.random.choice((1, 2)))
+            return
+
+
+def deny(world: World) -> None:
+    """Write on the topic of a partition is denied until the others are copied."""
+    if partition := _away(world):
+        world.denied.add(partition)
+        _return_later(world, partition, lambda: world.denied.discard(partition))
+
+
+def lose_leader(world: World) -> None:
+    """A partition of the target has no leader until the others are copied."""
+    if partition := _away(world):
+        world.leaders[partition].is_online = False
+        _return_later(world, partition, lambda: bring_back(world, partition))
+
+
+def lose_source_leader(world: World) -> None:
+    """A partition of the source has no leader until the others are copied."""
+    if partition := _away(world):
+        source = world.sources[partition]
+        source.is_online = False
+        _return_later(world, partition, lambda: setattr(source, "is_online", True))
+
+
+def _away(world: World) -> TopicPartition | None:
+    """A partition that is available; None if another one is away already."""
+    if world.away:
+        return None
+    partition = world.random.choice(world.data)
+    world.away.add(partition)
+    append_to_source(world)
+    return partition
+
+
+def _return_later(world: World, partition: TopicPartition, end: Callable[[], None]) -> None:
+    world.events.append(f"{world.steps} {partition} is away")
+    world.spawn(f"return of {partition}", _return_when_others_are_copied(world, partition, end))
+
+
+def _return_when_others_are_copied(world: World, partition: TopicPartition, end: Callable[[], None]) -> Any:
+    yield Until(
+        lambda: world.is_settling or world.is_copied_but(world.away), deadline_ms=world.now_ms + AWAY_MAX_MS
+    )
+    if not world.is_settling and not world.is_copied_but(world.away) and _alive(world):
+        world.violations.append(f"the other partitions waited for {partition}")
+    end()
+    world.away.discard(partition)
+    world.events.append(f"{world.steps} {partition} is back")
 
 
 def expire_producers(world: World) -> None:

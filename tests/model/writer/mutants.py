@@ -25,8 +25,11 @@ from mirrorflow_core.writer.broker_requests import (
     LeaderEpochEnd,
     ReadEpochEnd,
     ReadPositions,
+    Refused,
     ReportLoss,
     Transaction,
+    Unavailable,
+    side_by_side,
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
@@ -337,13 +340,12 @@ def _always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
     def replaced() -> tuple[Replaced, ...]:
         original = takeover._decide_open_transactions
 
-        def decide(starts: Any) -> Steps:
-            return original(
-                {
-                    key: replace(one, open_transactions=dict.fromkeys(one.open_transactions, commit))
-                    for key, one in starts.items()
-                }
-            )
+        def decide(starts: Any, left_out: Any) -> Steps:
+            decided = {
+                key: replace(one, open_transactions=dict.fromkeys(one.open_transactions, commit))
+                for key, one in starts.items()
+            }
+            return original(decided, left_out)
 
         return ((takeover, "_decide_open_transactions", decide),)
 
@@ -362,11 +364,42 @@ def _markers_count_as_records() -> tuple[Replaced, ...]:
 def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
     original = takeover._remembered_sequences
 
-    def remembered(positions: Any) -> Steps:
-        found = yield from original(positions)
+    def remembered(*args: Any) -> Steps:
+        found = yield from original(*args)
         return {one: None if sequence == -1 else sequence for one, sequence in found.items()}
 
     return ((takeover, "_remembered_sequences", remembered),)
+
+
+# -- partitions that cannot be read or written
+
+
+def _read_until_answered() -> tuple[Replaced, ...]:
+    def patiently(steps: Steps) -> Steps:
+        """*steps*, in which what is unavailable is asked for again and again."""
+        try:
+            asked = next(steps)
+            while True:
+                answers = list((yield asked))
+                while missing := [at for at, one in enumerate(answers) if isinstance(one, Unavailable)]:
+                    again = yield tuple(asked[at] for at in missing)
+                    for at, answer in zip(missing, again, strict=True):
+                        answers[at] = answer
+                asked = steps.send(tuple(answers))
+        except StopIteration as stop:
+            return stop.value
+
+    def each(steps: Any, _left_out: Any) -> Steps:
+        return (yield from side_by_side({key: patiently(its) for key, its in steps.items()}))
+
+    return ((takeover, "each_available", each),)
+
+
+def _refused_fences_are_repeated() -> tuple[Replaced, ...]:
+    def refuse(responses: Any, _left_out: Any) -> Any:
+        return next((Refused(-1) for one in responses if isinstance(one, Refused) or one.left_out), None)
+
+    return ((takeover, "_note_left_out", refuse),)
 
 
 # -- rule 4
@@ -597,6 +630,18 @@ MUTANTS = (
         scenarios=("dying_newcomers",),
         seeds=1500,
         is_quick=False,
+    ),
+    Mutant(
+        name="read until answered",
+        rule="A partition that cannot be read is left out of a start, and the others go on.",
+        replaced=_read_until_answered,
+        scenarios=("partitions_away",),
+    ),
+    Mutant(
+        name="refused fences are repeated",
+        rule="A partition that cannot be part of a fence is left out of a start, and the others go on.",
+        replaced=_refused_fences_are_repeated,
+        scenarios=("partitions_away",),
     ),
     Mutant(
         name="positions from before the ids",

@@ -217,6 +217,7 @@ class SourceLog:
     numbers: int = 0
     truncations: int = 0
     lost_end: bool = False
+    is_online: bool = True
 
     def append(self, count: int, timestamp: int) -> None:
         """Append one batch."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import followed_by
@@ -162,7 +163,7 @@ class Process:
                 yield from self.perform(ownership.wait_for_turn(self.plan))
             if self.is_stopping:
                 break
-            taken = yield from self.perform(ownership.take_flow(self.plan))
+            taken = yield from self.perform(ownership.take_flow(self._examined(self.plan)))
             if isinstance(taken, Fenced):
                 continue
             yield from self._own(taken)
@@ -170,6 +171,13 @@ class Process:
                 break
             self.is_out, self.was_fenced = False, True
         self.is_over = True
+
+    def _examined(self, plan: FlowPlan) -> FlowPlan:
+        """*plan* with the partitions that are found to be unavailable; they can become so right after that, too."""
+        unavailable = [one for one in self.world.data if not self.world.is_available(one)]
+        if not unavailable or self.world.random.random() < 0.3:
+            return replace(plan, unavailable={})
+        return replace(plan, unavailable=dict.fromkeys(unavailable, MirrorFlowError("unavailable")))
 
     def _own(self, taken: Ownership) -> Coroutine:
         self.is_owner = True
@@ -219,17 +227,17 @@ class Process:
 
     def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
         earlier: dict[TopicPartition, WriteModeTracker] = {}
-        ids, assigned = start.producers.ids, list(start.points)
+        ids, assigned = start.producers.ids, [*start.points, *start.waiting]
         try:
             while not self.is_out:
-                task = Task(self, start, earlier, [one for one in assigned if one not in start.points])
+                task = Task(self, start, earlier)
                 recover = yield from task.copy()
                 if recover is None:
                     return
                 self.recoveries += 1
                 earlier = {copier.partition: copier.mode for copier in task.copiers}
-                writable = [one for one in assigned if self.world.leaders[one].is_writable]
-                steps = ownership.recover_task(taken, ids, writable, recover.acknowledged)
+                owned = replace(taken, plan=self._examined(taken.plan))
+                steps = ownership.recover_task(owned, ids, assigned, recover.acknowledged)
                 if self.world.options.sleeps_before is not None:
                     steps = self._sleep_before(self.world.options.sleeps_before, steps)
                 again = yield from self.perform(steps)
@@ -250,10 +258,9 @@ class Task:
         process: Process,
         start: TaskStart,
         earlier: dict[TopicPartition, WriteModeTracker],
-        left_out: list[TopicPartition],
     ) -> None:
         self.process, self.start, self.producers = process, start, start.producers
-        self.left_out = [one for one in left_out if one not in start.problems]
+        self.left_out = list(start.waiting)
         self.world = process.world
         self.random: random.Random = process.world.random
         self.age_limit_ms = modes.plain_age_limit_ms(self.world.options.producer_expiration_ms)
@@ -329,7 +336,7 @@ class Task:
             for copier in self.copiers:
                 self._advance(copier)
             if self._is_led_again():
-                self._end("a partition that was left out has a leader")
+                self._end("a partition that was left out is available")
             asking = [] if self.is_leaving else self.copiers
             waiting = [copier.retry_ms for copier in asking if copier.is_resuming and copier.is_drained]
             yield Until(
@@ -338,7 +345,7 @@ class Task:
             )
 
     def _is_led_again(self) -> bool:
-        return not self.is_leaving and any(self.world.leaders[one].is_writable for one in self.left_out)
+        return not self.is_leaving and any(self.world.is_available(one) for one in self.left_out)
 
     def _can_act(self, copier: Copier) -> bool:
         if self.why:
@@ -357,6 +364,8 @@ class Task:
         if copier.is_resuming or copier.is_held or copier.waits_for_responses or copier in self.wanted:
             return False
         if copier.connection is None or copier.connection.is_cut:
+            return False
+        if not self.world.sources[copier.partition].is_online:
             return False
         if copier.stream.in_flight and (copier.single_in_flight or len(copier.stream.in_flight) >= DEPTH):
             return False
@@ -623,6 +632,10 @@ class Task:
     def _join(self) -> Coroutine:
         copiers = {copier: copier.resyncs for copier in self.wanted if not copier.is_resuming}
         self.wanted.clear()
+        for copier in [copier for copier in copiers if copier.partition in self.world.denied]:
+            copier.retry_ms = self.world.now_ms + 5
+            self._resync(copier)
+            del copiers[copier]
         if not copiers:
             return
         if not self.members:

@@ -92,6 +92,10 @@ def _disturb(world: World, scenario: Scenario) -> None:
 def _settle(world: World) -> None:
     """All faults end, and the processes stop in order."""
     world.faults_left = 0
+    world.is_settling = True
+    world.denied.clear()
+    for source in world.sources.values():
+        source.is_online = True
     for partition, leader in world.leaders.items():
         kinds.bring_back(world, partition)
         leader.lacks_replicas = leader.loses_replicas = False
@@ -124,7 +128,4 @@ def _run(world: World, until: object, failure: str) -> None:
 
 
 def _is_caught_up(world: World) -> bool:
-    return all(
-        not source.records or source.records[-1].number in world.leaders[partition].delivered()[-1:]
-        for partition, source in world.sources.items()
-    )
+    return world.is_copied_but(())

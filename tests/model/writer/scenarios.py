@@ -129,6 +129,20 @@ SCENARIOS = {
             options=Options(partitions=3, old_share=0.7),
         ),
         Scenario(
+            name="partitions_away",
+            faults=(
+                f.deny,
+                f.lose_leader,
+                f.lose_source_leader,
+                f.restart,
+                f.restart,
+                f.cut_connections,
+                f.hold_bytes,
+                f.append_to_source,
+            ),
+            options=Options(partitions=3, old_share=0.4, gap_share=0.1),
+        ),
+        Scenario(
             name="unclean_target",
             faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
         ),

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer import broker_requests as requests
 from mirrorflow_core.writer.broker_requests import (
@@ -23,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Producer,
     Refused,
+    Unavailable,
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.client.repeatable_requests import may_repeat
@@ -34,6 +36,7 @@ from tests.model.errors import (
     NOT_ENOUGH_REPLICAS,
     NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
     RefusedError,
 )
 from tests.model.producer_state import KAFKA_3_9, KAFKA_4
@@ -42,6 +45,9 @@ from tests.model.writer.partition_logs import ModelLeader, ProducedBatch, Source
 CLAIMS: Final = TopicPartition("claims", 0)
 POSITIONS: Final = TopicPartition("positions", 0)
 STEP_MS: Final = 1
+ANSWER_MS: Final = (
+    50  # the product's five seconds, after which a partition without a leader is not waited for
+)
 IDLE_LIMIT_MS: Final = 600_000  # connections.max.idle.ms
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 FIRST_EPOCH = 16  # of the ids of a new cluster, to save the first calls of InitProducerId
@@ -178,6 +184,9 @@ class World:
         # Which plain and transactional epochs may write to a partition: those of its newest owner.
         self.owners: dict[TopicPartition, tuple[tuple[int, int], frozenset[tuple[int, int]]]] = {}
         self.foreign: set[tuple[int, int]] = set()
+        self.denied: set[TopicPartition] = set()  # data partitions whose topic must not be written
+        self.away: set[TopicPartition] = set()  # those that come back when the others are copied
+        self.is_settling = False
         self.before_marker: Callable[[TopicPartition, Marker], None] | None = None
         self.given = 0
         self.names: set[str] = set()
@@ -467,6 +476,8 @@ class World:
                 receive(answer if isinstance(answer, int) else (answer, self.leaders[partition].epoch))
 
     def _deliver_one(self, partition: TopicPartition, connection: Connection) -> Any:
+        if partition in self.denied:
+            return TOPIC_AUTHORIZATION_FAILED
         is_closed = self.now_ms - connection.sent_ms > IDLE_LIMIT_MS
         if is_closed or connection.leader_epoch != self.leaders[partition].epoch:
             return NOT_LEADER_OR_FOLLOWER
@@ -533,11 +544,11 @@ class World:
                     )
                 )
             case requests.ReadSourceStart(partition):
-                return (yield Call(lambda: self.sources[partition].start))
+                return (yield from self._read_source(partition, lambda source: source.start))
             case requests.ReadEpochEnd(partition, epoch, on_target):
                 if on_target:
                     return (yield from self._read(partition, lambda leader: self._epoch_end(leader, epoch)))
-                return (yield Call(lambda: self.sources[partition].epoch_end(epoch)))
+                return (yield from self._read_source(partition, lambda source: source.epoch_end(epoch)))
             case requests.ReadOffsetMap(partition, target_offset, _):
                 return (
                     yield from self._read(
@@ -558,8 +569,32 @@ class World:
 
     def _read(self, partition: TopicPartition, read: Callable[[ModelLeader], Any]) -> Coroutine:
         leader = self.leaders[partition]
-        yield Until(lambda: leader.is_online)
+        yield Until(lambda: leader.is_online, self.now_ms + ANSWER_MS if partition in self.data else None)
+        if not leader.is_online:
+            return Unavailable(MirrorFlowError(f"{partition} has no leader"))
         return (yield Call(lambda: read(leader)))
+
+    def _read_source(self, partition: TopicPartition, read: Callable[[SourceLog], Any]) -> Coroutine:
+        source = self.sources[partition]
+        if not source.is_online:
+            yield Until(lambda: source.is_online, self.now_ms + ANSWER_MS)
+        if not source.is_online:
+            return Unavailable(MirrorFlowError(f"the source of {partition} has no leader"))
+        return (yield Call(lambda: read(source)))
+
+    def is_copied_but(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether all but *partitions* are copied to the end of the source."""
+        left_out = frozenset(partitions)
+        return all(
+            not source.records or source.records[-1].number in self.leaders[one].delivered()[-1:]
+            for one, source in self.sources.items()
+            if one not in left_out
+        )
+
+    def is_available(self, partition: TopicPartition) -> bool:
+        """Whether a partition can be read on the source and written on the target."""
+        is_led = self.leaders[partition].is_writable and self.sources[partition].is_online
+        return is_led and partition not in self.denied
 
     @staticmethod
     def _log_end(leader: ModelLeader) -> LogEnd:
@@ -594,7 +629,10 @@ class World:
     def transaction(self, process: Any, request: requests.Transaction) -> Coroutine:
         """Run one whole transaction."""
         producer = request.producer
-        partitions = set(request.partitions)
+        left_out = {
+            one: MirrorFlowError(f"{one} is denied") for one in request.partitions if one in self.denied
+        }
+        partitions = set(request.partitions) - left_out.keys()
         partitions |= {POSITIONS} if request.positions or request.is_barrier else set()
         partitions |= {CLAIMS} if request.is_barrier else set()
         partitions |= {CLAIMS} if request.claim is not None or not partitions else set()
@@ -617,7 +655,7 @@ class World:
                 revived = {(one, id_) for one in request.partitions for id_, _ in self.leaders[one].revived()}
                 self.completed |= {one for one in revived if one[1] == producer.producer_id}
             code = yield from self.end_transaction(process, producer, commit=request.commit)
-            return Done() if code == NONE else Refused(code)
+            return Done(left_out) if code == NONE else Refused(code)
         finally:
             self.busy.discard(key)
 

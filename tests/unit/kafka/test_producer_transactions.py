@@ -46,7 +46,7 @@ class Broker:
         self.codes: list[int] = []
         self.sequences: list[int] = []  # of the batches that were sent
         self.begun = 0
-        for request in ("init_producer_id", "add_partitions_to_txn", "end_txn", "produce"):
+        for request in ("init_producer_id", "try_add_partitions_to_txn", "end_txn", "produce"):
             monkeypatch.setattr(admin, request, getattr(self, request))
         monkeypatch.setattr(producer_transactions, "PRODUCE_ATTEMPTS_MAX", 2)
         monkeypatch.setattr(producer_transactions, "backoff_s", lambda *_, **__: 0)
@@ -55,8 +55,9 @@ class Broker:
     async def init_producer_id(self, *_: Any, **__: Any) -> tuple[int, int]:
         return TASK.producer_id, TASK.epoch + 1
 
-    async def add_partitions_to_txn(self, *_: Any, **__: Any) -> None:
+    async def try_add_partitions_to_txn(self, *_: Any, **__: Any) -> dict[TopicPartition, int]:
         self.begun += 1
+        return {}
 
     async def end_txn(self, *_: Any, **__: Any) -> None:
         if self.ends:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import EpochStart
@@ -35,6 +36,7 @@ from mirrorflow_core.writer.broker_requests import (
     SourceStart,
     Steps,
     Transaction,
+    Unavailable,
 )
 from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SourceLoss, TaskStart, TopicIds
@@ -78,6 +80,8 @@ class Brokers:
         self.paused_ms = 0
         self.refuses_positions = False  # once
         self.transactions: list[Transaction] = []
+        self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions whose leaders do not answer
+        self.denied: dict[TopicPartition, MirrorFlowError] = {}  # partitions that no transaction may have
         self.reported: list[
             tuple[int, int]
         ] = []  # where a loss continues, and how many transactions came before
@@ -95,12 +99,14 @@ class Brokers:
                 return Refused(NO_RESPONSE)
             case Transaction():
                 self.transactions.append(request)
-                return Done()
+                return Done({one: why for one, why in self.denied.items() if one in request.partitions})
             case ReadClaims():
                 return ()
             case ReadPositions():
                 records = tuple(enumerate(self.positions))
                 return ((LogBatch(0, 9, -1, -1, -1, is_transactional=False, records=records),),)
+            case ReadEnd(partition) if partition in self.unread:
+                return Unavailable(self.unread[partition])
             case ReadEnd():
                 return LogEnd(self.target_start, TARGET_END, TARGET_END, 3)
             case ReadBatches(_, start, end):
@@ -200,6 +206,37 @@ def test_the_first_stored_position_names_the_epoch_of_the_first_record():
         SOURCE_EPOCH,
         (EpochStart(SOURCE_EPOCH, SOURCE_START),),
     )
+
+
+@pytest.mark.parametrize("step", ["before", "fence", "lookup"])
+def test_a_partition_that_cannot_be_taken_waits_and_the_others_start(step):
+    """Its stored position stays: it names the writer that is not fenced there."""
+    why = MirrorFlowError("denied")
+    open_writer = {"left": False, "producer_id": Brokers().respond(InitProducerId("t-plain")).producer_id}
+    brokers = Brokers(
+        replace(stored(one, target_topic=f"east.{one.topic}"), **open_writer) for one in (ORDERS, PAYMENTS)
+    )
+    brokers.batches = (fence_marker(open_writer["producer_id"]),)
+    wanted = plan(ORDERS, PAYMENTS, copies=OWN_COPIES)
+    match step:
+        case "before":
+            wanted = replace(wanted, unavailable={ORDERS: why})
+        case "fence":
+            brokers.denied[ORDERS] = why
+        case "lookup":
+            brokers.unread[ORDERS] = why
+
+    taken = brokers.run(take_flow(wanted))
+
+    assert isinstance(taken, Ownership)
+    (task,) = taken.tasks
+    assert (set(task.points), task.problems, task.waiting) == ({PAYMENTS}, {}, {ORDERS: why})
+    written = [one.topic for transaction in brokers.transactions for one in transaction.positions]
+    assert written == ["payments"]
+
+
+def fence_marker(producer_id: int) -> LogBatch:
+    return LogBatch(49, 49, producer_id, 16, -1, is_transactional=True, marker=Marker.ABORT)
 
 
 def test_of_two_new_topics_with_one_copy_the_first_by_name_is_copied():

@@ -1,0 +1,220 @@
+"""Starts of a flow while one of its partitions cannot be taken: it waits with its reason, and the others go on.
+
+A start is the first one, a takeover, or the restart of a task whose writes are uncertain.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_core.topic_acls import AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_kafka.admin import admin
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import FOREVER, load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, reassign
+from tests.integration.kafka.test_failures_access import allow_source, allow_target, client, lines
+
+pytestmark = pytest.mark.faults
+
+COUNT = 300
+TOPIC = 2  # ResourceType
+# A commit waits 10 s for responses, and a leader is given up after 5 s; the rest is for a busy machine.
+SOON_S = 60.0
+TRANSACTIONS = "__transaction_state"
+
+Names = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A broker that grants nothing by itself."""
+    with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
+        yield cluster
+
+
+@contextmanager
+def denied(cluster: KafkaCluster, operation: str, topic: str) -> Iterator[None]:
+    """Takes *operation* on *topic* from the flow's user meanwhile."""
+    cluster.allow(operation, "TOPIC", topic, deny=True)
+    yield
+    binding = AclBinding(
+        resource_type=TOPIC,
+        resource_name=topic,
+        pattern_type=PatternType.LITERAL,
+        principal="User:mirror",
+        host="*",
+        operation=Operation[operation],
+        permission_type=Permission.DENY,
+    )
+    asking(cluster, lambda connected: admin.delete_acls(connected, [binding]))
+
+
+def wait_for_records(flow: Flow, topic: str, count: int) -> None:
+    wait_until(
+        f"{count} records of {topic} are committed", lambda: flow.copied(topic) >= count, timeout_s=SOON_S
+    )
+
+
+def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int = 0) -> str:
+    """Waits until a partition reports *reason*; returns its message."""
+
+    def found() -> str:
+        said = replicator.partition(topic, number)
+        return said["message"] if said.get("reason") == reason else ""
+
+    return wait_until(f"{topic}-{number} reports {reason}", found)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_copy_that_must_not_be_written_does_not_keep_others_from_starting(
+    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
+) -> None:
+    """Write on one copy is denied while the flow runs; then it is killed, and started again."""
+    refused, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
+    timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
+    for topic in (refused, others):
+        load(east, topic, COUNT, timestamp_ms=timestamp_ms)
+    flow = Flow.new(east, guarded, tmp_path, connector=lines("target", guarded), worker=client(guarded))
+    allow_target(guarded, flow.alias)
+
+    with flow.replicator(f"{refused},{others}") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        with denied(guarded, "WRITE", flow.remote(refused)):
+            for topic in (refused, others):
+                load(east, topic, COUNT, first=COUNT, timestamp_ms=timestamp_ms)
+            wait_for_records(flow, others, 2 * COUNT)
+            replicator.wait_for_phase("stopped", refused)
+            replicator.kill()
+            load(east, others, COUNT, first=2 * COUNT, timestamp_ms=timestamp_ms)
+            replicator.start()
+            wait_for_records(flow, others, 3 * COUNT)
+            said = replicator.wait_for_phase("stopped", refused)
+        flow.assert_committed(refused)
+        flow.assert_committed(others)
+
+    assert said["reason"] == "NotAuthorized"
+    assert f"Cluster guarded does not authorize Write on topic {flow.remote(refused)};" in said["message"]
+
+
+def test_a_source_topic_that_must_not_be_read_does_not_keep_others_from_starting(
+    guarded: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    refused, others = (guarded.create_topic(unique_topic()) for _ in range(2))
+    for topic in (refused, others):
+        load(guarded, topic, COUNT)
+        allow_source(guarded, topic)
+    flow = Flow.new(guarded, west, tmp_path, connector=lines("source", guarded))
+
+    with flow.replicator(f"{refused},{others}") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        with denied(guarded, "READ", refused):
+            replicator.kill()
+            for topic in (refused, others):
+                load(guarded, topic, COUNT, first=COUNT)
+            replicator.start()
+            wait_for_records(flow, others, 2 * COUNT)
+            said = replicator.wait_for_phase("stopped", refused)
+        flow.assert_committed(refused)
+
+    assert said["reason"] == "NotAuthorized"
+    assert f"does not authorize Read on topic {refused};" in said["message"]
+
+
+@pytest.mark.parametrize("restart", ["target", "process"])
+def test_a_source_partition_without_a_leader_does_not_keep_others_from_starting(
+    unique_topic: Names, tmp_path: Path, restart: str
+) -> None:
+    """One broker of the source is down; then a broker of the target restarts, or the process does."""
+    with (
+        KafkaCluster(name="sources", brokers=3) as source,
+        KafkaCluster(name="single") as target,
+    ):
+        topic = source.create_topic(unique_topic(), partitions=3)
+        flow = Flow.new(source, target, tmp_path)
+        load(source, topic, COUNT)
+        with flow.replicator(topic) as replicator:
+            replicator.wait_until_caught_up(partitions=3)
+            before = flow.copied(topic)
+            down = source.broker(source.leader(topic, 0))
+            down.kill()
+            wait_until("a partition has no leader", lambda: source.leader(topic, 0) < 0)
+            others = [one for one in range(3) if source.leader(topic, one) >= 0]
+            if restart == "target":
+                target.broker(1).kill()
+                target.broker(1).start()
+            else:
+                replicator.kill()
+                replicator.start()
+            for partition in others:
+                load(source, topic, COUNT, first=COUNT, partition=partition)
+            wait_for_records(flow, topic, before + len(others) * COUNT)
+            message = wait_for_reason(replicator, "SourceNotAnswering", topic)
+            down.start()
+            flow.assert_committed(topic)
+
+    assert f"{topic}-0 of cluster {flow.alias} has no leader" in message
+    assert "unfinished transactions" not in replicator.log_text()
+
+
+@pytest.fixture
+def blocked(tmp_path: Path, east: KafkaCluster, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
+    """A flow to three brokers that are each behind a proxy: the third one leads nothing but its part of the copy."""
+    config = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
+    with KafkaCluster(name="behind", brokers=3, proxied=True, config=config) as target:
+        way = {"bootstrap.servers": target.proxied_bootstrap}
+        connector = {"target.cluster.bootstrap.servers": target.proxied_bootstrap}
+        flow = Flow.new(east, target, tmp_path, connector=connector, worker=way)
+        topic = east.create_topic(unique_topic(), partitions=3, config=FOREVER)
+        copy = target.create_topic(flow.remote(topic), partitions=3, config=FOREVER)
+        for partition in range(3):
+            reassign(target, copy, [partition + 1], partition)
+        yield flow, topic
+
+
+def move_from_third(flow: Flow) -> None:
+    """Moves the flow's own topics and the coordinators of its transactions away from the third broker."""
+    for name in flow.target.topics():
+        if flow.alias in name and name.endswith(".internal"):
+            for partition in range(flow.target.partition_count(name)):
+                reassign(flow.target, name, [1], partition)
+    reassign(flow.target, TRANSACTIONS, [1, 2])
+    claims = claims_topic(flow.alias)
+    end = flow.target.total_end_offset(claims)
+    # Each renewal of the claim, every 5 s, is a record and a marker; by the second one the process knows the new leaders.
+    wait_until("the claim is renewed twice", lambda: flow.target.total_end_offset(claims) >= end + 4)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_broker_that_does_not_answer_does_not_keep_others_from_committing(
+    blocked: tuple[Flow, str], *, is_old: bool
+) -> None:
+    """Only this process cannot reach it: it stays the leader."""
+    flow, topic = blocked
+    timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
+    load(flow.source, topic, COUNT, timestamp_ms=timestamp_ms)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=3)
+        move_from_third(flow)
+        flow.assert_committed(topic)
+        before = flow.copied(topic)
+        flow.target.proxy(3).blackhole()
+        for partition in range(3):
+            load(flow.source, topic, COUNT, first=COUNT, partition=partition, timestamp_ms=timestamp_ms)
+        wait_for_records(flow, topic, before + 2 * COUNT)
+        message = wait_for_reason(replicator, "TargetNotAnswering", topic, 2)
+        replicator.kill()
+        load(flow.source, topic, COUNT, first=2 * COUNT, partition=0, timestamp_ms=timestamp_ms)
+        replicator.start()
+        wait_for_records(flow, topic, before + 3 * COUNT)
+        after_start = wait_for_reason(replicator, "TargetNotAnswering", topic, 2)
+        flow.target.proxy(3).heal()
+        flow.assert_committed(topic)
+
+    # A plain partition may still wait for the response to what was written.
+    messages = (message, after_start) if is_old else (after_start,)
+    assert all(f"broker 3 of cluster {flow.target.name}" in one for one in messages)

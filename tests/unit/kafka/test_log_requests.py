@@ -1,0 +1,73 @@
+"""Requests about partition logs: one leader that does not answer delays no other one."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.error_codes import NETWORK_EXCEPTION
+from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
+
+SILENT, ANSWERING = TopicPartition("orders", 0), TopicPartition("orders", 1)
+END = 7
+
+
+class Connection:
+    muted_until_s = 0.0
+
+    def __init__(self, *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+
+    async def call(self, request: Any, **_options: float) -> Any:
+        if self._is_silent:
+            await asyncio.Event().wait()
+        parts = [
+            SimpleNamespace(
+                partition_index=one.partition_index, error_code=0, offset=END, timestamp=-1, leader_epoch=3
+            )
+            for topic in request.topics
+            for one in topic.partitions
+        ]
+        return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=parts)])
+
+
+class Leaders:
+    """A cluster in which broker 0 leads partition 0 and does not answer."""
+
+    alias = "west"
+    metadata = Metadata(
+        cluster_id="",
+        controller_id=0,
+        brokers={},
+        topics={
+            "orders": TopicMetadata(
+                name="orders",
+                partitions={
+                    number: PartitionMetadata(
+                        leader=number, leader_epoch=3, replicas=(number,), isr=(number,)
+                    )
+                    for number in (0, 1)
+                },
+            )
+        },
+    )
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return self.metadata.leader(topic, partition)
+
+    async def connection(self, node_id: int, **_options: str) -> Connection:
+        return Connection(is_silent=node_id == SILENT.partition)
+
+    async def refresh(self, _topics: Any) -> None:
+        """Nothing is new."""
+
+
+def test_a_leader_that_does_not_answer_in_time_has_no_offset_and_the_others_have():
+    cluster: Any = Leaders()
+
+    found = asyncio.run(admin.list_offsets(cluster, [SILENT, ANSWERING], LATEST, timeout_s=0.01))
+
+    assert found[SILENT].error == NETWORK_EXCEPTION
+    assert (found[ANSWERING].error, found[ANSWERING].offset) == (0, END)
