@@ -196,9 +196,16 @@ class ReadIdleLimit(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait, for repeated attempts with jitter. Response: the wall clock in milliseconds."""
+    """Wait, for repeated attempts with jitter. Response: this process's monotonic clock in milliseconds.
+
+    Ages are measured by it: a wall clock can step, and that of another host is another one.
+    """
 
     ms: int
+
+
+class ReadWallClock(NamedTuple):
+    """Read the time for a record that is written, in milliseconds since 1970."""
 
 
 Request = (
@@ -216,6 +223,7 @@ Request = (
     | ReportLoss
     | ReadIdleLimit
     | Pause
+    | ReadWallClock
 )
 # A request determines the type of its response; the protocol's functions say which they expect.
 Steps = Generator[tuple[Request, ...], tuple[Any, ...], T]

@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.broker_requests import Pause, Producer, Refused, Steps, Transaction, send
+from mirrorflow_core.writer.broker_requests import (
+    Pause,
+    Producer,
+    ReadWallClock,
+    Refused,
+    Steps,
+    Transaction,
+    send,
+)
 from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
@@ -151,6 +159,6 @@ def _take_lock(plan: FlowPlan) -> Steps[Producer]:
 
 
 def _commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False) -> Steps[bool]:
-    now_ms: int = yield from send(Pause(0))
+    now_ms: int = yield from send(ReadWallClock())
     claim = plan.claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left)
     return not isinstance((yield from send(Transaction(lock, claim=claim, is_barrier=True))), Refused)

@@ -20,6 +20,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadIdleLimit,
     ReadLastSequence,
     ReadPositions,
+    ReadWallClock,
     Refused,
     ReportLoss,
     Steps,
@@ -200,8 +201,9 @@ def _wait_for_closed_connections(lock: Producer, claim: Claim | None) -> Steps[R
     """
     idle_ms: int = yield from send(ReadIdleLimit())
     for _ in range(0, idle_ms + _CONNECTIONS_CLOSED_MS, RENEW_MS):
-        now_ms: int = yield from send(Pause(RENEW_MS))
+        yield from send(Pause(RENEW_MS))
         if claim is not None:
+            now_ms: int = yield from send(ReadWallClock())
             renewed = claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch)
             response = yield from send(Transaction(lock, claim=renewed))
             if isinstance(response, Refused) and not (yield from holds_lock(lock)):
@@ -315,7 +317,7 @@ def _start_tasks(
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
 ) -> Steps[tuple[TaskStart, ...] | Refused]:
-    now_ms: int = yield from send(Pause(0))
+    now_ms: int = yield from send(ReadWallClock())
     found: list[TaskStart] = []
     for ids, assigned in wanted.items():
         own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])

@@ -41,6 +41,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadOffsetMap,
     ReadPositions,
     ReadSourceStart,
+    ReadWallClock,
     Refused,
     ReportLoss,
     Request,
@@ -178,6 +179,8 @@ class ProtocolRunner:
                 return await self._idle_limit_ms()
             case Pause(ms):
                 await asyncio.sleep(ms / 1000 * random.uniform(1, 1 + _JITTER))  # noqa: S311 it spreads only
+                return time.monotonic_ns() // 1_000_000
+            case ReadWallClock():
                 return time.time_ns() // 1_000_000
         raise AssertionError(request)
 

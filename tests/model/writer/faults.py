@@ -328,6 +328,14 @@ def pass_seconds(world: World) -> None:
     expire_producers(world)
 
 
+def step_clock(world: World) -> None:
+    """The wall clock of a process is set; its monotonic clock is not."""
+    if alive := _alive(world):
+        one = world.random.choice(alive)
+        one.clock_ms = world.random.choice((-HOUR_MS, -20_000, 20_000, HOUR_MS))
+        world.events.append(f"{world.steps} the clock of {one.name} is {one.clock_ms} ms ahead")
+
+
 def time_out_transactions(world: World) -> None:
     """Open transactions have reached transaction.timeout.ms."""
     world.now_ms += 61_000

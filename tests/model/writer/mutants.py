@@ -197,6 +197,10 @@ def _newcomers_do_not_wait() -> tuple[Replaced, ...]:
     return ((ClaimWatch, "may_take", lambda watch, now_ms: True),)  # noqa: ARG005
 
 
+def _ages_by_the_wall_clock() -> tuple[Replaced, ...]:
+    return ((world.World, "monotonic_ms", world.World.wall_ms),)
+
+
 def _no_claim() -> tuple[Replaced, ...]:
     return ((ownership, "_commit_claim", _returns(True)),)
 
@@ -609,6 +613,12 @@ MUTANTS = (
         rule="A newcomer waits until the claim says `left` or was not renewed for 15 s.",
         replaced=_newcomers_do_not_wait,
         scenarios=("waiting",),
+    ),
+    Mutant(
+        name="ages by the wall clock",
+        rule="The age of a claim is measured by a monotonic clock since the claim was seen to change.",
+        replaced=_ages_by_the_wall_clock,
+        scenarios=("clocks",),
     ),
     Mutant(
         name="no claim",

@@ -103,6 +103,8 @@ class Process:
         loss_policy: LossPolicy = LossPolicy.ALERT,
     ) -> None:
         self.world, self.name, self.waits, self.comebacks = world, name, waits, comebacks
+        self.began_ms: int = world.now_ms
+        self.clock_ms: int = 0  # of its wall clock, before that of the world
         rng = world.random
         partitions = list(world.data)
         rng.shuffle(partitions)

@@ -62,6 +62,12 @@ SCENARIOS = {
             is_quiet=True,
         ),
         Scenario(
+            name="clocks",
+            faults=(f.waiting_newcomer, f.step_clock, f.step_clock, f.stop, f.append_to_source),
+            options=Options(old_share=0.1, loses_answers=False),
+            is_quiet=True,
+        ),
+        Scenario(
             name="leaders",
             faults=(
                 f.elect,

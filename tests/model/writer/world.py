@@ -564,8 +564,20 @@ class World:
             case requests.Pause(ms):
                 if ms:
                     yield Until(deadline_ms=self.now_ms + ms + self.random.randint(0, 5))
-                return self.now_ms
+                return self.monotonic_ms(process)
+            case requests.ReadWallClock():
+                return self.wall_ms(process)
         raise AssertionError(request)
+
+    def monotonic_ms(self, process: Any) -> int:
+        """What the monotonic clock of *process* shows: it began at its start."""
+        began_ms: int = process.began_ms
+        return self.now_ms - began_ms
+
+    def wall_ms(self, process: Any) -> int:
+        """What the wall clock of *process* shows."""
+        ahead_ms: int = process.clock_ms
+        return self.now_ms + ahead_ms
 
     def _read(self, partition: TopicPartition, read: Callable[[ModelLeader], Any]) -> Coroutine:
         leader = self.leaders[partition]

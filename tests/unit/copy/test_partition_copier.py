@@ -32,6 +32,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadEpochEnd,
     ReadPositions,
     ReadSourceStart,
+    ReadWallClock,
     SourceStart,
     Transaction,
 )
@@ -214,7 +215,7 @@ class Copier:
                 return SourceStart(100, -1)
             case ReadEpochEnd():
                 return LeaderEpochEnd(-1, -1)
-            case Pause():
+            case Pause() | ReadWallClock():
                 return self.now_ms
         raise AssertionError(request)
 

@@ -1,13 +1,21 @@
-"""The records of a flow's claims and positions, and the marker that a read of them waits for."""
+"""The records of a flow's claims and positions, the marker that a read of them waits for, and the clocks of the protocol."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.broker_requests import Pause, ReadWallClock
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.admin.log_reader import ExpectedMarker
+from mirrorflow_kafka.writer import protocol_runner
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 
 CONNECTOR = "MirrorSourceConnector"
@@ -64,3 +72,12 @@ def test_only_a_newer_marker_of_the_same_epoch_is_the_expected_one():
         marker._replace(marker=None),
     ):
         assert not expected.is_in([other])
+
+
+def test_pauses_are_measured_by_a_clock_that_does_not_step(monkeypatch: pytest.MonkeyPatch):
+    clock = SimpleNamespace(time_ns=lambda: 9_000_000, monotonic_ns=lambda: 5_000_000)
+    monkeypatch.setattr(protocol_runner, "time", clock)
+    no_cluster = cast("Any", None)
+    runner = protocol_runner.ProtocolRunner(no_cluster, no_cluster, TOPICS)
+
+    assert asyncio.run(runner.answer((Pause(0), ReadWallClock()))) == (5, 9)

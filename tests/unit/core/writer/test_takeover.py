@@ -30,6 +30,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadOffsetMap,
     ReadPositions,
     ReadSourceStart,
+    ReadWallClock,
     Refused,
     ReportLoss,
     Request,
@@ -134,6 +135,8 @@ class Brokers:
             case Pause(ms):
                 self.paused_ms += ms
                 return self.paused_ms
+            case ReadWallClock():
+                return 0
         raise AssertionError(request)
 
     def run(self, steps: Steps[T]) -> T:
