@@ -14,8 +14,9 @@ Pure: `stores.position_store` reads and writes the topic.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mirrorflow_core.java.json_text import (
     dumped,
@@ -35,6 +36,7 @@ SOURCE_EPOCHS = PREFIX + "source.epochs"
 EPOCH_STARTS = PREFIX + "source.epoch.starts"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"
+REVISION = PREFIX + "revision"
 _SEQUENCE = PREFIX + "sequence"
 
 
@@ -134,6 +136,46 @@ class Stored:
 
 
 PositionRecord: TypeAlias = Stored | Reset | Malformed
+
+
+class Recency(NamedTuple):
+    """How new a record of the offsets topic is.
+
+    Within one partition of the topic the order of the log decides. A key lies in several partitions after the topic has
+    got more of them, because that moves keys; `newest` decides between those.
+    """
+
+    revision: (
+        int | None
+    )  # larger than that of all earlier positions of the key; None: Java's record, or altered
+    time_ms: int  # when the record was written
+
+
+K = TypeVar("K")
+
+
+def newest(records: Mapping[K, Recency]) -> K:
+    """Returns which is the newest of the records that several partitions of the offsets topic have of one key.
+
+    The largest revision wins: each writer continues to count where the one before it ended. A record without one only has
+    its time, by the wall clock of its writer.
+    """
+    counted = {one: found.revision for one, found in records.items() if found.revision is not None}
+    others = [one for one in records if one not in counted]
+    latest = [max(counted, key=counted.__getitem__)] if counted else []
+    latest += [max(others, key=lambda one: records[one].time_ms)] if others else []
+    return max(latest, key=lambda one: records[one].time_ms)
+
+
+def recency(value: bytes | None, timestamp_ms: int) -> Recency:
+    """Returns the recency of a record of the offsets topic."""
+    try:
+        fields = {} if value is None else parsed_object(value)
+    except ValueError:
+        fields = {}
+    is_altered = fields.get("offset") != fields.get(SOURCE_OFFSET)
+    revision = fields.get(REVISION)
+    return Recency(revision if is_integer(revision) and not is_altered else None, timestamp_ms)
 
 
 def encode_value(position: Position) -> bytes:

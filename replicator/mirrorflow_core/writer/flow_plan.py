@@ -95,6 +95,7 @@ class WritePoint:
     counting: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
     records_end: int = UNKNOWN  # of the target, behind the last copied record
     plain_start: int = UNKNOWN  # of the target: no plain batch of the present epoch lies before it
+    revision: int = 0  # of the position that is stored
     was_cut_off: bool = False  # the last writer has not left; it may not have written its last offset sync
 
 
@@ -170,4 +171,5 @@ def position_at(
         counting=point.counting,
         left=left,
         time_ms=time_ms,
+        revision=point.revision,
     )

@@ -6,6 +6,7 @@ versions before this format read a position of ours as one that Java wrote.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -13,14 +14,17 @@ from typing import Any, Final
 from mirrorflow_core.connect.position_records import (
     EPOCH_STARTS,
     PREFIX,
+    REVISION,
     SOURCE_EPOCHS,
     SOURCE_OFFSET,
     SOURCE_TOPIC_ID,
     TARGET_TOPIC_ID,
     WRITTEN_MS,
     PositionRecord,
+    Recency,
     Reset,
     Stored,
+    newest,
 )
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
@@ -84,6 +88,7 @@ class WriterPosition:
     counting: int = UNKNOWN  # which count, for offset maps
     left: bool = False  # the writer has stopped: nothing was written behind this position
     time_ms: int = UNKNOWN  # wall clock of the writer
+    revision: int | None = None  # as in `Recency`
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -118,6 +123,7 @@ def encode_position(position: WriterPosition) -> bytes:
             PREFIX + "left": position.left,
         }
         fields |= {name: getattr(position, field) for field, name in (_NUMBERS | _TEXTS).items()}
+        fields |= {} if position.revision is None else {REVISION: position.revision}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -161,6 +167,25 @@ def obeyed_position(position: Position) -> WriterPosition:
     )
 
 
+def newest_positions(
+    logs: Iterable[Iterable[WriterPosition]],
+) -> dict[TopicPartition, WriterPosition]:
+    """Returns the newest position of each partition, with the largest revision that any of its positions has.
+
+    *logs* has the positions in each partition of the offsets topic, in order.
+    """
+    by_log: dict[TopicPartition, dict[int, WriterPosition]] = {}
+    for number, log in enumerate(logs):
+        for position in log:
+            by_log.setdefault(position.topic_partition, {})[number] = position
+    found: dict[TopicPartition, WriterPosition] = {}
+    for partition, places in by_log.items():
+        number = newest({log: Recency(one.revision, one.time_ms) for log, one in places.items()})
+        revisions = [one.revision for one in places.values() if one.revision is not None]
+        found[partition] = replace(places[number], revision=max(revisions, default=None))
+    return found
+
+
 def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
     """Returns the position of *partition* that `encode_position` made *value* of. Raises ValueError."""
     fields = parsed_object(value)
@@ -177,6 +202,7 @@ def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
         writer=WriterIds(text_field(fields, _TRANSACTIONAL), text_field(fields, _PLAIN)),
         mode=WriteMode(fields[_MODE]),
         left=left,
+        revision=integer_field(fields, REVISION) if REVISION in fields else None,
         **_values(fields),
     )
 

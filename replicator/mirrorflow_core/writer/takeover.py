@@ -46,7 +46,7 @@ from mirrorflow_core.writer.partition_start import (
     deleted_offsets,
     start_of_partition,
 )
-from mirrorflow_core.writer.position import WriteMode, WriterPosition
+from mirrorflow_core.writer.position import WriteMode, WriterPosition, newest_positions
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
@@ -72,9 +72,10 @@ def take_partitions(
     left_out = dict(plan.unavailable)
     assigned = [one for of_task in wanted.values() for one in of_task]
     partitions = [one for one in assigned if one not in left_out]
-    stored = yield from _decided_positions(lock, producers, partitions)
-    if isinstance(stored, Refused):
-        return stored
+    known = yield from _decided_positions(lock, producers, partitions)
+    if isinstance(known, Refused):
+        return known
+    stored = {one: position for one, position in known.items() if position.next_source_offset >= 0}
     positions = {one: stored[one] for one in partitions if one in stored}
     owners = _owners(plan, assigned, stored)
     newest = positions | (yield from _newer_positions(positions, acknowledged, left_out))
@@ -111,6 +112,7 @@ def take_partitions(
     newer = yield from _replace_used_up(lock, [producers[ids.plain] for ids in wanted])
     if isinstance(newer, Refused):
         return newer
+    starts = {one: _revised(start, known.get(one)) for one, start in starts.items()}
     return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners, left_out))
 
 
@@ -118,6 +120,8 @@ def _decided_positions(
     lock: Producer, producers: dict[str, Producer], partitions: Iterable[TopicPartition]
 ) -> Steps[dict[TopicPartition, WriterPosition] | Refused]:
     """Reads all positions until none of *partitions* is in an open transaction; adds producers that they name.
+
+    Those that were deleted are in it, too.
 
     They are read up to the high watermark: the open transaction of another task must not hide a committed one.
     """
@@ -134,7 +138,7 @@ def _decided_positions(
                 return more
             producers |= more
         elif not undecided:
-            return {one: position for one, position in newest.items() if position.next_source_offset >= 0}
+            return newest
         yield from send(Pause(RETRY_MS))
 
 
@@ -389,6 +393,14 @@ def _task_start(
     )
 
 
+def _revised(start: PartitionStart, known: WriterPosition | None) -> PartitionStart:
+    """Returns *start* with a revision for the position that is stored next; *known* is the newest one."""
+    if start.point is None:
+        return start
+    revision = 1 + ((known and known.revision) or 0)
+    return replace(start, point=replace(start.point, revision=revision))
+
+
 def _counted(point: WritePoint, own: TaskProducers) -> WritePoint:
     """Returns *point* with a new count if the number of its records is unknown."""
     if point.records != UNKNOWN:
@@ -418,9 +430,13 @@ def start_unfenced(
 
 
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:
+    """Reads all positions; of those that are committed, the newest one of each partition comes last."""
     logs = yield from send(ReadPositions(barrier))
     found = [decided_records(log, WriterPosition) for log in logs]
     return DecidedRecords(
-        tuple(record for part in found for record in part.committed),
+        (
+            *(record for part in found for record in part.committed),
+            *newest_positions(part.committed for part in found).values(),
+        ),
         tuple(record for part in found for record in part.undecided),
     )

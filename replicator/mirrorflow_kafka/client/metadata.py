@@ -99,8 +99,8 @@ def topic_from(answer: Any) -> TopicMetadata:
 def merged(old: Metadata, answer: Any, *, requested: Iterable[str] | None) -> Metadata:
     """Returns *old* updated with a decoded MetadataResponse; *requested* None means that it lists all topics.
 
-    A broker with outdated metadata returns an older leader epoch; that part of the response is ignored (as in
-    Java's MetadataCache), or the client would return to a leader that has already refused it.
+    A broker with outdated metadata returns an older leader epoch, or fewer partitions; that part of the response is ignored
+    (the former as in Java's MetadataCache), or the client would return to a leader that has already refused it.
     """
     answered = {topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in answer.topics}
     topics = answered if requested is None else {**old.topics, **answered}
@@ -121,8 +121,8 @@ def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
         return new
     kept = {
         index: before
-        for index, now in new.partitions.items()
-        if (before := old.partitions.get(index)) is not None and now.leader_epoch < before.leader_epoch
+        for index, before in old.partitions.items()
+        if (now := new.partitions.get(index)) is None or now.leader_epoch < before.leader_epoch
     }
     return (
         replace(new, partitions={**new.partitions, **kept}) if kept and new.topic_id != NO_TOPIC_ID else new

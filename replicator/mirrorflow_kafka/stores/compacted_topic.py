@@ -10,10 +10,11 @@ interpret the bytes; those of a `CompactedTopic` hold a lock: one call at a time
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_core.backoff import Backoff
+from mirrorflow_core.connect.position_records import newest, recency
 from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
@@ -57,6 +58,8 @@ class CompactedTopic:
         self._key = key
         self._single = single
         self._read_to: dict[int, int] = {}
+        # By key: the last record of each partition that has some.
+        self._last: defaultdict[bytes, dict[int, Record]] = defaultdict(dict)
 
     async def open(self) -> str:
         """Creates the topic if it is missing; returns a warning if its policy cannot be read, otherwise "".
@@ -65,7 +68,7 @@ class CompactedTopic:
         compacted and cannot be, because it would lose its records; ClusterError.
         """
         topic = self._settings.topic
-        await self._cluster.refresh([topic])
+        await self.refresh()
         if not self._partitions():
             new = admin.NewTopic(
                 name=topic,
@@ -83,27 +86,38 @@ class CompactedTopic:
             )
         return await self._check_compacted()
 
+    async def refresh(self) -> None:
+        """Asks for its partitions, to which an administrator may have added some. Raises ClusterError."""
+        await self._cluster.refresh([self._settings.topic])
+
     async def read_new(self, take: Callable[[Record], None]) -> None:
-        """Passes to *take* the records appended since the last call, up to the topic's current end."""
+        """Passes to *take* the records appended since the last call, up to the topic's current end.
+
+        Where another partition has a newer record of the same key, that one is passed: more partitions move keys.
+        """
         wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
         ends = await self._offsets(wanted, LATEST)
         # A partition that was never read, or whose topic was re-created since, is read from its beginning.
         unread = [p for p in wanted if self._read_to.get(p.partition, ends[p] + 1) > ends[p]]
         for partition, start in (await self._offsets(unread, EARLIEST) if unread else {}).items():
             self._read_to[partition.partition] = start
+            for last in self._last.values():
+                last.pop(partition.partition, None)
         behind = [partition for partition in wanted if self._read_to[partition.partition] < ends[partition]]
         await asyncio.gather(*(self._read(partition, ends[partition], take) for partition in behind))
 
     async def append(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
         """Writes keys with values (None is a tombstone), in order within each partition, one batch at a time.
 
+        They are also written to the other partitions that were found to have records of the key.
         Raises ClusterError if the cluster does not accept them; some may have been written then.
         """
         count = len(self._partitions())
         records: dict[TopicPartition, list[Record]] = {}
         for key, value in values:
-            partition = TopicPartition(self._settings.topic, partition_for(key, count))
-            records.setdefault(partition, []).append(Record(0, now_ms, key, value))
+            for number in {partition_for(key, count), *self._last.get(key, ())}:
+                partition = TopicPartition(self._settings.topic, number)
+                records.setdefault(partition, []).append(Record(0, now_ms, key, value))
         batches = {partition: deque(batches_of(group)) for partition, group in records.items()}
         while batches:
             await append_batches(
@@ -147,8 +161,18 @@ class CompactedTopic:
         start = self._read_to[partition.partition]
         async for records, next_offset in records_between(self._cluster, partition, start, end):
             for record in records:
-                take(record)
+                take(self._newest(partition.partition, record))
             self._read_to[partition.partition] = next_offset
+
+    def _newest(self, partition: int, record: Record) -> Record:
+        """Returns the newest record of the key of *record*, which is the last one of its partition."""
+        if self._single or record.key is None:
+            return record
+        last = self._last[bytes(record.key)]
+        last[partition] = record
+        if len(last) == 1:
+            return record
+        return last[newest({number: recency(one.value, one.timestamp) for number, one in last.items()})]
 
 
 async def records_between(

@@ -146,6 +146,7 @@ class OffsetsLog(PositionStore):
 
         # Not concurrently with a write: an older record must not replace the newer position just written.
         async with self._writing:
+            await self._log.refresh()
             await self._log.read_new(take)
         return frozenset(changed)
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirrorflow_core.connect.position_records import Malformed, PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.partitions import TopicPartition
@@ -83,9 +83,9 @@ class FlowTopics:
             case WriterPosition() as position:
                 return position
             case Stored() as stored:
-                return obeyed_position(stored.position)
+                return replace(obeyed_position(stored.position), time_ms=record.timestamp)
             case Reset() as reset:
-                return reset_position(reset)
+                return replace(reset_position(reset), time_ms=record.timestamp)
             case Malformed(problem=problem):
                 log.warning("The record at offset %d of %s: %s", record.offset, self.offsets, problem)
         return None

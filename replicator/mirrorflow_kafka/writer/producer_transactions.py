@@ -208,7 +208,7 @@ class ProducerTransactions:
 
     async def _internal_partitions(self) -> list[TopicPartition]:
         offsets = self._topics.offsets
-        numbers = await partition_numbers(self._cluster, offsets)
+        numbers = await partition_numbers(self._cluster, offsets, is_fresh=True)
         return [self._topics.claims, *(TopicPartition(offsets, number) for number in numbers)]
 
     async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
@@ -322,10 +322,10 @@ def refusal(error: BrokerError | UnreachableError) -> Refused:
     return Refused(error.code if isinstance(error, BrokerError) else NO_RESPONSE)
 
 
-async def partition_numbers(cluster: Cluster, topic: str) -> Sequence[int]:
-    """Returns the partitions of *topic*. Raises ClusterError if it does not exist."""
+async def partition_numbers(cluster: Cluster, topic: str, *, is_fresh: bool = False) -> Sequence[int]:
+    """Returns the partitions of *topic*; with *is_fresh* as a broker knows them now. Raises ClusterError if it does not exist."""
     known = cluster.metadata.topics.get(topic)
-    if known is None or known.error or not known.partitions:
+    if is_fresh or known is None or known.error or not known.partitions:
         await cluster.refresh([topic])
         known = cluster.metadata.topics[topic]
         raise_for(known.error, cluster=cluster.alias, request="Metadata", subject=topic)

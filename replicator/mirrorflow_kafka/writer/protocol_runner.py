@@ -209,7 +209,7 @@ class ProtocolRunner:
 
     async def _positions(self, barrier: Producer) -> tuple[tuple[LogBatch, ...], ...]:
         offsets = self._topics.offsets
-        numbers = await retrying(lambda: partition_numbers(self._target, offsets))
+        numbers = await retrying(lambda: partition_numbers(self._target, offsets, is_fresh=True))
         return tuple(
             await asyncio.gather(
                 *(

@@ -110,17 +110,22 @@ class OwnedFlow:
 
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
-        positions = (await self.clusters.runner.run(read_positions(self.ownership.lock))).committed
-        newest = {one.topic_partition: one for one in positions}
+        newest = await self._newest_positions()
         return {partition: one for partition, one in newest.items() if one.next_source_offset >= 0}
+
+    async def _newest_positions(self) -> dict[TopicPartition, WriterPosition]:
+        """Returns the newest position of each partition, also where it was deleted."""
+        positions = (await self.clusters.runner.run(read_positions(self.ownership.lock))).committed
+        return {one.topic_partition: one for one in positions}
 
     async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Stores where partitions start that have no position yet: what the source deletes from there on is a loss.
 
         Raises MirrorFlowError.
         """
-        known = await self.positions()
-        new = {one: offset for one, offset in starts.items() if one not in known}
+        known = await self._newest_positions()
+        deleted = {one: found.revision or 0 for one, found in known.items() if found.next_source_offset < 0}
+        new = {one: offset for one, offset in starts.items() if one in deleted or one not in known}
         if not new:
             return
         topic_ids = await self.clusters.topic_ids(new)
@@ -135,6 +140,7 @@ class OwnedFlow:
                 target_topic_id=topic_ids[one.topic].target,
                 writer=self.ownership.plan.ids.task(0),
                 left=True,
+                revision=deleted.get(one, 0) + 1,
             )
             for one, offset in new.items()
         ]

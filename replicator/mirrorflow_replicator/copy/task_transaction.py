@@ -435,7 +435,7 @@ class TaskTransaction:
         )
         # Plain batches wait for the marker of the transaction that the position is in.
         plain_start = point.target_end + 1 if writing in self._members else before.plain_start
-        point = replace(point, plain_start=plain_start)
+        point = replace(point, plain_start=plain_start, revision=(before.revision or 0) + 1)
         if change is not None:
             point = replace(
                 point,

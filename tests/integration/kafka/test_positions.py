@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
+from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 from mirrorflow_kafka.stores.position_store import OffsetsLog
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
@@ -23,18 +25,31 @@ BAR = TopicPartition("bar", 3)
 
 
 @asynccontextmanager
-async def offsets_log(
-    target: KafkaCluster, topic: str, connector: str = CONNECTOR
-) -> AsyncIterator[OffsetsLog]:
+async def connected(target: KafkaCluster, topic: str) -> AsyncIterator[tuple[Cluster, OffsetStorageSettings]]:
     client = ClientSettings(
         alias="west", client_id="test", properties={"bootstrap.servers": target.bootstrap}
     )
-    settings = OffsetStorageSettings(store=OffsetStore.KAFKA, topic=topic, client=client)
     cluster = await Cluster.connect(client, resolve=dict)
     try:
-        yield OffsetsLog(cluster, settings, connector=connector, source_alias="east")
+        yield cluster, OffsetStorageSettings(store=OffsetStore.KAFKA, topic=topic, client=client)
     finally:
         await cluster.close()
+
+
+@asynccontextmanager
+async def offsets_log(
+    target: KafkaCluster, topic: str, connector: str = CONNECTOR
+) -> AsyncIterator[OffsetsLog]:
+    async with connected(target, topic) as (cluster, settings):
+        yield OffsetsLog(cluster, settings, connector=connector, source_alias="east")
+
+
+@asynccontextmanager
+async def compacted_topic(target: KafkaCluster, topic: str) -> AsyncIterator[CompactedTopic]:
+    async with connected(target, topic) as (cluster, settings):
+        log = CompactedTopic(cluster, settings, key="offset.storage.topic")
+        await log.open()
+        yield log
 
 
 def position(partition: TopicPartition, offset: int, *, epoch: int = 1) -> Position:
@@ -125,6 +140,35 @@ def test_a_position_that_another_process_stores_is_noticed(west: KafkaCluster):
             return changed, new.positions[FOO].source_offset, await new.read_new()
 
     assert (frozenset({FOO}), 1, frozenset()) == asyncio.run(main())
+
+
+def test_the_newest_position_wins_in_whichever_partition_it_is(west: KafkaCluster):
+    """More partitions move keys; a client that does not know of them yet writes to those before. A reset deletes all of a key."""
+    topic = "mm2-offsets.grown.internal"
+    partitions = [TopicPartition("orders", number) for number in range(60)]
+
+    async def main() -> tuple[set[int], set[int], int]:
+        async with offsets_log(west, topic) as early, offsets_log(west, topic) as late:
+            await early.open()
+            await early.write([position(one, 1) for one in partitions], now_ms=1_000)
+            west.add_partitions(topic, 30)
+            await late.open()
+            await late.write([position(one, 2) for one in partitions], now_ms=2_000)
+            second = {one.source_offset for one in (await read_again()).values()}
+            await early.write([position(one, 3) for one in partitions], now_ms=3_000)
+            third = {one.source_offset for one in (await read_again()).values()}
+        async with compacted_topic(west, topic) as log:
+            keys = [encode_key(PositionKey(CONNECTOR, "east", *one)) for one in partitions]
+            await log.read_new(lambda _: None)
+            await log.append(dict.fromkeys(keys).items(), now_ms=2_500)
+            return second, third, len(await read_again())
+
+    async def read_again() -> Mapping[TopicPartition, Position]:
+        async with offsets_log(west, topic) as log:
+            await log.open()
+            return log.positions
+
+    assert asyncio.run(main()) == ({2}, {3}, 0)
 
 
 def test_java_continues_from_our_positions_and_we_from_its(

@@ -25,7 +25,7 @@ def _alive(world: World) -> list[Any]:
 
 
 def _any_leader(world: World) -> tuple[TopicPartition, ModelLeader]:
-    partition = world.random.choice([*world.data, *world.data, CLAIMS, POSITIONS])
+    partition = world.random.choice([*world.data, *world.data, CLAIMS, *world.positions])
     return partition, world.leaders[partition]
 
 
@@ -328,6 +328,12 @@ def pass_seconds(world: World) -> None:
     expire_producers(world)
 
 
+def grow_positions(world: World) -> None:
+    """The offsets topic gets another partition. Keys move, and some return to one in which they were before."""
+    if len(world.positions) < 4:
+        world.add_positions_partition()
+
+
 def step_clock(world: World) -> None:
     """The wall clock of a process is set; its monotonic clock is not."""
     if alive := _alive(world):
@@ -352,7 +358,7 @@ def forget_ids(world: World) -> None:
 def compact(world: World) -> None:
     """The cleaner has run over the internal topics and, up to some offset, over data."""
     for partition, leader in world.leaders.items():
-        is_internal = partition in {CLAIMS, POSITIONS}
+        is_internal = partition in {CLAIMS, *world.positions}
         leader.compact(leader.log.end if is_internal else world.random.randint(0, max(0, leader.log.end - 3)))
 
 

@@ -262,6 +262,10 @@ def _named_writers_are_trusted() -> tuple[Replaced, ...]:
     )
 
 
+def _the_last_partition_of_positions_wins() -> tuple[Replaced, ...]:
+    return ((takeover, "newest_positions", lambda logs: {}),)  # noqa: ARG005
+
+
 def _positions_from_before_the_ids() -> tuple[Replaced, ...]:
     original = ownership.take_flow
 
@@ -652,6 +656,12 @@ MUTANTS = (
         rule="A partition that cannot be part of a fence is left out of a start, and the others go on.",
         replaced=_refused_fences_are_repeated,
         scenarios=("partitions_away",),
+    ),
+    Mutant(
+        name="the last partition of positions wins",
+        rule="The newest position counts, in whichever partition of the offsets topic it lies.",
+        replaced=_the_last_partition_of_positions_wins,
+        scenarios=("growing_positions",),
     ),
     Mutant(
         name="positions from before the ids",

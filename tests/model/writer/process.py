@@ -753,12 +753,13 @@ class Task:
 
     def _store_positions(self, positions: Any) -> Coroutine:
         producer = self.producers.transactional
-        code = yield from self.world.add_partitions(self.process, producer, {POSITIONS})
-        if code == NONE:
-            response = yield from self.world.append_in_transaction(
-                self.process, producer, POSITIONS, tuple(positions)
-            )
-            code = response if isinstance(response, int) else NONE
+        by_home = self.world.by_home(positions)
+        code = yield from self.world.add_partitions(self.process, producer, {*by_home})
+        for home, group in by_home.items() if code == NONE else ():
+            response = yield from self.world.append_in_transaction(self.process, producer, home, group)
+            if isinstance(response, int):
+                code = response
+                break
         if code != NONE:
             self._end(f"the positions were answered with {code}")
 
@@ -802,7 +803,7 @@ class Task:
         )
         before = copier.start if copier.stored is None else copier.stored
         plain_start = point.target_end + 1 if copier in self.members else before.plain_start
-        point = replace(point, plain_start=plain_start)
+        point = replace(point, plain_start=plain_start, revision=(before.revision or 0) + 1)
         mode = copier.mode.current
         if change is not None:
             mode = change.mode

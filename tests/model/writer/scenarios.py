@@ -68,6 +68,11 @@ SCENARIOS = {
             is_quiet=True,
         ),
         Scenario(
+            name="growing_positions",
+            faults=(f.grow_positions, f.grow_positions, f.newcomer, f.kill, f.stop, f.append_to_source),
+            options=Options(old_share=0.2, gap_share=0.1),
+        ),
+        Scenario(
             name="leaders",
             faults=(
                 f.elect,

@@ -156,13 +156,12 @@ class World:
     events: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        rules = KAFKA_3_9 if self.options.is_kafka_3 else KAFKA_4
+        rules = self.rules = KAFKA_3_9 if self.options.is_kafka_3 else KAFKA_4
         configs = {TIMESTAMP_TYPE: "LogAppendTime"} if self.options.stamps_time else {}
         self.random: random.Random = self.chooser.random
         self.data = [TopicPartition("data", number) for number in range(self.options.partitions)]
         self.leaders = {one: ModelLeader(rules, configs, lambda value: value) for one in self.data}
         self.leaders[CLAIMS] = ModelLeader(rules, {}, lambda claim: claim.flow)
-        self.leaders[POSITIONS] = ModelLeader(rules, {}, lambda position: position.topic_partition)
         self.sources = {one: SourceLog() for one in self.data}
         self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # of record numbers
         self.completed: set[tuple[TopicPartition, int]] = (
@@ -175,6 +174,8 @@ class World:
         # Leader epochs as clients find them: later than the elections.
         self.metadata = dict.fromkeys(self.leaders, 0)
         self.reached = dict.fromkeys(self.leaders, 0)  # the leader epochs of the brokers that they connect to
+        self.positions: list[TopicPartition] = []  # the partitions of the offsets topic
+        self.add_positions_partition()
         self.processes: list[Any] = []
         self.connections: list[Connection] = []
         self.sequences: dict[tuple[int, int, TopicPartition], int] = {}
@@ -210,6 +211,25 @@ class World:
                 source.skip(self.random.randint(1, 4))
         for record in source.records:
             self.source_offsets[partition, record.number] = record.offset
+
+    def add_positions_partition(self) -> None:
+        """Add a partition to the offsets topic."""
+        new = TopicPartition(POSITIONS.topic, len(self.positions))
+        self.leaders[new] = ModelLeader(self.rules, {}, lambda position: position.topic_partition)
+        self.metadata[new] = self.reached[new] = 0
+        self.positions.append(new)
+
+    def by_home(
+        self, positions: Iterable[WriterPosition]
+    ) -> dict[TopicPartition, tuple[WriterPosition, ...]]:
+        """The positions by their partition of the offsets topic, as a client with older metadata may see it."""
+        if len(self.positions) == 1:
+            return {POSITIONS: tuple(positions)}
+        found: dict[TopicPartition, tuple[WriterPosition, ...]] = {}
+        for one in positions:
+            home = self.positions[hash(one.partition + 7) % self.random.randint(1, len(self.positions))]
+            found[home] = (*found.get(home, ()), one)
+        return found
 
     def elect(
         self, partition: TopicPartition, end: int, *, is_restarted: bool = False, is_same_broker: bool = False
@@ -512,7 +532,10 @@ class World:
             case requests.ReadClaims(_):
                 return (yield from self._read(CLAIMS, lambda leader: tuple(leader.batches)))
             case requests.ReadPositions(_):
-                return (yield from self._read(POSITIONS, lambda leader: (tuple(leader.batches),)))
+                logs = {}
+                for partition in tuple(self.positions):
+                    logs[partition] = yield from self._read(partition, lambda leader: tuple(leader.batches))
+                return tuple(logs.values())
             case requests.ReadEnd(partition):
                 return (yield from self._read(partition, self._log_end))
             case requests.ReadBatches(partition, start, end):
@@ -645,7 +668,8 @@ class World:
             one: MirrorFlowError(f"{one} is denied") for one in request.partitions if one in self.denied
         }
         partitions = set(request.partitions) - left_out.keys()
-        partitions |= {POSITIONS} if request.positions or request.is_barrier else set()
+        by_home = self.by_home(request.positions) if request.positions else {}
+        partitions |= {*by_home, *(self.positions if request.is_barrier else ())}
         partitions |= {CLAIMS} if request.is_barrier else set()
         partitions |= {CLAIMS} if request.claim is not None or not partitions else set()
         key = process, producer.transactional_id
@@ -657,7 +681,7 @@ class World:
                 return Refused(code)
             appends: list[tuple[TopicPartition, tuple[object, ...]]]
             appends = [(CLAIMS, (request.claim,))] if request.claim is not None else []
-            appends += [(POSITIONS, request.positions)] if request.positions else []
+            appends += [*by_home.items()]
             for partition, values in appends:
                 answer = yield from self.append_in_transaction(process, producer, partition, values)
                 if isinstance(answer, int):

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from mirrorflow_core.connect.position_records import (
     Malformed,
     PositionKey,
+    Recency,
     Reset,
     Stored,
     decode,
     encode_key,
     encode_value,
+    newest,
+    recency,
 )
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import Position, TopicPartition
@@ -322,3 +325,27 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path):
     """The error says which setting to change."""
     with pytest.raises(InvalidSettingError, match=r"offset\.storage\.file\.filename.*cannot be written"):
         asyncio.run(store(tmp_path / "none" / "o").open())
+
+
+@pytest.mark.parametrize(
+    ("records", "wins"),
+    [
+        ([Recency(8, 1_000), Recency(7, 9_000)], 0),  # the clock of the later writer is behind
+        ([Recency(8, 1_000), Recency(None, 2_000)], 1),  # Java's, or altered
+        ([Recency(8, 3_000), Recency(None, 2_000), Recency(7, 4_000)], 0),
+        ([Recency(None, 1_000), Recency(None, 2_000)], 1),
+    ],
+)
+def test_the_newest_record_of_a_key_counts(records: list[Recency], wins: int):
+    assert newest(dict(enumerate(records))) == wins
+    assert newest(dict(reversed([*enumerate(records)]))) == wins
+
+
+def test_an_altered_offset_has_only_its_time():
+    value = {"offset": 5, "mirrorflow.source.offset": 5, "mirrorflow.revision": 9}
+
+    assert recency(json.dumps(value).encode(), 1_000) == Recency(9, 1_000)
+    assert recency(json.dumps(value | {"offset": 4}).encode(), 1_000) == Recency(None, 1_000)
+    assert recency(b'{"offset":5}', 1_000) == Recency(None, 1_000)
+    assert recency(None, 1_000) == Recency(None, 1_000)
+    assert recency(b"\xff", 1_000) == Recency(None, 1_000)
