@@ -184,6 +184,23 @@ class OffsetSyncsMissingError(ClusterError):
         )
 
 
+class InternalTopicUnavailableError(ClusterError):
+    """A topic of the flow's own cannot be written: partition *leaderless* has no leader; None: the topic was deleted."""
+
+    reason = "InternalTopicUnavailable"
+    retriable = True
+
+    def __init__(self, *, cluster: str, topic: str, leaderless: int | None = None) -> None:
+        problem = (
+            "is missing; the connector creates it again within a minute"
+            if leaderless is None
+            else f"has no leader for partition {leaderless}; start the brokers that hold its replicas"
+        )
+        super().__init__(
+            f"Topic {topic} of cluster {cluster}, which is the flow's own, {problem}.", cluster=cluster
+        )
+
+
 class GroupNotMovedError(ClusterError):
     """Some or all offsets of one target group were not committed."""
 

@@ -115,6 +115,11 @@ class PartitionSyncs:
             self._add([Sync(self._upstream, self._downstream)])
         return bool(self.pending)
 
+    def repeat(self) -> bool:
+        """Makes the last record's sync due again; returns whether there is one."""
+        self._delayed = self._downstream >= 0
+        return self.promote()
+
     def take(self) -> tuple[Sync, ...]:
         """Removes and returns the pending syncs, oldest first."""
         taken = tuple(self.pending)

@@ -41,6 +41,7 @@ _HINTS: Final = {
     "NotAuthorized": "an ACL is missing: `mirrorflow acls` prints what the flow needs",
     "AuthenticationFailed": "the credentials are refused: check the Secrets",
     "TopicGone": "a topic was deleted",
+    "InternalTopicUnavailable": "a topic of the flow's own is missing or has no leader: see the connector's warnings",
     "TargetDataLost": "the target lost records: spec.topics.onSourceLoss: Restart copies them again",
     "TargetTaken": "another topic was copied into the same target topic: rename one of them",
     "FlowTaken": "another process owns the flow, and this one waits: stop the one that you do not need",

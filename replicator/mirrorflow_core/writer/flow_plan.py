@@ -137,6 +137,21 @@ def point_behind(start: WritePoint, stream: Stream, *, sequence: int, target_epo
     )
 
 
+def start_position(
+    partition: TopicPartition,
+    point: WritePoint,
+    producers: TaskProducers,
+    *,
+    time_ms: int,
+    topic_ids: TopicIds,
+) -> WriterPosition:
+    """Returns the position that is stored when a task starts at *point*."""
+    point = replace(point, target_end=point.records_end)
+    return position_at(
+        partition, point, producers, mode=WriteMode.PLAIN, time_ms=time_ms, topic_ids=topic_ids
+    )
+
+
 def position_at(
     partition: TopicPartition,
     point: WritePoint,

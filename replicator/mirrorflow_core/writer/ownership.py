@@ -67,7 +67,8 @@ def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
         now_ms: int = yield from send(Pause(POLL_MS))
         claims = yield from read_claims()
         before = watch
-        watch = watch.observe(claims.committed[-1] if claims.committed else None, now_ms)
+        # A claim that is gone was deleted with its topic: a living owner writes it again.
+        watch = watch.observe(claims.committed[-1] if claims.committed else watch.claim, now_ms)
         owner = None if watch.claim is None else watch.claim.flow
         if watch.claim is not None and owner not in {plan.claim.flow, *plan.takes_over}:
             return FlowExists(watch.claim)

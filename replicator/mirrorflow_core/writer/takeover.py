@@ -38,7 +38,7 @@ from mirrorflow_core.writer.flow_plan import (
     TaskStart,
     TopicIds,
     WritePoint,
-    position_at,
+    start_position,
 )
 from mirrorflow_core.writer.partition_start import (
     MARKER_WAIT_MS,
@@ -65,14 +65,16 @@ def take_partitions(
 ) -> Steps[tuple[TaskStart, ...] | Refused]:
     """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
-    *acknowledged* is what those writers had no time to store. *silent* has the producer ids that need no fence; those that were
-    waited for are added. *renews_claim*: nothing else renews it meanwhile. A partition that cannot be read or written at any
-    step is left out from there on: its stored position still names its last writer, whom another start fences.
+    *acknowledged* has first what a task had stored, which counts where the offsets topic has lost it, then what it had no
+    time to store. *silent* has the producer ids that need no fence; those that were waited for are added. *renews_claim*:
+    nothing else renews it meanwhile. A partition that cannot be read or written at any step is left out from there on: its
+    stored position still names its last writer, whom another start fences.
     """
+    acknowledged = tuple(acknowledged)
     left_out = dict(plan.unavailable)
     assigned = [one for of_task in wanted.values() for one in of_task]
     partitions = [one for one in assigned if one not in left_out]
-    known = yield from _decided_positions(lock, producers, partitions)
+    known = yield from _decided_positions(lock, producers, partitions, acknowledged)
     if isinstance(known, Refused):
         return known
     stored = {one: position for one, position in known.items() if position.next_source_offset >= 0}
@@ -117,18 +119,22 @@ def take_partitions(
 
 
 def _decided_positions(
-    lock: Producer, producers: dict[str, Producer], partitions: Iterable[TopicPartition]
+    lock: Producer,
+    producers: dict[str, Producer],
+    partitions: Iterable[TopicPartition],
+    acknowledged: Iterable[WriterPosition],
 ) -> Steps[dict[TopicPartition, WriterPosition] | Refused]:
     """Reads all positions until none of *partitions* is in an open transaction; adds producers that they name.
 
-    Those that were deleted are in it, too.
+    Those that were deleted are in it, too. A partition without any record in the topic has its first one of *acknowledged*.
 
     They are read up to the high watermark: the open transaction of another task must not hide a committed one.
     """
     wanted = set(partitions)
+    first = {one.topic_partition: one for one in reversed(tuple(acknowledged))}
     while True:
         found = yield from read_positions(lock)
-        newest = {one.topic_partition: one for one in found.committed}
+        newest = first | {one.topic_partition: one for one in found.committed}
         ours = [one for partition, one in newest.items() if partition in wanted]
         undecided = [one for one in found.undecided if one.topic_partition in wanted]
         open_ids = {name for one in (*ours, *undecided) for name in one.writer or ()}
@@ -352,11 +358,10 @@ def _start_task(
             for one, loss in losses.items()
         )
     positions = tuple(
-        position_at(
+        start_position(
             partition,
-            replace(point, target_end=point.records_end),
+            point,
             own,
-            mode=WriteMode.PLAIN,
             time_ms=now_ms,
             topic_ids=plan.topic_ids.get(partition.topic, TopicIds()),
         )

@@ -312,9 +312,9 @@ class Cluster:
         It is retried with backoff within *timeout_s* while no broker can be reached, after a retriable top-level
         error, and if the response says that the controller or coordinator has moved. After a lost response, or
         *attempt_s* without one, it is retried if `may_repeat` says so; otherwise UnreachableError leaves open whether it
-        is executed. The caller checks all other error codes. *coordinator* is (key type, key): type 0 a group, 1 a
-        transactional id. *codes_of* returns the error codes of a response that holds them deeper than in its first
-        list. A response with *final_code* is returned at once. Raises ClusterError, SettingError.
+        is executed. The caller checks all other error codes. *coordinator* is (key type, key): 0 a group, 1 a transactional
+        id. *codes_of* returns the error codes of a response that holds them deeper than in its first list. A response
+        with *final_code* is returned at once. Raises ClusterError, SettingError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -337,13 +337,9 @@ class Cluster:
             else:
                 parts = frozenset((codes_of or _shallow_codes)(answer))
                 is_final = final_code != error_codes.NONE and answer.error_code == final_code
-                if (
-                    is_last
-                    or is_final
-                    or not _must_repeat(
-                        answer, parts, controller=controller, coordinator=coordinator is not None
-                    )
-                ):
+                to_coordinator = coordinator is not None
+                has_moved = _must_repeat(answer, parts, controller=controller, coordinator=to_coordinator)
+                if is_last or is_final or not has_moved:
                     return answer
                 if error_codes.CONCURRENT_TRANSACTIONS in parts | {getattr(answer, "error_code", 0)}:
                     # The coordinator is the right one, so it stays cached.

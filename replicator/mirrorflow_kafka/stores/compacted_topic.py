@@ -12,10 +12,11 @@ interpret the bytes; those of a `CompactedTopic` hold a lock: one call at a time
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.position_records import newest, recency
-from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
+from mirrorflow_core.errors import InternalTopicUnavailableError, InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
 from mirrorflow_core.topic_configs import ConfigChange
@@ -29,6 +30,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     INVALID_REPLICATION_FACTOR,
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
     is_retriable,
     raise_for,
 )
@@ -112,7 +114,10 @@ class CompactedTopic:
         They are also written to the other partitions that were found to have records of the key.
         Raises ClusterError if the cluster does not accept them; some may have been written then.
         """
-        count = len(self._partitions())
+        if not self._partitions():
+            await self.refresh()
+        if not (count := len(self._partitions())):
+            raise InternalTopicUnavailableError(cluster=self._cluster.alias, topic=self._settings.topic)
         records: dict[TopicPartition, list[Record]] = {}
         for key, value in values:
             for number in {partition_for(key, count), *self._last.get(key, ())}:
@@ -288,3 +293,42 @@ async def append(cluster: Cluster, topic: str, records: Sequence[Record]) -> Non
     """
     for batch in batches_of(records):
         await append_batches(cluster, {TopicPartition(topic, 0): batch})
+
+
+class TopicState(NamedTuple):
+    """What changes when a compacted topic loses records: its id, and where its partitions begin.
+
+    The cleaner of a compacted topic does not move the beginning of its partitions. DeleteRecords does, and so does retention
+    while the topic has cleanup.policy=delete.
+    """
+
+    topic_id: str
+    starts: Mapping[int, int]
+
+
+class RecordLosses:
+    """Notices that a compacted topic has lost records: it was deleted, perhaps created again, or records were deleted.
+
+    *known* is the state in which it had all of them; None: that of the first call.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, known: TopicState | None = None) -> None:
+        self.known = known
+        self._cluster = cluster
+        self._topic = topic
+
+    async def has_lost_records(self) -> bool:
+        """Returns whether it has lost some since the last call; also while it is missing. Raises ClusterError."""
+        await self._cluster.refresh([self._topic])
+        found = self._cluster.metadata.topics.get(self._topic)
+        if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
+            return True
+        before, topic_id = self.known, str(found.topic_id)
+        is_same = before is not None and before.topic_id == topic_id
+        earlier = before.starts if before is not None and is_same else {}
+        partitions = [TopicPartition(self._topic, number) for number in found.partitions]
+        listed = await admin.list_offsets(self._cluster, partitions, EARLIEST)
+        starts = {one.partition: answer.offset for one, answer in listed.items() if not answer.error}
+        self.known = TopicState(topic_id, {**earlier, **starts})
+        has_moved = any(earlier.get(number, start) != start for number, start in starts.items())
+        return before is not None and (not is_same or has_moved)

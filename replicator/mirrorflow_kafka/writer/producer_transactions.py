@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import BrokerError, MirrorFlowError, ShortTransactionsError, UnreachableError
+from mirrorflow_core.errors import (
+    BrokerError,
+    InternalTopicUnavailableError,
+    MirrorFlowError,
+    ShortTransactionsError,
+    UnreachableError,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SLOW_TRANSACTION_MS, TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
@@ -35,7 +41,9 @@ from mirrorflow_kafka.client.error_codes import (
     NETWORK_EXCEPTION,
     NONE,
     OUTCOME_UNKNOWN,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_for,
+    is_metadata_stale,
     is_retriable,
     partition_error,
     raise_for,
@@ -119,7 +127,7 @@ class ProducerTransactions:
         return Producer(transactional_id, producer_id, epoch)
 
     async def run(self, request: Transaction) -> Done | Refused:
-        """Runs one whole transaction. Raises NotAuthorizedError and others that a user must resolve."""
+        """Runs one whole transaction. Raises InternalTopicUnavailableError, NotAuthorizedError and others that a user must resolve."""
         producer = request.producer
         async with self.turn(producer):
             try:
@@ -131,6 +139,8 @@ class ProducerTransactions:
                 await self._append_all(producer, records)
                 await self.end(producer, commit=request.commit)
             except (BrokerError, UnreachableError) as error:
+                if isinstance(error, BrokerError) and is_metadata_stale(error.code):
+                    await self._require_internal_topics()
                 return refusal(error)
             if bounds is not None:
                 self._barriers[producer] = bounds
@@ -210,6 +220,20 @@ class ProducerTransactions:
         offsets = self._topics.offsets
         numbers = await partition_numbers(self._cluster, offsets, is_fresh=True)
         return [self._topics.claims, *(TopicPartition(offsets, number) for number in numbers)]
+
+    async def _require_internal_topics(self) -> None:
+        """Raises InternalTopicUnavailableError if the topic of claims or of positions was deleted, or has no leader."""
+        topics = self._topics.claims.topic, self._topics.offsets
+        await self._cluster.refresh(topics)
+        for topic in topics:
+            known = self._cluster.metadata.topics.get(topic)
+            if known is None or known.error == UNKNOWN_TOPIC_OR_PARTITION:
+                raise InternalTopicUnavailableError(cluster=self._cluster.alias, topic=topic)
+            for number in known.partitions:
+                if self._cluster.leader(topic, number) is None:
+                    raise InternalTopicUnavailableError(
+                        cluster=self._cluster.alias, topic=topic, leaderless=number
+                    )
 
     async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
         """Begins the transaction with partitions of the target, or adds them to it. Raises ClusterError."""

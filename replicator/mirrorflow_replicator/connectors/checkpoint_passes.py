@@ -87,6 +87,7 @@ class CheckpointPasses:
         self._known = KnownOffsets(settings, clusters)
         self.topic = self._known.checkpoints_topic
         self._store = self._known.checkpoints
+        self._losses = compacted_topic.RecordLosses(clusters.target, self.topic)
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._translated: dict[str, dict[TopicPartition, TranslatedOffset]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
@@ -154,25 +155,8 @@ class CheckpointPasses:
         Raises ClusterError if offset syncs cannot be read.
         """
         if self._settings.emit_s is not None:
-            await self._isolated(
-                ("topic", self.topic, "creation"),
-                f"Checkpoints topic {self.topic} cannot be created",
-                compacted_topic.create_mirror_topic(
-                    self._clusters.target,
-                    self.topic,
-                    replication_factor=self._settings.replication_factor,
-                    key=REPLICATION_FACTOR_KEY,
-                ),
-            )
-            own = admin.NewTopic(name=self.topic, partitions=1, configs=compacted_topic.MIRROR_TOPIC_CONFIGS)
-            subject = ("topic", self.topic, "settings")
-            uncorrected = await self._isolated(
-                subject,
-                f"The settings of checkpoints topic {self.topic} cannot be checked",
-                correct_topic_configs(self._clusters.target, [own]),
-            )
-            if uncorrected is not None and uncorrected.warnings:
-                self._warnings[subject] = uncorrected.warnings[0]
+            await self._create_topic()
+            await self._check_topic()
         read = await self._isolated(
             ("topic", self.topic, "reading"),
             f"Earlier checkpoints cannot be read from {self.topic}, so that groups that lag are translated only from "
@@ -181,6 +165,39 @@ class CheckpointPasses:
         )
         await self._known.open_syncs(must_read_to_end=read is None)
         self._note_skipped()
+
+    async def _create_topic(self) -> None:
+        await self._isolated(
+            ("topic", self.topic, "creation"),
+            f"Checkpoints topic {self.topic} cannot be created",
+            compacted_topic.create_mirror_topic(
+                self._clusters.target,
+                self.topic,
+                replication_factor=self._settings.replication_factor,
+                key=REPLICATION_FACTOR_KEY,
+            ),
+        )
+
+    async def _check_topic(self) -> None:
+        """Corrects the topic's settings; creates it again and makes all checkpoints due if it has lost its records."""
+        own = admin.NewTopic(name=self.topic, partitions=1, configs=compacted_topic.MIRROR_TOPIC_CONFIGS)
+        subject = ("topic", self.topic, "settings")
+        uncorrected = await self._isolated(
+            subject,
+            f"The settings of checkpoints topic {self.topic} cannot be checked",
+            correct_topic_configs(self._clusters.target, [own]),
+        )
+        if uncorrected is not None and uncorrected.warnings:
+            self._warnings[subject] = uncorrected.warnings[0]
+        has_lost = await self._isolated(
+            ("topic", self.topic, "losses"),
+            f"Whether {self.topic} has lost checkpoints is not known",
+            self._losses.has_lost_records(),
+        )
+        if has_lost:
+            await self._create_topic()
+            for group, points in self._store.items():
+                self._unwritten[group] = {**points, **self._unwritten.get(group, {})}
 
     def _note_skipped(self) -> None:
         for topic, sentence in self._known.skipped.items():
@@ -269,7 +286,9 @@ class CheckpointPasses:
         )
 
     async def write_checkpoints(self) -> None:
-        """Writes the checkpoints that are due. Raises UnreachableError."""
+        """Writes the checkpoints that are due, and all again if the topic has lost them. Raises UnreachableError."""
+        if self._settings.emit_s is not None:
+            await self._check_topic()
         if self._unwritten:
             await self._isolated(
                 ("topic", self.topic, "writing"),

@@ -7,13 +7,14 @@ from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.settings import OffsetStore, SourceSettings, StartPosition
 from mirrorflow_core.writer.broker_requests import ReadOffsetMap
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.position_store import position_store
+from mirrorflow_kafka.stores.compacted_topic import CompactedTopic, RecordLosses
+from mirrorflow_kafka.stores.position_store import TOPIC_KEY, position_store
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
@@ -39,6 +40,7 @@ class FlowClusters:
             start_at=self._start_at,
             offset_map=self._source_of,
         )
+        self.offsets_topic = RecordLosses(target, settings.offsets.topic)
         self._initial = initial
         self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
         # Of partitions whose target has lost records, with the offset up to which it has lost nothing since.
@@ -54,13 +56,25 @@ class FlowClusters:
             opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
         await asyncio.gather(*opening)
 
+    async def ensure_topics(self, *, has_claims: bool) -> None:
+        """Creates those of the flow's own topics again that were deleted meanwhile. Raises MirrorFlowError."""
+        settings, target = self.settings, self.target
+        if settings.offsets.store is OffsetStore.KAFKA:
+            await CompactedTopic(target, settings.offsets, key=TOPIC_KEY).open()
+        if has_claims:
+            await open_claims_topic(target, settings.offsets, settings.source_alias)
+
     def begin_with(self, partitions: Iterable[TopicPartition]) -> None:
         """Notes that the flow begins with *partitions*, too."""
         self._initial.update(partitions)
 
-    def begin_lookup(self, partitions: Iterable[TopicPartition]) -> None:
-        """Notes which partitions are looked up next. Their offset maps are read again, all together, if one is needed."""
+    async def begin_lookup(self, partitions: Iterable[TopicPartition]) -> None:
+        """Notes which partitions are looked up next, and the state of the offsets topic before that. Raises ClusterError.
+
+        Their offset maps are read again, all together, if one is needed.
+        """
         self._starting, self._maps = frozenset(partitions), {}
+        await self.offsets_topic.has_lost_records()
 
     async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
         """Returns the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""

@@ -24,7 +24,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from mirrorflow_core.errors import FlowTakenError, FlowUnfencedError, MirrorFlowError, StartPendingError
+from mirrorflow_core.errors import (
+    FlowTakenError,
+    FlowUnfencedError,
+    InternalTopicUnavailableError,
+    MirrorFlowError,
+    StartPendingError,
+)
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee
@@ -51,6 +57,7 @@ CHECK_S: Final = 0.5
 FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
 LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
 Flow = UnownedFlow | UnfencedFlow | OwnedFlow
+_NOT_RENEWED: Final = "Renewing the claim of the flow failed"
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -111,6 +118,7 @@ class FlowOwner:
         self._assignment_is_known = False
         self._working = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
+        self._problem: MirrorFlowError | None = None  # why the claim is not renewed
 
     @property
     def is_waiting(self) -> bool:
@@ -127,6 +135,8 @@ class FlowOwner:
         """What a user should know."""
         if self._takeover.is_stalled:
             return (str(StartPendingError(target=self._settings.target_alias, waits_s=STALLED_AFTER_S)),)
+        if self._problem is not None:
+            return (f"{_NOT_RENEWED}: {self._problem}",)
         if isinstance(self._flow, OwnedFlow):
             timeout_ms = self._flow.clusters.runner.transactions.timeout_ms
             short = short_timeout_warning(self._settings.target_alias, timeout_ms)
@@ -305,6 +315,8 @@ class FlowOwner:
         while True:
             await asyncio.sleep(RENEW_S)
             try:
+                if isinstance(self._problem, InternalTopicUnavailableError) and self._flow is not None:
+                    await self._flow.clusters.ensure_topics(has_claims=True)
                 match self._flow:
                     case UnfencedFlow() as flow:
                         await self._try_to_fence(flow)
@@ -313,12 +325,16 @@ class FlowOwner:
                             self._note_loss(flow)
                     case UnownedFlow() as flow if self._assignment:
                         async with self._working:
+                            await flow.clusters.ensure_topics(has_claims=True)
                             await self._take(flow, waits_for_group=True)
                     case _:
                         return  # of a group whose other process owns the flow
+                self._problem = None
             except MirrorFlowError as error:
                 # The brokers refuse everything of an owner that is not the newest, so nothing is at risk.
-                log.warning("%s: renewing the claim of the flow failed: %s", self._settings.name, error)
+                if self._problem is None or self._problem.reason != error.reason:
+                    log.warning("%s: %s: %s", self._settings.name, _NOT_RENEWED, error)
+                self._problem = error
 
     async def _still_holds(self, owned: OwnedFlow) -> bool:
         for _ in range(CHECKS_MAX):

@@ -85,6 +85,7 @@ class OwnedFlow:
             start=start,
             sequences=transactions.sequences(start.producers.transactional),
             transaction_timeout_ms=transactions.timeout_ms,
+            offsets_topic=self.clusters.offsets_topic.known,
         )
 
     async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> TaskStart | Fenced:
@@ -93,7 +94,7 @@ class OwnedFlow:
         unavailable = await clusters.unavailable(partitions)
         plan = replace(self.ownership.plan, topic_ids=topic_ids, unavailable=unavailable)
         ownership = replace(self.ownership, plan=plan)
-        clusters.begin_lookup(partitions)
+        await clusters.begin_lookup(partitions)
         acknowledged = [
             decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
             for one in wanted.acknowledged

@@ -144,7 +144,7 @@ class FlowTakeover:
             topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
             unavailable = await clusters.unavailable(partitions)
             plan = replace(plan, assignment=assignment, topic_ids=topic_ids, unavailable=unavailable)
-        clusters.begin_lookup(partitions)
+        await clusters.begin_lookup(partitions)
         self._since_s, self.is_waiting = time.monotonic(), False
         try:
             taken = await clusters.runner.run(take_flow(plan))

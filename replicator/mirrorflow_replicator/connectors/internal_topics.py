@@ -1,4 +1,4 @@
-"""Checks the settings of the flow's own topics when a connector starts, and corrects them where it may.
+"""Creates the flow's own topics again if they were deleted, and corrects their settings where it may.
 
 A topic that was created by other means, with a broker's default retention, would lose decisions or offsets
 after a week: the flow continues to copy, but cannot continue after its next restart.
@@ -17,6 +17,7 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
@@ -145,6 +146,21 @@ async def correct_topic_configs(
         _warning(cluster.alias, name, of, "it may hold other data") for name, of in foreign.items()
     )
     return UncorrectedTopics(alias=cluster.alias, refused=refused, unread=tuple(unread))
+
+
+async def create_again(cluster: Cluster, topics: Iterable[admin.NewTopic], seen: set[str]) -> None:
+    """Creates those of *topics* that are missing and were seen before, and notes in *seen* which there are. Raises ClusterError."""
+    wanted = {topic.name: topic for topic in topics}
+    await cluster.refresh(wanted)
+    for name, topic in wanted.items():
+        found = cluster.metadata.topics.get(name)
+        if found is not None and not found.error:
+            seen.add(name)
+        elif name in seen and (found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION):
+            await admin.create_topic_and_wait(cluster, topic)
+            log.warning(
+                "Topic %s on %s was deleted while the flow runs; it is created again.", name, cluster.alias
+            )
 
 
 async def _alter(

@@ -14,6 +14,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS, SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_kafka.stores.compacted_topic import TopicState
 from mirrorflow_kafka.writer.producer_transactions import SequenceKey
 
 _SIZE = struct.Struct(">I")
@@ -36,7 +37,7 @@ class TaskAssignment:
     bytes_per_s: int | None = None  # this task's share of the flow's limit
     acknowledged: tuple[
         AcknowledgedPosition, ...
-    ] = ()  # positions of the task's previous start that are not stored
+    ] = ()  # positions of the task's previous start: what is stored, then what is newer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Assign:
     transaction_timeout_ms: int = (
         TRANSACTION_TIMEOUT_MS  # with which the producers of `start` were initialized
     )
+    offsets_topic: TopicState | None = None  # before the positions of `start` were stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

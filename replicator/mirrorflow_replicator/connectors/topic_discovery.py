@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
@@ -30,6 +30,7 @@ from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.internal_topics import (
     correct_topic_configs,
+    create_again,
     internal_topics,
     internal_topics_of_source,
 )
@@ -58,6 +59,7 @@ WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
 TOPICS_GONE_MAX = 20  # topics that left, newest last
 # An unreachable cluster is reported within half a minute, as where records are copied.
 REACH_CHECK_S = 20.0
+INTERNAL_TOPICS_CHECK_S = 20.0  # a topic that is deleted or altered is corrected within a minute
 NEVER = float("inf")
 
 
@@ -91,7 +93,8 @@ class TopicDiscovery:
         self._syncs: TargetSyncs | None = None
         self._decisions: DecisionLog | None = None  # of the target, for retention holds of bulk jobs
         self._arrangement: Arrangement | None = None
-        self._internal_warnings: tuple[str, ...] | None = None  # None: its own topics were not checked yet
+        self._internal_topics: dict[str, set[str]] = {}  # its own that were seen, by cluster
+        self._internal_warnings: tuple[str, ...] = ()
         self._config_warnings: tuple[str, ...] = ()
         self._acl_warnings: tuple[str, ...] = ()
         self._topics_gone: deque[str] = deque(maxlen=TOPICS_GONE_MAX)
@@ -141,7 +144,7 @@ class TopicDiscovery:
         found = (
             self.nothing_selected,
             *((self._syncs.topics.same_cluster_warning,) if self._syncs is not None else ()),
-            *(self._internal_warnings or ()),
+            *self._internal_warnings,
             *_bounded(self.uncopied),
             *_bounded(arranged),
             *_bounded(self._config_warnings),
@@ -229,6 +232,7 @@ class TopicDiscovery:
                 settings.refresh_topics_s or NEVER,  # at least once
                 partial(self._arrange, syncs.topics, on_assignment),
             ),
+            PeriodicJob("check internal topics", INTERNAL_TOPICS_CHECK_S, self._check_internal_topics),
             PeriodicJob(
                 "sync topic configs", settings.sync_configs_s, partial(self._sync_configs, syncs.topics)
             ),
@@ -240,8 +244,6 @@ class TopicDiscovery:
         """Arranges topics and assigns their partitions; returns the seconds until the next time."""
         arrangement = await topics.arrange()
         await self._assign(arrangement, on_assignment)
-        if self._internal_warnings != ():  # check again until they are correct
-            self._internal_warnings = await self._correct_internal_topics()
         if self._settings.sync_configs_s is None:
             # No other process would restore what a killed bulk job has held.
             self._config_warnings = await self._restore_retention()
@@ -256,12 +258,20 @@ class TopicDiscovery:
     async def _sync_acls(self, acls: AclSync) -> None:
         self._acl_warnings = await acls.sync(self.names)
 
-    async def _correct_internal_topics(self) -> tuple[str, ...]:
-        """Sets the required settings on the flow's own topics. Returns warnings for those it may not change."""
+    async def _check_internal_topics(self) -> None:
+        """Creates the flow's own topics again if they are gone, and sets their required settings; warns where it may not."""
         source, target = self.clusters
-        of_source = await correct_topic_configs(source, internal_topics_of_source(self._settings))
-        of_target = await correct_topic_configs(target, internal_topics(self._settings))
-        return (*of_target.warnings, *of_source.warnings)
+        warnings: list[str] = []
+        for cluster, topics in (
+            (target, internal_topics(self._settings)),
+            (source, internal_topics_of_source(self._settings)),
+        ):
+            try:
+                await create_again(cluster, topics, self._internal_topics.setdefault(cluster.alias, set()))
+                warnings += (await correct_topic_configs(cluster, topics)).warnings
+            except (BrokerError, NotAuthorizedError) as error:
+                warnings.append(f"The flow's own topics on {cluster.alias} cannot be checked: {error}")
+        self._internal_warnings = tuple(warnings)
 
     async def _retention_holds(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Returns the target topics whose retention a bulk job holds, and a message if that is unknown."""

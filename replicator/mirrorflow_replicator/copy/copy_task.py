@@ -16,7 +16,7 @@ from typing import Any
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
-from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.settings import OffsetStore, SourceSettings
 from mirrorflow_core.writer.claim import ABANDONED_MS
 from mirrorflow_core.writer.position import encode_position
 from mirrorflow_core.writer.stream import Span
@@ -25,6 +25,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import RecordLosses
 from mirrorflow_replicator import process
 from mirrorflow_replicator.copy.broker_error_handler import BrokerErrorHandler
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
@@ -106,6 +107,7 @@ class TargetExpiries:
 log = logging.getLogger("mirrorflow.task")
 
 BUFFERED_BYTES_MAX = 16 << 20  # fetched and not yet sent, over all partitions
+TOPICS_CHECK_S = 10.0  # whether they have lost records: two small requests for each
 DRAIN_S = 3.0  # at stop, for what is in flight
 TICK_S = 0.2
 FINISH_S = 3.0  # at stop, for the last commit
@@ -221,6 +223,22 @@ class CopyTask:
             self._spawn(loop)
         if self._parts.syncs is not None:
             self._spawn(self._parts.syncs.run())
+        self._spawn(self._follow_internal_topics())
+
+    async def _follow_internal_topics(self) -> None:
+        """Writes again what the topics of positions, offset syncs and offset maps have lost, until cancelled."""
+        parts, offsets = self._parts, self._settings.offsets
+        positions = RecordLosses(parts.target, offsets.topic, parts.fenced.offsets_topic)
+        while True:
+            try:
+                if offsets.store is OffsetStore.KAFKA and await positions.has_lost_records():
+                    self._task_writer.positions_lost()
+                    await self._flushing.flush(self.copiers.values(), left=False)
+                if parts.syncs is not None:
+                    await parts.syncs.write_what_is_lost()
+            except MirrorFlowError as error:
+                self._note_cluster_error(error)
+            await asyncio.sleep(TOPICS_CHECK_S)
 
     async def assign(self, partitions: Iterable[TopicPartition], *, bytes_per_s: int | None = None) -> None:
         """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""

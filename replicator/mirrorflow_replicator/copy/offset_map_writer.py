@@ -26,7 +26,7 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append, create_mirror_topic
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog, RecordLosses, append, create_mirror_topic
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
@@ -51,6 +51,9 @@ class OffsetMapTarget(Protocol):
 
         Partitions whose leader does not answer now are left out. Raises MirrorFlowError.
         """
+
+    async def has_lost_records(self) -> bool:
+        """Returns whether the topic has lost records since the last call. Raises MirrorFlowError."""
 
     async def append(self, records: Sequence[Record]) -> None:
         """Writes *records*; returns when all are replicated.
@@ -135,6 +138,13 @@ class OffsetMaps:
         for copier in leaving:
             for of_copiers in (self._maps, self._unread, self._told, self._due, self._epochs):
                 of_copiers.pop(copier, None)
+
+    async def write_what_is_lost(self) -> None:
+        """Reads the topic and writes all maps again if it has lost records. Raises MirrorFlowError."""
+        if await self._log.has_lost_records():
+            self._told.clear()
+            self._unread.update(dict.fromkeys(self._maps))
+            self._wake.set()
 
     # -- reading and writing
 
@@ -228,6 +238,11 @@ class MapLog:
         self._cluster = cluster
         self._topic = topic
         self._replication_factor = replication_factor
+        self._losses = RecordLosses(cluster, topic)
+
+    async def has_lost_records(self) -> bool:
+        """See `OffsetMapTarget.has_lost_records`."""
+        return await self._losses.has_lost_records()
 
     async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
         """Reads the newest maps; see `OffsetMapTarget.read`."""
@@ -240,6 +255,9 @@ class MapLog:
             )
         values: dict[TopicPartition, bytes | None] = {}
         with self._told_as("Read"):
+            await (
+                self._losses.has_lost_records()
+            )  # before the read: the next check notices what is lost from here on
             async for record in MirrorLog(self._cluster, self._topic).read_new():
                 with contextlib.suppress(ValueError):  # written by another version, or by another application
                     partition = decode_map_key(record.key)

@@ -31,7 +31,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
-from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
+from mirrorflow_kafka.stores.compacted_topic import RecordLosses, append, create_mirror_topic
 from mirrorflow_replicator.config.connector_properties import SYNCS_FACTOR_KEY
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 
@@ -59,6 +59,9 @@ class SyncTarget(Protocol):
 
         Raises MirrorFlowError; some may have been written then.
         """
+
+    async def has_lost_records(self) -> bool:
+        """Returns whether the topic has lost records since the last call. Raises MirrorFlowError."""
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -188,6 +191,17 @@ class OffsetSyncWriter:
             self._due.pop(copier, None)
             self._lost_in.discard(copier)
 
+    async def write_what_is_lost(self) -> None:
+        """Writes the newest sync and the map of each partition again if their topics have lost records. Raises MirrorFlowError."""
+        if self._maps is not None:
+            await self._maps.write_what_is_lost()
+        if await self._log.has_lost_records():
+            for copier, told in self._copiers.items():
+                if told.syncs.repeat():
+                    self._due[copier] = told.syncs
+            if self._due:
+                self._wake.set()
+
     # -- writing
 
     async def run(self) -> None:
@@ -275,6 +289,11 @@ class SyncsLog:
         self._topic = topic
         self._resolve = resolve
         self._cluster: Cluster | None = None
+        self._losses: RecordLosses | None = None
+
+    async def has_lost_records(self) -> bool:
+        """See `SyncTarget.has_lost_records`; without a connection nothing was written."""
+        return self._losses is not None and await self._losses.has_lost_records()
 
     async def append(self, records: Sequence[Record]) -> None:
         """Writes *records*; see `SyncTarget.append`."""
@@ -282,6 +301,8 @@ class SyncsLog:
             self._cluster = await Cluster.connect(
                 self._settings.producer, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
             )
+            self._losses = RecordLosses(self._cluster, self._topic)
+            await self._losses.has_lost_records()  # before the first one is written
         try:
             await append(self._cluster, self._topic, records)
         except NotAuthorizedError as error:

@@ -65,7 +65,10 @@ class TaskWriter(Protocol):
         """Commits at once, before partitions are given up."""
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Returns how far plain batches of *copiers* are acknowledged, for the next start of the task."""
+        """Returns what is stored, then how far *copiers* are acknowledged, for the next start of the task."""
+
+    def positions_lost(self) -> None:
+        """Stores all positions again: the topic has lost what was stored."""
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -129,6 +132,10 @@ class UnfencedWriter:
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
         """Returns nothing: the next start obeys what is stored."""
         return []
+
+    def positions_lost(self) -> None:
+        """Has the next `store` write what it was told before."""
+        self._stored.clear()
 
     async def run(self) -> None:
         """Waits until cancelled."""

@@ -9,6 +9,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import TopicState
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
@@ -43,6 +44,7 @@ class FencedStart:
     earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
     log_append_time_topics: set[str]  # target topics that are known to have LogAppendTime
     end: Callable[[str], None]  # takes the reason
+    offsets_topic: TopicState | None = None  # before the positions of `start` were stored
 
 
 def flow_topics(settings: SourceSettings) -> FlowTopics:

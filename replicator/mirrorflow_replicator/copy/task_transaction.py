@@ -25,7 +25,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
-from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
+from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at, start_position
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.task_restart_reason import restart_reason
@@ -167,15 +167,27 @@ class TaskTransaction:
         self._wake.set()
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Returns how far plain batches of *copiers* are acknowledged, for the next start of the task.
+        """Returns what is stored of each partition, then how far plain batches of *copiers* are acknowledged.
 
-        It is marked as left where another producer has written a batch with our next number: none of ours follows.
+        The latter are marked as left where another producer has written a batch with our next number: none of ours follows.
         """
-        return [
+        begun = {one.source: one for one in _begun(copiers) if one.source in self._points}
+        stored = [self._stored_position(source, begun.get(source)) for source in self._points]
+        return stored + [
             self._position(one, is_left=one.repeat is not None and one.repeat.is_foreign)
-            for one in _begun(copiers)
-            if one.mode.is_plain and one.source in self._points and not one.stream.has_fallen_back
+            for one in begun.values()
+            if one.mode.is_plain and not one.stream.has_fallen_back
         ]
+
+    def _stored_position(self, source: TopicPartition, writing: PartitionWriter | None) -> WriterPosition:
+        if writing is not None and writing in self._stored:
+            return self._stored[writing]
+        point, ids = self._points[source], self._topic_ids.get(source.topic, TopicIds())
+        return start_position(source, point, self._producers, time_ms=now_ms(), topic_ids=ids)
+
+    def positions_lost(self) -> None:
+        """Ends the task: its next start stores the positions of all of its partitions."""
+        self._end("the offsets topic was deleted, or its records were")
 
     async def _store_left(self, copiers: Iterable[PartitionCopier]) -> None:
         """Stores that nothing was written behind the positions of *copiers*. Raises ClusterError."""

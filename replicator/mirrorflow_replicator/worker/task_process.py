@@ -192,6 +192,7 @@ class TaskProcess:
             earlier=self._earlier_copiers,
             log_append_time_topics=self._log_append_time_topics,
             end=partial(self._end_soon, self._starts_ended),
+            offsets_topic=message.offsets_topic,
         )
         return await begin(
             self._settings,

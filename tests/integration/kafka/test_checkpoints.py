@@ -347,6 +347,23 @@ def test_a_checkpoints_topic_that_would_lose_checkpoints_is_given_compaction(
     assert flow.target.topic_config(name)["cleanup.policy"] == "compact"
 
 
+def test_checkpoints_that_are_lost_while_the_connector_runs_are_written_again(
+    flow: Flow, unique_topic: Names
+) -> None:
+    """Their topic is deleted, and its settings are altered; the group does not move."""
+    topic, group = flow.source.create_topic(unique_topic()), f"d-{flow.alias}"
+    load(flow.source, topic, 100)
+    put_group(flow.source, group, {(topic, 0): 100})
+    name = f"{flow.alias}.checkpoints.internal"
+    with flow.process(topic, groups=group):
+        flow.wait_for_checkpoint(group, 100)
+        flow.target.delete_topic(name)
+        wait_until("the topic is there again", lambda: flow.target.has_topic(name))
+        flow.wait_for_checkpoint(group, 100)
+        flow.target.alter_topic(name, {"cleanup.policy": "delete"})
+        wait_until("it is compacted", lambda: flow.target.topic_config(name)["cleanup.policy"] == "compact")
+
+
 def test_it_works_from_the_syncs_that_java_wrote(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
 ) -> None:

@@ -148,6 +148,17 @@ def test_a_process_may_have_a_heartbeat_connector_and_nothing_else(
 
 
 @pytest.mark.timing
+def test_a_heartbeats_topic_that_is_deleted_is_created_again(
+    first: KafkaCluster, second: KafkaCluster, tmp_path: Path
+):
+    with beating(first, second, tmp_path):
+        wait_for_heartbeats(second, 1)
+        second.delete_topic(TOPIC)
+        wait_for_heartbeats(second, 1)
+
+    assert second.topic_config(TOPIC)["cleanup.policy"] == "compact"
+
+
 def test_heartbeats_are_javas_and_come_each_second(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:

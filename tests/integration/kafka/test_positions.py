@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, encode_key
-from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, InvalidSettingError
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_kafka.client.cluster import Cluster
@@ -169,6 +169,23 @@ def test_the_newest_position_wins_in_whichever_partition_it_is(west: KafkaCluste
             return log.positions
 
     assert asyncio.run(main()) == ({2}, {3}, 0)
+
+
+def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
+    topic = "mm2-offsets.gone.internal"
+
+    async def main() -> int:
+        async with offsets_log(west, topic) as log:
+            await log.open()
+            west.delete_topic(topic)
+            for _ in range(2):  # the first one may be refused by the leader that was
+                with pytest.raises((InternalTopicUnavailableError, BrokerError)):
+                    await log.write([position(FOO, 5)], now_ms=1_000)
+            await log.open()
+            await log.write([position(FOO, 5)], now_ms=1_000)
+            return west.total_end_offset(topic)
+
+    assert asyncio.run(main()) == 1
 
 
 def test_java_continues_from_our_positions_and_we_from_its(

@@ -205,6 +205,20 @@ def delete_all_records(world: World) -> None:
             world.events.append(f"{world.steps} {partition} begins at {leader.log.start}")
 
 
+def lose_positions(world: World) -> None:
+    """All records of the offsets topic are deleted; the tasks notice it.
+
+    Once: with them a commit is forgotten whose response has not come, and whose position came between two of such losses.
+    """
+    if world.position_losses:
+        return
+    for partition in world.positions:
+        leader = world.leaders[partition]
+        if leader.is_online:
+            leader.delete_before(leader.log.end)
+    world.position_losses += 1
+
+
 def lack_replicas(world: World) -> None:
     """The ISR is below min.insync.replicas for a few requests, or falls below it while they wait."""
     _, leader = _data_leader(world)

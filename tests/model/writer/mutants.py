@@ -246,9 +246,9 @@ def _losses_are_reported_when_the_task_starts() -> tuple[Replaced, ...]:
 def _named_writers_are_trusted() -> tuple[Replaced, ...]:
     original = takeover._decided_positions
 
-    def decided(lock: Any, producers: Any, partitions: Any) -> Steps:
+    def decided(lock: Any, producers: Any, partitions: Any, acknowledged: Any) -> Steps:
         known = set(producers)
-        found = yield from original(lock, producers, partitions)
+        found = yield from original(lock, producers, partitions, acknowledged)
         if isinstance(found, dict):
             found = {
                 key: one if set(one.writer or ()) <= known else replace(one, left=True)
@@ -259,6 +259,17 @@ def _named_writers_are_trusted() -> tuple[Replaced, ...]:
     return (
         (takeover, "_decided_positions", decided),
         (ownership, "ids_to_take", lambda claims, own, positions: ids_to_take(claims, own, ())),  # noqa: ARG005
+    )
+
+
+def _lost_positions_are_read_from_the_topic() -> tuple[Replaced, ...]:
+    original = takeover._decided_positions
+    return (
+        (
+            takeover,
+            "_decided_positions",
+            lambda lock, producers, wanted, _: original(lock, producers, wanted, ()),
+        ),
     )
 
 
@@ -366,7 +377,7 @@ def _markers_count_as_records() -> tuple[Replaced, ...]:
     def position_at(partition: Any, point: Any, *args: Any, **fields: Any) -> Any:
         return original(partition, replace(point, plain_start=-1), *args, **fields)
 
-    return ((takeover, "position_at", position_at), (process, "position_at", position_at))
+    return ((flow_plan, "position_at", position_at), (process, "position_at", position_at))
 
 
 def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
@@ -656,6 +667,12 @@ MUTANTS = (
         rule="A partition that cannot be part of a fence is left out of a start, and the others go on.",
         replaced=_refused_fences_are_repeated,
         scenarios=("partitions_away",),
+    ),
+    Mutant(
+        name="lost positions are read from the topic",
+        rule="A task that runs knows its positions; it stores them again where the offsets topic has lost them.",
+        replaced=_lost_positions_are_read_from_the_topic,
+        scenarios=("lost_positions",),
     ),
     Mutant(
         name="the last partition of positions wins",

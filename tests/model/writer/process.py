@@ -20,7 +20,14 @@ from mirrorflow_core.writer import write_mode as modes
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
+from mirrorflow_core.writer.flow_plan import (
+    FlowPlan,
+    PartitionProblem,
+    TaskStart,
+    TopicIds,
+    WritePoint,
+    position_at,
+)
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
@@ -113,6 +120,7 @@ class Process:
             assignment=tuple(tuple(partitions[number::tasks]) for number in range(tasks)),
             loss_policy=loss_policy,
         )
+        self.losses_seen = 0  # how often the offsets topic had lost its records before the flow was taken
         self.is_dead = False
         self.is_out = False
         self.is_stopping = False
@@ -165,6 +173,7 @@ class Process:
                 yield from self.perform(ownership.wait_for_turn(self.plan))
             if self.is_stopping:
                 break
+            self.losses_seen = self.world.position_losses
             taken = yield from self.perform(ownership.take_flow(self._examined(self.plan)))
             if isinstance(taken, Fenced):
                 continue
@@ -230,15 +239,17 @@ class Process:
     def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
         earlier: dict[TopicPartition, WriteModeTracker] = {}
         ids, assigned = start.producers.ids, [*start.points, *start.waiting]
+        losses_seen = self.losses_seen
         try:
             while not self.is_out:
-                task = Task(self, start, earlier)
+                task = Task(self, start, earlier, losses_seen)
                 recover = yield from task.copy()
                 if recover is None:
                     return
                 self.recoveries += 1
                 earlier = {copier.partition: copier.mode for copier in task.copiers}
                 owned = replace(taken, plan=self._examined(taken.plan))
+                losses_seen = self.world.position_losses
                 steps = ownership.recover_task(owned, ids, assigned, recover.acknowledged)
                 if self.world.options.sleeps_before is not None:
                     steps = self._sleep_before(self.world.options.sleeps_before, steps)
@@ -260,6 +271,7 @@ class Task:
         process: Process,
         start: TaskStart,
         earlier: dict[TopicPartition, WriteModeTracker],
+        losses_seen: int,  # how often the offsets topic had lost its records when the start was begun
     ) -> None:
         self.process, self.start, self.producers = process, start, start.producers
         self.left_out = list(start.waiting)
@@ -268,6 +280,7 @@ class Task:
         self.age_limit_ms = modes.plain_age_limit_ms(self.world.options.producer_expiration_ms)
         self.copiers = [self._copier(partition, earlier.get(partition)) for partition in start.points]
         self.why = ""  # it has ended
+        self.losses_seen = losses_seen
         self.is_leaving = False  # nothing more is sent
         self.has_left = False
         self.members: dict[Copier, None] = {}  # of the open transaction
@@ -309,12 +322,18 @@ class Task:
         self._close()
         if not self.why or self.process.is_out or self.is_leaving:
             return None
-        return Recover(
-            [
-                self._position(copier, is_left=copier.is_foreign)
-                for copier in self.copiers
-                if copier.is_begun and copier.mode.is_plain and not copier.stream.has_fallen_back
-            ]
+        acknowledged = [
+            self._position(copier, is_left=copier.is_foreign)
+            for copier in self.copiers
+            if copier.is_begun and copier.mode.is_plain and not copier.stream.has_fallen_back
+        ]
+        return Recover([*map(self._stored, self.copiers), *acknowledged])
+
+    def _stored(self, copier: Copier) -> WriterPosition:
+        if copier.stored is not None:
+            return copier.stored
+        return flow_plan.start_position(
+            copier.partition, copier.start, self.producers, time_ms=self.world.now_ms, topic_ids=TopicIds()
         )
 
     def _close(self) -> None:
@@ -339,15 +358,24 @@ class Task:
                 self._advance(copier)
             if self._is_led_again():
                 self._end("a partition that was left out is available")
+            if self._has_lost_positions():
+                self._end("the offsets topic has lost its records")
             asking = [] if self.is_leaving else self.copiers
             waiting = [copier.retry_ms for copier in asking if copier.is_resuming and copier.is_drained]
             yield Until(
-                lambda: self._is_led_again() or any(self._can_act(copier) for copier in self.copiers),
+                lambda: (
+                    self._is_led_again()
+                    or self._has_lost_positions()
+                    or any(self._can_act(copier) for copier in self.copiers)
+                ),
                 max(min(waiting), self.world.now_ms + 1) if waiting else None,
             )
 
     def _is_led_again(self) -> bool:
         return not self.is_leaving and any(self.world.is_available(one) for one in self.left_out)
+
+    def _has_lost_positions(self) -> bool:
+        return not self.is_leaving and self.losses_seen != self.world.position_losses
 
     def _can_act(self, copier: Copier) -> bool:
         if self.why:

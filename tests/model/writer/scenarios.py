@@ -73,6 +73,12 @@ SCENARIOS = {
             options=Options(old_share=0.2, gap_share=0.1),
         ),
         Scenario(
+            name="lost_positions",
+            faults=(f.lose_positions, f.lose_positions, f.elect, f.cut_connections, f.append_to_source),
+            options=Options(old_share=0.4, gap_share=0.2, loses_answers=False),
+            faults_max=5,
+        ),
+        Scenario(
             name="leaders",
             faults=(
                 f.elect,

@@ -174,6 +174,7 @@ class World:
         # Leader epochs as clients find them: later than the elections.
         self.metadata = dict.fromkeys(self.leaders, 0)
         self.reached = dict.fromkeys(self.leaders, 0)  # the leader epochs of the brokers that they connect to
+        self.position_losses = 0  # how often the offsets topic has lost its records
         self.positions: list[TopicPartition] = []  # the partitions of the offsets topic
         self.add_positions_partition()
         self.processes: list[Any] = []

@@ -5,7 +5,13 @@ from typing import cast
 
 import pytest
 
-from mirrorflow_core.errors import BrokerError, FlowTakenError, FlowUnfencedError, UnreachableError
+from mirrorflow_core.errors import (
+    BrokerError,
+    FlowTakenError,
+    FlowUnfencedError,
+    InternalTopicUnavailableError,
+    UnreachableError,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_lock import Fenced
@@ -37,6 +43,10 @@ class NamedCluster:
 CLUSTERS = cast("tuple[Cluster, Cluster]", (NamedCluster("a"), NamedCluster("b")))
 
 
+async def _nothing(*_: object, **__: object) -> None:
+    """All topics are there."""
+
+
 class Target:
     """A target that allows owners only if *why* is empty. Notes what is done with the flow."""
 
@@ -50,6 +60,7 @@ class Target:
         ] = []  # the outcomes of the next takeovers; None: taken, as all later ones
         monkeypatch.setattr(flow_owner, "why_unfenced", self._why)
         monkeypatch.setattr(FlowClusters, "open", self._open)
+        monkeypatch.setattr(FlowClusters, "ensure_topics", _nothing)
         monkeypatch.setattr(FlowClusters, "stored_positions", self._no_positions)
         monkeypatch.setattr(UnfencedFlow, "start_task", self._start_unfenced)
         monkeypatch.setattr(FlowTakeover, "take", self._take)
@@ -191,6 +202,37 @@ def test_a_flow_that_another_process_has_taken_is_taken_again_after_it(
         await until_done(target, "take the flow", *lost, "take the flow")
 
     asyncio.run(run())
+
+
+def test_a_deleted_topic_of_claims_is_no_loss_of_the_flow(monkeypatch: pytest.MonkeyPatch):
+    """The warning has the reason until the claim is stored in the new topic."""
+    target = Target(monkeypatch, why="")
+    owner, is_missing = target.owner, True
+    warnings: list[str] = []
+
+    async def renew(_: OwnedFlow) -> bool:
+        if is_missing:
+            raise InternalTopicUnavailableError(cluster="west", topic="mm2-claims.east.internal")
+        if "renew" not in target.done:
+            target._note("renew")
+        return True
+
+    async def ensure(*_: object, **__: object) -> None:
+        nonlocal is_missing
+        warnings.extend(owner.warnings)
+        is_missing = False
+
+    async def run() -> None:
+        await owner.own(CLUSTERS, ASSIGNMENT)
+        monkeypatch.setattr(OwnedFlow, "renew", renew)
+        monkeypatch.setattr(FlowClusters, "ensure_topics", ensure)
+        await until_done(target, "take the flow", "renew")
+
+    asyncio.run(run())
+
+    assert ["mm2-claims.east.internal" in one for one in warnings] == [True]
+    assert owner.warnings == ()
+    assert not owner.is_waiting
 
 
 def test_a_takeover_that_is_fenced_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.MonkeyPatch):

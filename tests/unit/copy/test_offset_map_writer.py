@@ -45,6 +45,9 @@ class MapTopic:
     async def ends(self, epochs):
         return {partition: self.lost_from.get(partition, 2**60) for partition in epochs}
 
+    async def has_lost_records(self):
+        return False
+
     async def append(self, records):
         self.writes += 1
         self.changed.set()

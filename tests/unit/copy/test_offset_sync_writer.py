@@ -43,6 +43,7 @@ class SyncsTopic:
     def __init__(self):
         self.error = None
         self.attempts = 0
+        self.is_lost = False
         self.requests = []
         self.changed = asyncio.Event()
 
@@ -52,6 +53,9 @@ class SyncsTopic:
         if self.error is not None:
             raise self.error
         self.requests.append([decode_offset_sync(record.key, record.value) for record in records])
+
+    async def has_lost_records(self):
+        return self.is_lost
 
     async def close(self):
         self.changed.set()
@@ -149,6 +153,21 @@ async def test_a_topic_that_refuses_is_reported_counted_and_tried_again_and_noth
     assert topic.syncs[-1] == (499, 499)
     assert len(topic.syncs) <= PENDING_MAX
     assert syncing.warnings == ()
+
+
+@in_loop
+async def test_the_newest_sync_is_written_again_to_a_topic_that_has_lost_it():
+    topic, copier = SyncsTopic(), Partition()
+    async with Run(syncing_to(topic)) as syncing:
+        syncing.delivered(copier, span(0, 50), 0)
+        syncing.promote([copier])
+        await topic.until(lambda: (49, 49) in topic.syncs)
+        topic.requests.clear()
+        topic.is_lost = True
+        await syncing.write_what_is_lost()
+        await topic.until(lambda: topic.syncs)
+
+    assert topic.syncs == [(49, 49)]
 
 
 @in_loop

@@ -1,5 +1,6 @@
 """Waiting for a flow: until its owner has left or is dead, and never for a flow of another id that is not declared."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,25 @@ def test_a_declared_flow_that_left_is_taken_at_once(monkeypatch: pytest.MonkeyPa
         None,
         ownership.POLL_MS,
     )
+
+
+def test_a_claim_that_was_deleted_still_protects_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living owner writes it again; a dead one does not."""
+    claims = [OWN, None, None, replace(OWN, time_ms=3)]
+
+    def read_claims() -> Steps[DecidedRecords[Claim]]:
+        claim = claims.pop(0) if len(claims) > 1 else claims[0]
+        yield from ()
+        return DecidedRecords((claim,) if claim else (), ())
+
+    monkeypatch.setattr(ownership, "read_claims", read_claims)
+    steps, now_ms = wait_for_turn(FlowPlan(claim=OWN, assignment=())), 0
+    next(steps)
+    with contextlib.suppress(StopIteration):
+        while now_ms := now_ms + ownership.POLL_MS:
+            steps.send((now_ms,))
+
+    assert now_ms == 4 * ownership.POLL_MS + ABANDONED_MS
 
 
 def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
