@@ -15,6 +15,7 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
     Producer,
+    ReadBatches,
     ReadEnd,
     ReadEpochEnd,
     ReadIdleLimit,
@@ -25,8 +26,11 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Steps,
     Transaction,
+    Unavailable,
     each_available,
     send,
+    side_by_side,
+    until_unavailable,
 )
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.end_lookup import open_transactions
@@ -47,9 +51,10 @@ from mirrorflow_core.writer.partition_start import (
     start_of_partition,
 )
 from mirrorflow_core.writer.position import WriteMode, WriterPosition, newest_positions
-from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
+from mirrorflow_core.writer.transaction_log import DecidedRecords, LogBatch, Marker, decided_records
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
+_MARKER_STRIDE: Final = 16  # offsets; a marker is usually the next one
 _CONNECTIONS_CLOSED_MS: Final = 60_000  # added to connections.max.idle.ms
 
 
@@ -97,13 +102,10 @@ def take_partitions(
         left_out,
     )
     if any(start.has_unknown for start in starts.values()):
-        # They are not of the last owner of the partition, or the position would name them: take the ids of all tasks.
-        claims = yield from read_claims(lock)
-        names = {name for one in (*claims.committed, *claims.undecided) for name in one.writer_ids}
-        if missing := sorted(names - producers.keys()):
-            more = yield from take_ids(lock, missing)
-            if isinstance(more, Refused):
-                return more
+        more = yield from _take_ids_of_all_tasks(lock, producers)
+        if isinstance(more, Refused):
+            return more
+        if more:
             producers |= more
             options: dict[str, Any] = {"silent": silent, "renews_claim": renews_claim}
             return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
@@ -116,6 +118,19 @@ def take_partitions(
         return newer
     starts = {one: _revised(start, known.get(one)) for one, start in starts.items()}
     return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners, left_out))
+
+
+def _take_ids_of_all_tasks(
+    lock: Producer, known: Mapping[str, Producer]
+) -> Steps[dict[str, Producer] | Refused]:
+    """Takes the ids of all tasks that claims name and that are not *known*; returns them.
+
+    Transactions of unknown ids are not of the last owner of a partition, or its position would name them.
+    """
+    claims = yield from read_claims(lock)
+    names = {name for one in (*claims.committed, *claims.undecided) for name in one.writer_ids}
+    missing = sorted(names - known.keys())
+    return (yield from take_ids(lock, missing)) if missing else {}
 
 
 def _decided_positions(
@@ -137,15 +152,82 @@ def _decided_positions(
         newest = first | {one.topic_partition: one for one in found.committed}
         ours = [one for partition, one in newest.items() if partition in wanted]
         undecided = [one for one in found.undecided if one.topic_partition in wanted]
-        open_ids = {name for one in (*ours, *undecided) for name in one.writer or ()}
+        by_id = {one.producer_id: one for one in producers.values()}
+        lost = {by_id[id_]: records for id_, records in found.open_records.items() if id_ in by_id}
+        named = (*ours, *undecided, *(one for records in lost.values() for one in records))
+        open_ids = {name for one in named for name in one.writer or ()}
         if unknown := sorted(open_ids - producers.keys()):
             more = yield from take_ids(lock, unknown)
             if isinstance(more, Refused):
                 return more
             producers |= more
+        elif lost:
+            refused = yield from _complete_positions(producers, lost)
+            if refused is not None:
+                return refused
         elif not undecided:
             return newest
         yield from send(Pause(RETRY_MS))
+
+
+def _complete_positions(
+    producers: Mapping[str, Producer], lost: Mapping[Producer, tuple[WriterPosition, ...]]
+) -> Steps[Refused | None]:
+    """Ends transactions whose markers the offsets topic lacks (KAFKA-20734); call it until none is left.
+
+    The data's markers show which positions were committed. Those are first stored again under the task's other id: a
+    commit of the same id that is interrupted becomes an abort. Once they are committed, the transactions are aborted. That
+    waits for data that cannot be read now.
+    """
+    undecided = {
+        (producer, one.topic_partition): one
+        for producer, records in lost.items()
+        for one in records
+        # What was stored again is still undecided under the first id.
+        if one.writer is not None and producer.transactional_id != one.writer.plain
+    }
+    judged = yield from side_by_side(
+        {key: until_unavailable(_is_copied(one, key[0].producer_id)) for key, one in undecided.items()}
+    )
+    again: dict[Producer, list[WriterPosition]] = {}
+    for key, one in undecided.items():
+        if one.writer is not None and judged[key] is True:
+            again.setdefault(producers[one.writer.plain], []).append(one)
+    responses: tuple[Done | Refused, ...] = ()
+    if again:
+        responses = yield tuple(
+            Transaction(producer, positions=tuple(found)) for producer, found in again.items()
+        )
+    elif not any(isinstance(one, Unavailable) for one in judged.values()):
+        responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in lost)
+    return next((response for response in responses if isinstance(response, Refused)), None)
+
+
+def _is_copied(position: WriterPosition, producer_id: int) -> Steps[bool]:
+    """Returns whether the target has committed what *position* counts; *producer_id* wrote it in the same transaction.
+
+    A position that counts no record of that transaction is as good as the one before it.
+    """
+    end = position.target_end
+    if end <= 0:
+        return True
+    log_end: LogEnd = yield from send(ReadEnd(position.topic_partition))
+    if log_end.end < end:
+        return False
+    lower, stride, is_counted = max(end - 1, log_end.start), _MARKER_STRIDE, False
+    while lower < log_end.end:
+        upper = min(lower + stride, log_end.end)
+        batches: tuple[LogBatch, ...] = yield from send(ReadBatches(position.topic_partition, lower, upper))
+        for batch in batches:
+            if batch.producer_id != producer_id:
+                continue
+            if batch.marker is None:
+                is_last = batch.base_offset < end <= batch.last_offset + 1
+                is_counted |= is_last and batch.is_transactional
+            elif batch.base_offset >= end:
+                return not is_counted or batch.marker is Marker.COMMIT
+        lower, stride = upper, stride * 2
+    return not is_counted
 
 
 def _owners(
@@ -437,11 +519,16 @@ def start_unfenced(
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:
     """Reads all positions; of those that are committed, the newest one of each partition comes last."""
     logs = yield from send(ReadPositions(barrier))
-    found = [decided_records(log, WriterPosition) for log in logs]
+    found = [decided_records(log, WriterPosition, key=lambda one: one.topic_partition) for log in logs]
+    open_records: dict[int, tuple[WriterPosition, ...]] = {}
+    for part in found:
+        for producer_id, records in part.open_records.items():
+            open_records[producer_id] = open_records.get(producer_id, ()) + records
     return DecidedRecords(
         (
             *(record for part in found for record in part.committed),
             *newest_positions(part.committed for part in found).values(),
         ),
         tuple(record for part in found for record in part.undecided),
+        open_records,
     )

@@ -4,8 +4,8 @@ A consumer with `read_committed` stops at the first open transaction of any prod
 lies behind: a frozen task can hold such a transaction open while a rival commits.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -45,15 +45,22 @@ class LogBatch(NamedTuple):
 class DecidedRecords(Generic[R]):
     """The records of committed transactions, in the order of the log, and those whose transaction is still open.
 
-    `undecided` has only records behind the last committed one.
+    `open_records` has an entry for each producer id with an open transaction: those of its undecided records that no
+    committed record with the same key follows.
     """
 
     committed: tuple[R, ...]
     undecided: tuple[R, ...]
+    open_records: Mapping[int, tuple[R, ...]] = field(default_factory=dict)
 
 
-def decided_records(batches: Iterable[LogBatch], kind: type[R]) -> DecidedRecords[R]:
-    """Returns the records of *kind* in *batches*, which are one log from its beginning to its high watermark."""
+def decided_records(
+    batches: Iterable[LogBatch], kind: type[R], *, key: Callable[[R], Hashable] = lambda _: None
+) -> DecidedRecords[R]:
+    """Returns the records of *kind* in *batches*, which are one log from its beginning to its high watermark.
+
+    *key* returns the key of a record; by default all records have one key.
+    """
     open_records: dict[int, list[tuple[int, object]]] = {}
     committed: list[tuple[int, object]] = []
     for batch in batches:
@@ -67,7 +74,20 @@ def decided_records(batches: Iterable[LogBatch], kind: type[R]) -> DecidedRecord
             committed += batch.records
     committed.sort(key=_offset)
     undecided = sorted((row for rows in open_records.values() for row in rows), key=_offset)
-    return DecidedRecords(_of_kind(committed, kind), _of_kind(undecided, kind))
+    last = {key(record): offset for offset, record in committed if isinstance(record, kind)}
+    return DecidedRecords(
+        _of_kind(committed, kind),
+        _of_kind(undecided, kind),
+        {
+            producer_id: tuple(
+                record
+                for offset, record in rows
+                if isinstance(record, kind) and offset > last.get(key(record), -1)
+            )
+            for producer_id, rows in open_records.items()
+            if rows
+        },
+    )
 
 
 def _offset(row: tuple[int, object]) -> int:

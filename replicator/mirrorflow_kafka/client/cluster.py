@@ -336,7 +336,7 @@ class Cluster:
                     raise
             else:
                 parts = frozenset((codes_of or _shallow_codes)(answer))
-                is_final = final_code != error_codes.NONE and answer.error_code == final_code
+                is_final = error_codes.NONE != final_code == answer.error_code
                 to_coordinator = coordinator is not None
                 has_moved = _must_repeat(answer, parts, controller=controller, coordinator=to_coordinator)
                 if is_last or is_final or not has_moved:

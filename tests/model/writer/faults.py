@@ -1,6 +1,6 @@
 """What happens to a world between any two of its requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
@@ -8,7 +8,7 @@ from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Transac
 from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import decided_records
-from tests.model.batches import COMMIT
+from tests.model.batches import ABORT, COMMIT
 from tests.model.coordinator import Marker
 from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
 from tests.model.writer.process import Process
@@ -157,7 +157,15 @@ def _replicate(world: World, leader: ModelLeader) -> Any:
 
 def stay_behind(world: World) -> None:
     """The followers of a partition do not fetch for longer than a task waits for the end of its transaction."""
-    _, leader = _data_leader(world)
+    _stay_behind(world, _data_leader(world)[1])
+
+
+def stay_behind_anywhere(world: World) -> None:
+    """As `stay_behind`, also partitions of internal topics."""
+    _stay_behind(world, _any_leader(world)[1])
+
+
+def _stay_behind(world: World, leader: ModelLeader) -> None:
     leader.replicates = False
     world.spawn("followers", _catch_up(world, leader))
 
@@ -234,7 +242,21 @@ def _regain(world: World, leader: ModelLeader) -> Any:
 
 def go_offline(world: World, durations_ms: tuple[int, ...] = (20, 100, 300)) -> None:
     """A partition has no leader for a while; it returns with its whole log."""
-    partition, leader = _data_leader(world)
+    _go_offline(world, _data_leader(world)[0], durations_ms)
+
+
+def go_offline_anywhere(world: World) -> None:
+    """As `go_offline`, also partitions of internal topics."""
+    _go_offline(world, _any_leader(world)[0], (20, 100, 300))
+
+
+def stay_offline_anywhere(world: World) -> None:
+    """As `stay_offline`, also partitions of internal topics."""
+    _go_offline(world, _any_leader(world)[0], _LONG_MS)
+
+
+def _go_offline(world: World, partition: TopicPartition, durations_ms: tuple[int, ...]) -> None:
+    leader = world.leaders[partition]
     if leader.is_online:
         leader.is_online = False
         world.events.append(f"{world.steps} {partition} has no leader")
@@ -449,11 +471,29 @@ def elect_earlier_source(world: World) -> None:
 def lose_marker(world: World) -> None:
     """The next commit marker finds no leader in one partition, while another one of the transaction stays behind."""
     stay_behind(world)
+    _lose_marker(world, world.data, {COMMIT})
 
+
+def lose_internal_marker(world: World) -> None:
+    """The next marker finds no leader in a partition of an internal topic."""
+    lost = world.random.choice((CLAIMS, POSITIONS, POSITIONS))
+    _lose_marker(world, [lost], {COMMIT} if world.random.random() < 0.7 else {COMMIT, ABORT})
+
+
+def lose_marker_and_die(world: World) -> None:
+    """As `lose_internal_marker`; the process that writes then is killed some requests later."""
+    lose_internal_marker(world)
+    for process in _alive(world):
+        if process.is_owner and world.random.random() < 0.7:
+            process.die_after(world.random.randint(5, 60))
+
+
+def _lose_marker(world: World, partitions: Sequence[TopicPartition], kinds: set[int]) -> None:
     def go_offline_before(partition: TopicPartition, marker: Marker) -> None:
         leader = world.leaders[partition]
-        if partition in world.data and marker.kind == COMMIT and leader.is_writable:
+        if partition in partitions and marker.kind in kinds and leader.is_writable:
             world.before_marker, leader.is_online = None, False
+            world.events.append(f"{world.steps} {partition} loses a marker of {marker.producer_id}")
             world.spawn(f"broker of {partition}", _return(world, partition, 20))
 
     world.before_marker = go_offline_before

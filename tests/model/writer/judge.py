@@ -1,7 +1,7 @@
 """What must hold when a world has come to rest."""
 
 from mirrorflow_core.partitions import TopicPartition
-from tests.model.writer.world import World
+from tests.model.writer.world import CLAIMS, POSITIONS, World
 
 
 def judge(world: World) -> list[str]:
@@ -9,6 +9,12 @@ def judge(world: World) -> list[str]:
     found = list(world.violations)
     for partition in world.data:
         found += _judge_partition(world, partition)
+    for partition in (CLAIMS, POSITIONS):
+        leader = world.leaders[partition]
+        if leader.last_stable_offset < leader.log.high_watermark:
+            found.append(
+                f"{partition}: readers of committed records are stuck at {leader.last_stable_offset}"
+            )
     return found
 
 

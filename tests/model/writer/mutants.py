@@ -18,6 +18,7 @@ from mirrorflow_core.writer import (
     partition_start,
     takeover,
     task_restart_reason,
+    transaction_log,
     write_mode,
 )
 from mirrorflow_core.writer.broker_requests import (
@@ -29,6 +30,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Transaction,
     Unavailable,
+    send,
     side_by_side,
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
@@ -577,6 +579,29 @@ def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
     return (*_low_epochs(), (process.Task, "_acknowledged", acknowledged))
 
 
+def _positions_are_completed_at_once() -> tuple[Replaced, ...]:
+    def complete(_: Any, lost: Any) -> Steps:
+        for producer, positions in lost.items():
+            are_copied = yield from side_by_side(
+                {one: takeover._is_copied(one, producer.producer_id) for one in positions}
+            )
+            response = yield from send(
+                Transaction(producer, commit=any(are_copied.values()), is_barrier=True)
+            )
+            if isinstance(response, Refused):
+                return response
+        return None
+
+    return ((takeover, "_complete_positions", complete),)
+
+
+def _stale_positions_are_stored_again() -> tuple[Replaced, ...]:
+    original = transaction_log.decided_records
+    return (
+        (takeover, "decided_records", lambda log, kind, **_: original(log, kind, key=lambda _: object())),
+    )
+
+
 MUTANTS = (
     Mutant(
         name="no position first",
@@ -751,6 +776,46 @@ MUTANTS = (
         rule="An EndTxn without a response is not sent again in its epoch: a late copy ends a later transaction.",
         replaced=_commits_are_repeated,
         scenarios=("late_commits",),
+    ),
+    Mutant(
+        name="undecided positions stay",
+        rule="A transaction whose marker is missing in the offsets topic is ended.",
+        replaced=lambda: ((takeover, "_complete_positions", _returns(None)),),
+        scenarios=("offline_internal_topics",),
+    ),
+    Mutant(
+        name="undecided positions are dropped",
+        rule="An undecided position counts if the data of its transaction is committed.",
+        replaced=lambda: ((takeover, "_is_copied", _returns(value=False)),),
+        scenarios=("offline_internal_topics",),
+    ),
+    Mutant(
+        name="undecided positions are kept",
+        rule="An undecided position does not count if the data of its transaction is aborted.",
+        replaced=lambda: ((takeover, "_is_copied", _returns(value=True)),),
+        scenarios=("offline_internal_topics",),
+        is_quick=False,
+    ),
+    Mutant(
+        name="undecided positions are completed at once",
+        rule="An undecided position that counts is stored under another id before its transaction is ended.",
+        replaced=_positions_are_completed_at_once,
+        scenarios=("offline_internal_topics",),
+        is_quick=False,
+    ),
+    Mutant(
+        name="stale undecided positions are stored again",
+        rule="An undecided position is not stored again if a later one of its partition is committed.",
+        replaced=_stale_positions_are_stored_again,
+        scenarios=("offline_internal_topics",),
+        is_quick=False,
+    ),
+    Mutant(
+        name="markers of positions are not awaited",
+        rule="A task begins its next transaction when the marker of the last one is in the offsets topic.",
+        replaced=lambda: ((world.World, "await_marker", _returns(value=True)),),
+        scenarios=("offline_internal_topics",),
+        is_quick=False,
     ),
     Mutant(
         name="decided transactions are not awaited",
@@ -933,7 +998,9 @@ MUTANTS = (
         name="no position after a resync",
         rule="After a resync a position is stored before the next plain batch: a gap may have been passed.",
         replaced=_no_position_after_a_resync,
-        scenarios=("leaders", "strangers"),
+        scenarios=("leaders",),
+        seeds=1500,
+        is_quick=False,
     ),
     Mutant(
         name="positions apart from their records",

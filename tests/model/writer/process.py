@@ -795,7 +795,11 @@ class Task:
         code = yield from self.world.end_transaction(self.process, self.producers.transactional, commit=True)
         if code != NONE:
             self._end(f"EndTxn was answered with {code}")
-        return code == NONE
+            return False
+        is_marked = yield from self.world.await_marker(self.producers.transactional)
+        if not is_marked:
+            self._end("the offsets topic lacks a marker")
+        return is_marked
 
     def _leave(self) -> Coroutine:
         """An orderly stop: what is in flight is answered, the positions say that nothing follows them."""

@@ -160,6 +160,33 @@ SCENARIOS = {
             options=Options(partitions=3, old_share=0.4, gap_share=0.1),
         ),
         Scenario(
+            name="offline_internal_topics",
+            faults=(
+                f.lose_internal_marker,
+                f.lose_marker_and_die,
+                f.lose_marker_and_die,
+                f.go_offline_anywhere,
+                f.stay_behind_anywhere,
+                f.newcomer,
+                f.kill,
+                f.stop,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.5, gap_share=0.2, disturb=f.go_offline_while_healing),
+        ),
+        Scenario(
+            name="offline_internal_topics_on_3",
+            faults=(
+                f.go_offline_anywhere,
+                f.go_offline_anywhere,
+                f.stay_offline_anywhere,
+                f.newcomer,
+                f.kill,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.5, gap_share=0.2, is_kafka_3=True),
+        ),
+        Scenario(
             name="unclean_target",
             faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
         ),

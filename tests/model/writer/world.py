@@ -26,7 +26,9 @@ from mirrorflow_core.writer.broker_requests import (
     Refused,
     Unavailable,
 )
+from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.client.repeatable_requests import may_repeat
 from tests.model.chooser import Chooser, Seeded
 from tests.model.coordinator import Coordinator, Marker
@@ -692,6 +694,8 @@ class World:
                 revived = {(one, id_) for one in request.partitions for id_, _ in self.leaders[one].revived()}
                 self.completed |= {one for one in revived if one[1] == producer.producer_id}
             code = yield from self.end_transaction(process, producer, commit=request.commit)
+            if code == NONE and request.positions and not (yield from self.await_marker(producer)):
+                return Refused(NO_RESPONSE)
             return Done(left_out) if code == NONE else Refused(code)
         finally:
             self.busy.discard(key)
@@ -717,6 +721,17 @@ class World:
         if code == NO_RESPONSE and not producer.transactional_id.endswith("lock"):
             self.unanswered.add((process, producer))
         return code
+
+    def await_marker(self, producer: Producer) -> Coroutine:
+        """Wait until none of the producer's positions is undecided; False if that takes longer than a marker needs."""
+        leader, until_ms = self.leaders[POSITIONS], self.now_ms + MARKER_WAIT_MS
+
+        def is_decided() -> bool:
+            log = decided_records(leader.batches, WriterPosition)
+            return leader.is_online and producer.producer_id not in log.open_records
+
+        yield Until(is_decided, until_ms)
+        return is_decided()
 
     def is_unanswered(self, process: Any, producer: Producer) -> bool:
         """Whether a request of *producer* may still arrive in a later transaction of this epoch."""

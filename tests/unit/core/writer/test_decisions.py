@@ -238,6 +238,8 @@ def test_records_count_when_their_transaction_is_committed():
 
     assert found.committed == ("committed", "java's")
     assert found.undecided == ("held", "open")
+    assert found.open_records == {2: (), 1: ("open",)}
+    assert decided_records(log, str, key=len).open_records == {2: ("held",), 1: ("open",)}
 
 
 def test_independent_steps_share_their_rounds():

@@ -171,6 +171,69 @@ OWN_COPIES = {"orders": TopicIds(copy="east.orders"), "payments": TopicIds(copy=
 ONE_COPY = {"orders": TopicIds(copy="all"), "payments": TopicIds(copy="all")}
 
 
+IDS = WriterIds("mirrorflow:east:task-0", "mirrorflow:east:task-0-plain")
+
+
+class LostMarkers(Brokers):
+    """The offsets topic lacks the marker of a task's transaction, in which the second of two positions was written."""
+
+    def __init__(self, batches: tuple[LogBatch, ...]) -> None:
+        super().__init__()
+        self.batches = batches
+        positions = [
+            WriterPosition(topic="orders", partition=0, next_source_offset=one, target_end=end, writer=IDS)
+            for one, end in ((10, 40), (20, 45))
+        ]
+        self.log = [
+            LogBatch(0, 0, -1, -1, -1, is_transactional=False, records=((0, positions[0]),)),
+            LogBatch(
+                1, 1, id_of(IDS.transactional), 15, 0, is_transactional=True, records=((1, positions[1]),)
+            ),
+        ]
+
+    def respond(self, request: Request) -> Any:
+        match request:
+            case ReadPositions():
+                return (tuple(self.log),)
+            case Transaction(producer, commit, _, positions, _, is_barrier) if positions or is_barrier:
+                at = len(self.log)
+                rows = tuple((at, one) for one in positions)
+                self.log.append(LogBatch(at, at, *producer[1:], 0, is_transactional=True, records=rows))
+                marker = Marker.COMMIT if commit else Marker.ABORT
+                self.log.append(LogBatch(at + 1, at + 1, *producer[1:], -1, True, marker))
+        return super().respond(request)
+
+
+def id_of(transactional_id: str) -> int:
+    return sum(transactional_id.encode())
+
+
+@pytest.mark.parametrize(
+    ("marker", "next_source_offset"),
+    [(Marker.COMMIT, 20), (Marker.ABORT, 10), (None, 10)],
+    ids=["committed", "aborted", "undecided"],
+)
+def test_an_undecided_position_counts_if_its_records_are_committed(
+    marker: Marker | None, next_source_offset: int
+) -> None:
+    written_by = id_of(IDS.transactional), 15
+    batches: tuple[LogBatch, ...] = (LogBatch(40, 44, *written_by, 0, is_transactional=True),)
+    if marker is not None:
+        batches += (LogBatch(45, 45, *written_by, -1, is_transactional=True, marker=marker),)
+    brokers = LostMarkers(batches)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies={})))
+
+    assert isinstance(taken, Ownership)
+    assert taken.tasks[0].points[ORDERS].next_source_offset == next_source_offset
+    positions = [one for one in brokers.transactions if one.positions]
+    aborted = [one for one in brokers.transactions if one.is_barrier and not one.commit]
+    assert [one.producer.transactional_id for one in aborted] == [IDS.transactional]
+    if marker is Marker.COMMIT:
+        assert positions[0].producer.transactional_id == IDS.plain
+        assert brokers.transactions.index(positions[0]) < brokers.transactions.index(aborted[0])
+
+
 @pytest.mark.parametrize(
     ("copies", "positions", "owner"),
     [
