@@ -117,6 +117,20 @@ class ConnectionLostError(UnreachableError):
         super().__init__(cluster=cluster, addresses=address, problem=problem)
 
 
+class MissingMarkerError(ClusterError):
+    """The log of an internal topic lacks the marker of a transaction that has ended."""
+
+    reason = "MissingMarker"
+    retriable = True
+
+    def __init__(self, *, cluster: str, partitions: str) -> None:
+        super().__init__(
+            f"Cluster {cluster} has no marker of the last transaction of the flow in {partitions}, which probably had no leader when "
+            "it was due (KAFKA-20734); it is decided when the task or the process starts again.",
+            cluster=cluster,
+        )
+
+
 class AuthenticationFailedError(ClusterError):
     """TLS or SASL authentication failed. Retriable, because credentials can rotate without a restart."""
 

@@ -12,6 +12,7 @@ from mirrorflow_kafka.admin.log_requests import (
     EpochEnd,
     ListedOffset,
     ProducersAnswer,
+    append,
     delete_records,
     describe_producers,
     end_offset_for_leader_epoch,

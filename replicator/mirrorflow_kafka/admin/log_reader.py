@@ -20,6 +20,7 @@ from mirrorflow_core.errors import (
     ClusterError,
     ConnectionLostError,
     CorruptRecordsError,
+    MissingMarkerError,
     UnreachableError,
 )
 from mirrorflow_core.partitions import TopicPartition
@@ -293,8 +294,7 @@ async def read_log(
         if marker is None or marker.is_in(batches):
             return batches
         if now() - since_s >= RETRY_TIMEOUT_S:
-            problem = "the marker of a transaction that has ended is not in its log"
-            raise UnreachableError(cluster=cluster.alias, addresses=str(partition), problem=problem)
+            raise MissingMarkerError(cluster=cluster.alias, partitions=str(partition))
         if now() - since_s >= FORMER_LEADER_S:
             await cluster.refresh([partition.topic])
         await asyncio.sleep(MARKER_POLL_S)

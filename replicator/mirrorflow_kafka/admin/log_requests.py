@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
@@ -381,6 +381,13 @@ async def log_sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 Codes = dict[TopicPartition, int]
 
 
+class Appended(NamedTuple):
+    """A partition's response to a batch: 0 and the offset of its first record, or an error code."""
+
+    error_code: int
+    base_offset: int | None
+
+
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> Codes:
@@ -411,7 +418,19 @@ async def produce(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Codes:
-    """Appends one batch to each partition with acks=all; returns error codes, 0 for success.
+    """As `append`, the error codes alone."""
+    found = await append(cluster, batches, timeout_ms=timeout_ms, transactional_id=transactional_id)
+    return {partition: one.error_code for partition, one in found.items()}
+
+
+async def append(
+    cluster: Cluster,
+    batches: Mapping[TopicPartition, wire.Buffer],
+    *,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> dict[TopicPartition, Appended]:
+    """Appends one batch to each partition with acks=all; returns error codes, 0 for success, and where they are.
 
     For offsets and decisions, not for copied records. Sent once only: after code 7 (REQUEST_TIMED_OUT) or 13
     (NETWORK_EXCEPTION) the batch may have been appended. Raises ClusterError.
@@ -425,7 +444,10 @@ async def produce(
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         answers, throttle_ms = wire.parse_produce_response(body)
         connection.throttled(throttle_ms)
-        return {TopicPartition(*key): _Code(one.error) for key, one in answers.items()}
+        return {TopicPartition(*key): Appended(one.error, one.base_offset) for key, one in answers.items()}
 
     found = await _of_leaders(cluster, batches, send, rounds_max=1, purpose="append")
-    return {partition: one.error_code for partition, one in found.items()}
+    return {
+        partition: one if isinstance(one, Appended) else Appended(one.error_code, None)
+        for partition, one in found.items()
+    }

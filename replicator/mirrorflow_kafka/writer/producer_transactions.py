@@ -13,8 +13,10 @@ from typing import Final
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import (
     BrokerError,
+    ClusterError,
     InternalTopicUnavailableError,
     MirrorFlowError,
+    MissingMarkerError,
     ShortTransactionsError,
     UnreachableError,
 )
@@ -29,10 +31,17 @@ from mirrorflow_core.writer.broker_requests import (
     Refused,
     Transaction,
 )
+from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
+from mirrorflow_kafka.admin.log_reader import (
+    MARKER_POLL_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    ExpectedMarker,
+    read_batches,
+)
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -88,6 +97,8 @@ class ProducerTransactions:
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
         # Producers with a Produce or EndTxn request whose answer did not come, or leaves open what was done.
         self._unanswered: set[Producer] = set()
+        # Where the positions of a producer's open transaction begin, by partition of the offsets topic.
+        self._open_positions: dict[Producer, dict[TopicPartition, int]] = {}
         # The next sequence number, by producer id, epoch and partition of the target.
         self._sequences: Counter[SequenceKey] = Counter(sequences)
 
@@ -124,6 +135,9 @@ class ProducerTransactions:
             del self._sequences[known]
         self._barriers = {one: found for one, found in self._barriers.items() if one[0] != transactional_id}
         self._unanswered = {one for one in self._unanswered if one[0] != transactional_id}
+        self._open_positions = {
+            one: found for one, found in self._open_positions.items() if one[0] != transactional_id
+        }
         return Producer(transactional_id, producer_id, epoch)
 
     async def run(self, request: Transaction) -> Done | Refused:
@@ -138,7 +152,7 @@ class ProducerTransactions:
                 bounds = await admin.offsets_at(self._cluster, barrier, LATEST) if barrier else None
                 await self._append_all(producer, records)
                 await self.end(producer, commit=request.commit)
-            except (BrokerError, UnreachableError) as error:
+            except (BrokerError, MissingMarkerError, UnreachableError) as error:
                 if isinstance(error, BrokerError) and is_metadata_stale(error.code):
                     await self._require_internal_topics()
                 return refusal(error)
@@ -269,24 +283,26 @@ class ProducerTransactions:
             base_sequence=self._sequences[key],
             transactional=True,
         ):
-            await self._append_batch(producer, home, data)
+            base_offset = await self._append_batch(producer, home, data)
             # Not after a refusal, which has used no numbers. Otherwise nothing follows in this epoch.
             self._sequences[key] = (self._sequences[key] + count) & SEQUENCE_MASK
+            if home.topic == self._topics.offsets:
+                self._open_positions.setdefault(producer, {}).setdefault(home, base_offset or 0)
 
-    async def _append_batch(self, producer: Producer, home: TopicPartition, data: bytearray) -> None:
-        """Appends one batch; a repetition has the same sequence numbers, so the leader keeps it once."""
+    async def _append_batch(self, producer: Producer, home: TopicPartition, data: bytearray) -> int | None:
+        """Appends one batch and returns its offset; a repetition has the same sequences, so the leader keeps it once."""
         codes: list[int] = []
         with self._noting_unknown_outcomes(producer):
             while True:
-                answers = await admin.produce(
+                answers = await admin.append(
                     self._cluster,
                     {home: data},
                     timeout_ms=PRODUCE_TIMEOUT_MS,
                     transactional_id=producer.transactional_id,
                 )
-                code = answers[home]
+                code, base_offset = answers[home]
                 if code == NONE:
-                    return
+                    return base_offset
                 if code == NETWORK_EXCEPTION:
                     raise self._no_answer(producer)
                 codes.append(code)
@@ -297,15 +313,18 @@ class ProducerTransactions:
                 await asyncio.sleep(backoff_s(len(codes), lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
 
     async def end(self, producer: Producer, *, commit: bool) -> None:
-        """Commits or aborts; the markers may still be on their way then.
+        """Commits or aborts; markers of data may still be on their way then, those of committed positions are not.
 
         Raises ClusterError; after UnreachableError the producer needs a new epoch, and the log shows what was decided.
         The lock does not: the processes of a group share it, so each of its transactions may be ended by another EndTxn.
         """
         self._require_answers(producer)
+        positions = self._open_positions.pop(producer, {})
         is_lock = producer.transactional_id == self._lock_id
         with contextlib.nullcontext() if is_lock else self._noting_unknown_outcomes(producer):
             await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
+        if commit:
+            await self._wait_for_markers(producer, positions)
 
     def _require_answers(self, producer: Producer) -> None:
         if producer in self._unanswered:
@@ -321,6 +340,44 @@ class ProducerTransactions:
             if not is_refusal or (isinstance(error, BrokerError) and error.code in OUTCOME_UNKNOWN):
                 self._unanswered.add(producer)
             raise
+
+    async def _wait_for_markers(self, producer: Producer, positions: Mapping[TopicPartition, int]) -> None:
+        """Waits until the positions that begin at these offsets are decided; raises ClusterError if they stay open.
+
+        A marker is lost if its partition has no leader when it is due (KAFKA-20734). The next transaction of *producer*
+        over that partition would decide them, and it may be aborted.
+        """
+        now = asyncio.get_running_loop().time
+        until_s = now() + MARKER_WAIT_MS / 1000
+        left = dict(positions)
+        while left:
+            try:
+                left = await self._undecided(producer, left)
+            except (BrokerError, UnreachableError) as error:
+                if not error.retriable or now() >= until_s:
+                    raise
+            if left and now() >= until_s:
+                partitions = ", ".join(map(str, sorted(left)))
+                raise MissingMarkerError(cluster=self._cluster.alias, partitions=partitions)
+            if left:
+                await asyncio.sleep(MARKER_POLL_S)
+
+    async def _undecided(
+        self, producer: Producer, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Returns those of *positions* that the producer's transaction still holds open. Raises ClusterError."""
+        stables = await admin.offsets_at(self._cluster, positions, LATEST, read_committed=True)
+        # Another transaction may hold the last stable offset: then only the log shows whether ours has ended.
+        held = {home: first for home, first in positions.items() if stables[home] <= first}
+        ends = await admin.offsets_at(self._cluster, held, LATEST) if held else {}
+        logs = await asyncio.gather(
+            *(read_batches(self._cluster, home, first, ends[home]) for home, first in held.items())
+        )
+        return {
+            home: first
+            for (home, first), batches in zip(held.items(), logs, strict=True)
+            if not ExpectedMarker(producer.producer_id, producer.epoch, first).is_in(batches)
+        }
 
     def _no_answer(self, producer: Producer) -> UnreachableError:
         """Returns the error of a producer that needs a new epoch: a late request could join its next transaction."""
@@ -341,7 +398,7 @@ def short_timeout_warning(alias: str, timeout_ms: int) -> str:
     )
 
 
-def refusal(error: BrokerError | UnreachableError) -> Refused:
+def refusal(error: ClusterError) -> Refused:
     """Returns the protocol's answer for an error."""
     return Refused(error.code if isinstance(error, BrokerError) else NO_RESPONSE)
 

@@ -3,6 +3,7 @@
 Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed and started again, so they are this file's own.
 """
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,11 +13,20 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.connect.mirror_records import decode_map, offset_map_topic
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError, MissingMarkerError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record as WireRecord
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_log
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
@@ -28,9 +38,11 @@ from tests.integration.kafka.flows import (
     asking,
     contents,
     now_ms,
+    numbered,
     reassign,
     replicas,
     wait_until_ready,
+    write_batches,
 )
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
@@ -477,6 +489,118 @@ def test_a_partition_whose_leader_has_died_is_not_taken_over(
 
     assert found.keys() == led
     assert {one.reason for one in found.values()} == {"SourceNotAnswering"}
+
+
+@pytest.mark.parametrize("count", [0, 50], ids=["of plain batches", "of transactions"])
+def test_positions_whose_commit_marker_is_lost_are_neither_lost_nor_in_the_way(
+    flow: Flow, trio: KafkaCluster, unique_topic: Callable[[], str], count: int
+):
+    """The process dies right after EndTxn, while the partition of the positions has no leader (KAFKA-20734)."""
+    timestamp = now_ms() - 40 * DAY_MS if count else now_ms()
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    trio.create_topic(flow.remote(topic), replication_factor=3, config=FOREVER)
+    offsets = on_broker_2(trio, f"mm2-offsets.{flow.alias}.internal")
+    write_batches(flow.source, topic, [numbered(0, 100, timestamp=timestamp)])
+    with flow.replicator(topic) as process:
+        process.wait_until_caught_up()
+        flow.wait_until_committed(topic)
+        process.kill()
+        committed = numbered(100, count, timestamp=timestamp)
+        asking(trio, lambda target: commit_without_marker(trio, target, flow, topic, committed))
+        heal(trio)
+        assert stable_end(trio, offsets) < trio.end_offsets(offsets)[0]
+        write_batches(flow.source, topic, [numbered(100, 100, timestamp=timestamp)])
+        process.start()
+        process.wait_until_caught_up()
+        flow.assert_committed(topic)
+        wait_until(
+            "the positions are decided",
+            lambda: stable_end(trio, offsets) == trio.end_offsets(offsets)[0],
+        )
+
+
+def test_a_lost_marker_of_positions_is_found_before_the_next_transaction(
+    flow: Flow, trio: KafkaCluster, topic: str
+):
+    """Which could be aborted, and would abort the positions that were committed."""
+    trio.create_topic(flow.remote(topic), replication_factor=3)
+    offsets = on_broker_2(trio, f"mm2-offsets.{flow.alias}.internal")
+    load(flow.source, topic, 100)
+    with flow.replicator(topic) as process:
+        process.wait_until_caught_up()
+        process.kill()
+
+    async def commit(target: Cluster) -> None:
+        transactions, producer, position = await last_position(target, flow, topic)
+        await transactions.store_positions(producer, [position])
+        lose_leader(trio, offsets)
+        await transactions.end(producer, commit=True)
+
+    with pytest.raises(MissingMarkerError, match=offsets):
+        asking(trio, commit)
+
+
+def on_broker_2(cluster: KafkaCluster, topic: str) -> str:
+    """Creates an offsets topic with one partition that only broker 2 has."""
+    config = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
+    cluster.create_topic(topic, config=config)
+    reassign(cluster, topic, [2])
+    return topic
+
+
+def lose_leader(cluster: KafkaCluster, topic: str) -> None:
+    cluster.broker(2).kill()
+    wait_until(f"{topic} has no leader", lambda: cluster.leader(topic, 0) < 0, poll_s=0.1)
+
+
+def stable_end(cluster: KafkaCluster, topic: str) -> int:
+    return cluster.end_offsets(topic, isolation="read_committed")[0]
+
+
+async def last_position(
+    target: Cluster, flow: Flow, topic: str
+) -> tuple[ProducerTransactions, Producer, WriterPosition]:
+    """The last stored position of partition 0 of *topic*, and the producer that stores the next one."""
+    topics = FlowTopics(
+        source_alias=flow.alias,
+        connector="MirrorSourceConnector",
+        offsets=f"mm2-offsets.{flow.alias}.internal",
+        target_topic=flow.remote,
+    )
+    await target.refresh([topics.offsets, flow.remote(topic)])
+    log = await read_log(target, TopicPartition(topics.offsets, 0), topics.position_in)
+    transactions = ProducerTransactions(target, topics)
+    while True:
+        producer = await transactions.initialize(TransactionalIds(flow.alias).task(0).transactional)
+        if isinstance(producer, Producer):
+            break
+        await asyncio.sleep(0.05)
+    stored = decided_records(log, WriterPosition).committed
+    return transactions, producer, [one for one in stored if one.topic == topic][-1]
+
+
+async def commit_without_marker(
+    cluster: KafkaCluster, target: Cluster, flow: Flow, topic: str, copied: list[WireRecord]
+) -> None:
+    """Writes *copied* and their position in a transaction of the task, as its process does, and ends there."""
+    transactions, producer, position = await last_position(target, flow, topic)
+    copy, count = TopicPartition(flow.remote(topic), 0), len(copied)
+    if copied:
+        await transactions.add_partitions(producer, [copy])
+        position = replace(
+            position,
+            next_source_offset=position.next_source_offset + count,
+            target_end=(await admin.offsets_at(target, [copy], LATEST))[copy] + count,
+            records=position.records + count,
+        )
+        await transactions.append(producer, copy, copied)
+    await transactions.store_positions(producer, [position])
+    lose_leader(cluster, f"mm2-offsets.{flow.alias}.internal")
+    await admin.end_txn(target, *producer, committed=True, timeout_s=60)
+    wait_until(
+        "the copy is committed",
+        lambda: stable_end(cluster, copy.topic) == cluster.end_offsets(copy.topic)[0],
+    )
 
 
 def test_a_partition_without_a_leader_does_not_hold_up_the_others_of_its_task(

@@ -14,6 +14,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import Appended
 from mirrorflow_kafka.client.error_codes import (
     NONE,
     NOT_ENOUGH_REPLICAS,
@@ -46,7 +47,7 @@ class Broker:
         self.codes: list[int] = []
         self.sequences: list[int] = []  # of the batches that were sent
         self.begun = 0
-        for request in ("init_producer_id", "try_add_partitions_to_txn", "end_txn", "produce"):
+        for request in ("init_producer_id", "try_add_partitions_to_txn", "end_txn", "append"):
             monkeypatch.setattr(admin, request, getattr(self, request))
         monkeypatch.setattr(producer_transactions, "PRODUCE_ATTEMPTS_MAX", 2)
         monkeypatch.setattr(producer_transactions, "backoff_s", lambda *_, **__: 0)
@@ -63,9 +64,9 @@ class Broker:
         if self.ends:
             await self.ends.pop(0)()
 
-    async def produce(self, _: Any, batches: Any, **__: Any) -> dict[TopicPartition, int]:
+    async def append(self, _: Any, batches: Any, **__: Any) -> dict[TopicPartition, Appended]:
         self.sequences += [batch.base_sequence for data in batches.values() for batch in split(data)]
-        return dict.fromkeys(batches, self.codes.pop(0) if self.codes else NONE)
+        return dict.fromkeys(batches, Appended(self.codes.pop(0) if self.codes else NONE, 0))
 
 
 @pytest.fixture
