@@ -383,6 +383,14 @@ class CorruptRecordsError(MirrorFlowError, ValueError):
         super().__init__(f"Invalid records from the source: {problem}.")
 
 
+class DecompressedSizeError(CorruptRecordsError):
+    """Compressed data holds more than the *max_bytes* that the caller allows; it may be intact."""
+
+    def __init__(self, *, codec: str, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        super().__init__(f"{codec} data holds more than {max_bytes} bytes")
+
+
 class PartitionError(MirrorFlowError):
     """One partition stops; the others continue. `topic` is its name on the source."""
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.errors import CorruptRecordsError, DecompressedSizeError
 from mirrorflow_core.wire import primitives
 from mirrorflow_core.wire.batch import (
     CODEC_MASK,
@@ -35,6 +35,15 @@ SMALL_RECORDS = 16
 # Large enough that the cost of a request is negligible, small enough that a lost response repeats little and
 # that the offset deltas stay in the varint table.
 RECORDS_MAX = 4096
+# Clients limit what one batch expands to. The smallest default is librdkafka's for zstd: receive.message.max.bytes
+# (100,000,000). Its old versions triple the buffer until it would exceed that, so some stop at a third of it
+# (rdkafka_zstd.c). Its other codecs and Java's consumer have no limit; codecs.DECOMPRESSED_BYTES_MAX is larger.
+CLIENT_UNCOMPRESSED_BYTES_MAX = 100_000_000 // 3
+# A quarter of that. It also bounds the memory of a merge, and the time for which a merge blocks the event loop.
+MERGED_UNCOMPRESSED_BYTES_MAX = 8 << 20
+# Decompressing and compressing more than this costs more than the request that a batch of its own needs. It also
+# bounds what is decompressed in vain where two batches do not fit together.
+SMALL_UNCOMPRESSED_BYTES = 1 << 20
 
 _UNMERGEABLE = CONTROL_BIT | LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
 # Length, attributes, timestamp and offset delta, key and value length, number of headers.
@@ -127,18 +136,21 @@ def coalesce(
     Merged batches are mergeable, share one codec and have consecutive offsets. With *across_gaps*, source
     offsets may be missing within and between them.
 
-    Several batches together have at most *max_uncompressed_bytes* before compression, including the header. At least the
-    first batch is taken. That one alone may exceed both limits, *max_bytes* because our compressor may make
-    it larger; `batches` of the result shows this. Raises ValueError if the first batch is not mergeable, and
-    CorruptRecordsError.
+    Several batches together have at most *max_uncompressed_bytes* before compression, including the header, and never
+    more than MERGED_UNCOMPRESSED_BYTES_MAX. At least the first batch is taken. That one alone may exceed both limits,
+    *max_bytes* because our compressor may make it larger; `batches` of the result shows this. A compressed batch of
+    more than SMALL_UNCOMPRESSED_BYTES is not merged: it ends what is taken. Raises DecompressedSizeError if
+    it is the first, ValueError if the first is not mergeable, and CorruptRecordsError.
     """
     first = batches[0]
     if not is_mergeable(first, across_gaps=across_gaps):
         raise ValueError(f"the batch at offset {first.base_offset} cannot be merged")
     codec = first.attributes & CODEC_MASK
-    room_bytes = None if max_uncompressed_bytes is None else max_uncompressed_bytes - HEADER_BYTES
-    if codec == NONE and max_uncompressed_bytes is not None:
-        max_bytes, room_bytes = min(max_bytes, max_uncompressed_bytes), None
+    if max_uncompressed_bytes is None or max_uncompressed_bytes > MERGED_UNCOMPRESSED_BYTES_MAX:
+        max_uncompressed_bytes = MERGED_UNCOMPRESSED_BYTES_MAX
+    if codec == NONE:
+        max_bytes = min(max_bytes, max_uncompressed_bytes)
+    room_bytes = None if codec == NONE else max_uncompressed_bytes - HEADER_BYTES
     number = _fitting(batches, codec=codec, max_bytes=max_bytes, across_gaps=across_gaps)
     while True:
         parts, places, number = _moved(batches[:number], codec=codec, room_bytes=room_bytes)
@@ -233,7 +245,16 @@ def _moved(
                 index += 1
                 number += 1
                 continue
-        body = decompress(codec, data[HEADER_BYTES:])
+        try:
+            body = decompress(
+                codec,
+                data[HEADER_BYTES:],
+                max_bytes=None if room_bytes is None else SMALL_UNCOMPRESSED_BYTES,
+            )
+        except DecompressedSizeError:
+            if not number:
+                raise
+            break
         if room_bytes is not None:
             room_bytes -= len(body) + count * _GROWTH_BYTES_MAX
             if room_bytes < 0 and number:

@@ -11,7 +11,7 @@ import zlib
 
 import cramjam
 
-from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.errors import CorruptRecordsError, DecompressedSizeError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -56,40 +56,42 @@ def compress(codec: int, data: bytes | bytearray) -> bytes | bytearray:
     raise ValueError(f"no codec has the number {codec}")
 
 
-def decompress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
+def decompress(codec: int, data: bytes | bytearray | memoryview, *, max_bytes: int | None = None) -> bytes:
     """Returns *data* decompressed.
 
-    Raises CorruptRecordsError if it is corrupt, its codec is unknown, or it expands to more than
-    DECOMPRESSED_BYTES_MAX.
+    Raises CorruptRecordsError if it is corrupt or its codec is unknown, and DecompressedSizeError if it expands
+    to more than *max_bytes* or DECOMPRESSED_BYTES_MAX. Memory is bounded by these and one block of the codec.
     """
+    if max_bytes is None or max_bytes > DECOMPRESSED_BYTES_MAX:
+        max_bytes = DECOMPRESSED_BYTES_MAX
     try:
         if codec == NONE:
             return bytes(data)
         if codec == GZIP:
-            return _from_gzip(data)
+            return _from_gzip(data, max_bytes)
         if codec == SNAPPY:
-            return _from_snappy(data)
+            return _from_snappy(data, max_bytes)
         if codec == LZ4:
-            return _from_lz4(data)
+            return _from_lz4(data, max_bytes)
         if codec == ZSTD:
-            return _from_zstd(data)
+            return _from_zstd(data, max_bytes)
     except (zlib.error, cramjam.DecompressionError, struct.error, IndexError) as error:
         raise CorruptRecordsError(f"{NAMES[codec]} data cannot be decompressed ({error})") from error
     raise CorruptRecordsError(f"no codec has the number {codec}")
 
 
-def _limited(codec: int, size_bytes: int) -> None:
-    if size_bytes > DECOMPRESSED_BYTES_MAX:
-        raise CorruptRecordsError(f"{NAMES[codec]} data holds more than {DECOMPRESSED_BYTES_MAX} bytes")
+def _limited(codec: int, size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
+        raise DecompressedSizeError(codec=NAMES[codec], max_bytes=max_bytes)
 
 
-def _from_gzip(data: bytes | bytearray | memoryview) -> bytes:
+def _from_gzip(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
     out = bytearray()
     rest: bytes | bytearray | memoryview = data
     while rest:  # as GZIPInputStream does, read consecutive members as one
         gzip = zlib.decompressobj(wbits=_GZIP_WINDOW)
-        out += gzip.decompress(rest, DECOMPRESSED_BYTES_MAX + 1 - len(out))
-        _limited(GZIP, len(out))
+        out += gzip.decompress(rest, max_bytes + 1 - len(out))
+        _limited(GZIP, len(out), max_bytes)
         if not gzip.eof:
             raise CorruptRecordsError("gzip data ends too early")
         rest = gzip.unused_data
@@ -105,9 +107,9 @@ def _snappy_stream(data: bytes | bytearray) -> bytes:
     return b"".join(parts)
 
 
-def _from_snappy(data: bytes | bytearray | memoryview) -> bytes:
+def _from_snappy(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
-        return _from_snappy_block(data, 0)
+        return _from_snappy_block(data, max_bytes)
     out = bytearray()
     at = len(_XERIAL_HEADER)
     while at < len(data):
@@ -115,14 +117,13 @@ def _from_snappy(data: bytes | bytearray | memoryview) -> bytes:
         at += _INT_BE.size
         if size_bytes < 0 or at + size_bytes > len(data):
             raise CorruptRecordsError("a snappy block ends too early")
-        out += _from_snappy_block(data[at : at + size_bytes], len(out))
+        out += _from_snappy_block(data[at : at + size_bytes], max_bytes - len(out))
         at += size_bytes
     return bytes(out)
 
 
-def _from_snappy_block(data: bytes | bytearray | memoryview, already_bytes: int) -> bytes:
-    size_bytes = cramjam.snappy.decompress_raw_len(data)
-    _limited(SNAPPY, already_bytes + size_bytes)
+def _from_snappy_block(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
+    _limited(SNAPPY, cramjam.snappy.decompress_raw_len(data), max_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
@@ -140,7 +141,7 @@ def _lz4_frame(data: bytes | bytearray) -> bytes:
     return b"".join(parts)
 
 
-def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
+def _from_lz4(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
     """Decompresses LZ4 frame format 1.6.
 
     The descriptor's checksum is not verified: brokers before 0.10 computed it wrongly (KAFKA-3160).
@@ -168,21 +169,21 @@ def _from_lz4(data: bytes | bytearray | memoryview) -> bytes:
             out += uncompressed[
                 : cramjam.lz4.decompress_block_into(block, uncompressed, output_len=block_bytes_max)
             ]
-        _limited(LZ4, len(out))
+        _limited(LZ4, len(out), max_bytes)
         at += size_bytes + block_checksum_bytes
 
 
-def _from_zstd(data: bytes | bytearray | memoryview) -> bytes:
+def _from_zstd(data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
     """Decompresses zstd into a buffer of guessed size, four times as large on each retry. Java writes no content size."""
     room_bytes = max(_ZSTD_GUESS_BYTES_MIN, _ZSTD_RATIO_GUESS * len(data))
     while True:
-        room = bytearray(min(room_bytes, DECOMPRESSED_BYTES_MAX))
+        room = bytearray(min(room_bytes, max_bytes))
         try:
             size_bytes: int = cramjam.zstd.decompress_into(data, room)
         except cramjam.DecompressionError as error:
             if _ZSTD_NO_ROOM not in str(error):
                 raise
-            _limited(ZSTD, room_bytes + 1)
+            _limited(ZSTD, room_bytes + 1, max_bytes)
             room_bytes *= 4
         else:
             return bytes(memoryview(room)[:size_bytes])

@@ -101,11 +101,14 @@ def limit_of(settings: Mapping[str, str]) -> BatchLimit | None:
     )
 
 
-def uncompressed_bytes(batch: Batch) -> int:
-    """Returns the uncompressed size of *batch*, including its header. Raises CorruptRecordsError."""
+def uncompressed_bytes(batch: Batch, *, max_bytes: int | None = None) -> int:
+    """Returns the uncompressed size of *batch*, including its header.
+
+    Raises CorruptRecordsError, and DecompressedSizeError if its compressed records alone exceed *max_bytes*.
+    """
     if batch.codec == NONE:
         return batch.size_bytes
-    return HEADER_BYTES + len(decompress(batch.codec, batch.data[HEADER_BYTES:]))
+    return HEADER_BYTES + len(decompress(batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_bytes))
 
 
 API_KEY = 0

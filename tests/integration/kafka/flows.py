@@ -201,14 +201,19 @@ def producers(cluster: KafkaCluster, topic: str, partition: int = 0, *, bootstra
 
 
 def write_batches(
-    cluster: KafkaCluster, topic: str, batches: list[list[WireRecord]], *, partition: int = 0
+    cluster: KafkaCluster,
+    topic: str,
+    batches: list[list[WireRecord]],
+    *,
+    partition: int = 0,
+    codec: int = 0,
 ) -> None:
     """Append batches of exactly these records: timestamps may be 0 or -1, which Java's producer refuses to write."""
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
         for batch in batches:
-            data = encode(batch, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+            data = encode(batch, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
             answers = await admin.produce(
                 connected, {TopicPartition(topic, partition): data}, timeout_ms=30_000
             )
@@ -246,6 +251,12 @@ def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
         [WireRecord(0, timestamp, None, b"%01000d" % (start + at)) for at in range(BATCH_RECORDS)]
         for start in range(first, first + STAGE_RECORDS, BATCH_RECORDS)
     ]
+
+
+def padded(count: int, *, padding_bytes: int) -> list[list[WireRecord]]:
+    """Batches of one record each whose value is nearly all padding: a few bytes when compressed."""
+    padding = bytes(padding_bytes)
+    return [[WireRecord(0, now_ms(), b"k", b"%08d" % number + padding)] for number in range(count)]
 
 
 def now_ms() -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirrorflow_core.wire.codecs import ZSTD
 from mirrorflow_core.wire.records import Record as WireRecord
 from mirrorflow_seed.archive import export_driver, restore_driver
 from mirrorflow_seed.errors import (
@@ -28,7 +29,7 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
 from mirrorflow_seed.verify import verify_driver
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
-from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
+from tests.integration.kafka.flows import DAY_MS, Flow, padded, write_batches
 from tests.integration.kafka.seeding import CORES, SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
@@ -61,6 +62,25 @@ def bring_back(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str
 def _job(folder: Path, job: dict[str, str]) -> JobSettings:
     given = {key.replace("_", "."): value for key, value in job.items()}
     return job_of({"archive": folder.as_uri(), "master": f"local[{CORES}]", **SMALL_FILES, **given})
+
+
+def test_merged_batches_of_padding_are_verified_and_archived(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """Small batches that expand much: the copy can be decoded again, and so can what is restored from its archive."""
+    topic = flow.source.create_topic(unique_topic())
+    write_batches(flow.source, topic, padded(1_500, padding_bytes=200 << 10), codec=ZSTD)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.stop()
+
+    assert 0 == verify(files_of(flow, topic), spark, tmp_path / "verified").status
+    back = Flow.new(flow.target, flow.source, tmp_path / "back")
+    files = files_of(back, flow.remote(topic))
+    assert 1_500 == archive(files, spark, tmp_path / "archive").records
+    bring_back(files, spark, tmp_path / "archive")
+    back.assert_exact(flow.remote(topic))
+    assert 0 == verify(files, spark, tmp_path / "verified again").status
 
 
 def test_everything_that_a_record_is_comes_back(

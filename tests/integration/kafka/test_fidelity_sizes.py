@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from mirrorflow_core.wire.codecs import ZSTD
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
+from tests.integration.kafka.flows import Flow, padded, write_batches
 
 LARGE_BYTES = 12 << 20
 LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
@@ -114,6 +117,38 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_lim
         assert replicator.partition(topic)["reason"] == ""
 
     assert_copied(east, topic, west, f"toolarge.{topic}", count=1261)
+
+
+def test_merged_batches_of_padding_are_read_by_every_client(flow: Flow, unique_topic: Names) -> None:
+    """1,500 records of 200 KiB take 115 bytes each; one batch of all would expand to more than librdkafka accepts."""
+    topic = flow.source.create_topic(unique_topic())
+    write_batches(flow.source, topic, padded(1_500, padding_bytes=200 << 10), codec=ZSTD)
+
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        said = replicator.partition(topic)
+
+    flow.assert_exact(topic)
+    assert said["batches"]["coalesced"] > 0
+    assert [b"%08d" % number for number in range(1_500)] == read_by_librdkafka(
+        flow.target, flow.remote(topic), 1_500
+    )
+
+
+def read_by_librdkafka(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
+    """The first 8 bytes of each value, by a consumer with librdkafka's defaults; its first error is raised."""
+    consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": topic, "log_level": 2})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    try:
+        while len(found) < count:
+            message = consumer.poll(30)
+            assert message is not None, f"{len(found)} of {count} read"
+            assert message.error() is None, message.error()
+            found.append((message.value() or b"")[:8])
+    finally:
+        consumer.close()
+    return found
 
 
 @pytest.mark.timing

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.errors import DecompressedSizeError
+from mirrorflow_core.wire import coalesce as coalesce_module
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
 from mirrorflow_core.wire.produce import uncompressed_bytes
@@ -83,6 +85,32 @@ def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(
     [batch] = split(merged.data)
     assert uncompressed_bytes(batch) <= max_uncompressed_bytes or merged.batches == 1
     assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(batch)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=4), min_size=2, max_size=12),
+    st.sampled_from(CODECS),
+    st.booleans(),
+)
+def test_a_merged_batch_never_expands_beyond_what_clients_accept(sizes, codec, across_gaps):
+    """Whatever the codec and the caller's limits; a batch that alone expands too much is not merged."""
+    parts = [[Record(0, 5, None, bytes(size)) for size in part] for part in sizes]
+    batches = row(parts, codec=codec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coalesce_module, "MERGED_UNCOMPRESSED_BYTES_MAX", 60_000)
+        patch.setattr(coalesce_module, "SMALL_UNCOMPRESSED_BYTES", 30_000)
+        try:
+            merged = coalesce(batches, max_bytes=1 << 30, across_gaps=across_gaps, **OURS)
+        except DecompressedSizeError:
+            assert uncompressed_bytes(batches[0]) > 30_000
+            return
+
+    [batch] = split(merged.data)
+    assert uncompressed_bytes(batch) <= 60_000 or merged.batches == 1
+    assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(batch)
+    if codec and merged.batches < len(batches):
+        left = uncompressed_bytes(batches[merged.batches])
+        assert left > 30_000 or uncompressed_bytes(batch) + left > 60_000 - 16 * sum(map(len, parts))
 
 
 @given(st.integers(2, 9000))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.errors import CorruptRecordsError, DecompressedSizeError
 from mirrorflow_core.wire import codecs
 from tests.unit.core.wire.strategies import CODECS
 
@@ -96,6 +96,17 @@ def test_a_bomb_does_not_go_off(codec, monkeypatch):
 
     with pytest.raises(CorruptRecordsError):
         codecs.decompress(codec, bomb)
+
+
+@given(DATA, st.sampled_from((1, 2, 3, 4)), st.integers(0, 400_000))
+def test_decompression_stops_at_the_limit_of_the_caller(data, codec, max_bytes):
+    """Up to the limit the data is returned; one byte more is an error that states the limit."""
+    frame = codecs.compress(codec, data)
+    if len(data) <= max_bytes:
+        assert data == codecs.decompress(codec, frame, max_bytes=max_bytes)
+    else:
+        with pytest.raises(DecompressedSizeError, match=f"more than {max_bytes} bytes"):
+            codecs.decompress(codec, frame, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
