@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mirrorflow_core.errors import (
     CorruptBatchError,
     CorruptRecordsError,
+    DecompressedSizeError,
     PartitionError,
     RecordTooLargeError,
     UnsupportedBatchError,
@@ -30,7 +31,13 @@ from mirrorflow_core.wire.batch import (
     rewrite,
     set_transactional,
 )
-from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
+from mirrorflow_core.wire.coalesce import (
+    CLIENT_UNCOMPRESSED_BYTES_MAX,
+    RECORDS_MAX,
+    SMALL_BYTES,
+    coalesce,
+    worth_coalescing,
+)
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, BatchLimit, Buffer, uncompressed_bytes
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
 from mirrorflow_core.writer.broker_requests import Producer
@@ -39,6 +46,10 @@ from mirrorflow_core.writer.stream import Span, Stream, sequence_of, skip, span_
 MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size, on a slow link to less
 # Batches with gaps are encoded again anyway, so that larger ones are merged: of the default size of Java's producers.
 SMALL_BYTES_ACROSS_GAPS = 16_384
+# A batch that expands to more is encoded again in pieces: clients can read each, and what waits uncompressed is bounded.
+REENCODED_BYTES_MAX = CLIENT_UNCOMPRESSED_BYTES_MAX
+_RECORD_OVERHEAD_BYTES = 36  # lengths, deltas and attributes of a record, at most
+_HEADER_OVERHEAD_BYTES = 10  # the lengths of a header, at most
 COALESCE_LOOK_AHEAD = 4_096  # batches examined for merging: a full batch of the smallest records
 NO_AGE_MS = -(1 << 63)  # no timestamp is below it: no record is old
 ANY_AGE_MS = 1 << 63  # all timestamps are below it: every record is old
@@ -222,6 +233,7 @@ class Packer:
             self.needs_transaction = True
             return None
         self._outbox.popleft()
+        self.queued_bytes -= len(data)
         # It may have been encoded before the transaction began or ended.
         set_transactional(data, transactional=self.transactional)
         return data, span
@@ -294,7 +306,8 @@ class Packer:
             worth = worth_coalescing(front)
         sound = list(takewhile(checksum_holds, front[:worth]))
         if len(sound) > 1:
-            # A corrupt record in one of them must not stop the others: then each is sent alone.
+            # A corrupt record in one of them must not stop the others: then each is sent alone. So is a first one that
+            # expands too much.
             with suppress(CorruptRecordsError):
                 return self._merge(sound, stream)
         return None
@@ -333,8 +346,8 @@ class Packer:
     def _reencode(self, batch: Batch, next_offset: int, skipped: SourceEpochs, stream: Stream) -> None:
         """Re-encodes the first batch of the queue into as many batches as the limit requires.
 
-        They are added to the outbox. Raises PartitionError. If one record alone is too large, or the batch is
-        to be cut, the records before that place are encoded and the rest stays queued.
+        They are added to the outbox. Raises PartitionError. If one record alone is too large, the batch is to be
+        cut, or it expands too much, the records before that place are encoded and the rest stays queued.
         """
         records = self._records(batch, stream.next_offset)
         if not records:
@@ -350,6 +363,10 @@ class Packer:
         before_cut = [record for record in records if record.offset < self.cut_at]
         if 0 < len(before_cut) < whole:
             records, next_offset = before_cut, records[len(before_cut)].offset
+            skipped = ()
+        fitting = _count_within(records, REENCODED_BYTES_MAX)
+        if fitting < len(records):
+            records, next_offset = records[:fitting], records[fitting].offset
             skipped = ()
         try:
             parts = self._split_to_fit(records, codec, first)
@@ -376,6 +393,7 @@ class Packer:
                 batch.leader_epoch, skipped if is_last else (),
             )  # fmt: skip
             self._outbox.append(_Encoded(data, span, min(times)))
+            self.queued_bytes += len(data)
             first += count
 
     def _split_to_fit(self, records: list[Record], codec: int, first: int) -> list[tuple[bytearray, int]]:
@@ -422,6 +440,13 @@ class Packer:
         self._verify(batch)
         try:
             records = [record for record in decode(batch) if record.offset >= from_offset]
+        except DecompressedSizeError as error:
+            raise UnsupportedBatchError(
+                topic=self.topic,
+                partition=self.partition,
+                offset=batch.base_offset,
+                problem=f"it must be decoded here, but expands to more than {error.max_bytes} bytes",
+            ) from error
         except CorruptRecordsError as error:
             raise self._corrupt(batch, error) from error
         except NotImplementedError as error:
@@ -459,6 +484,18 @@ def _mergeable(batches: Sequence[Batch], old_before_ms: int) -> list[Batch]:
     )
 
 
+def _count_within(records: Sequence[Record], max_bytes: int) -> int:
+    """Returns how many of the first *records* have at most *max_bytes* when encoded; at least 1."""
+    room_bytes = max_bytes
+    for index, (_, _, key, value, headers) in enumerate(records):
+        room_bytes -= len(key or b"") + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        for name, content in headers:
+            room_bytes -= len(name) + len(content or b"") + _HEADER_OVERHEAD_BYTES
+        if room_bytes < 0 and index:
+            return index
+    return len(records)
+
+
 def _fits(batch: Batch, limit: BatchLimit) -> bool:
     """Returns whether the target accepts *batch* unchanged, as far as *limit* shows.
 
@@ -469,6 +506,7 @@ def _fits(batch: Batch, limit: BatchLimit) -> bool:
     if batch.count == 1 and not limit.is_known:
         return True  # nothing can be split: only the target can decide
     try:
-        return uncompressed_bytes(batch) <= limit.max_uncompressed_bytes
+        max_bytes = limit.max_uncompressed_bytes
+        return uncompressed_bytes(batch, max_bytes=max_bytes) <= max_bytes
     except CorruptRecordsError:
         return False

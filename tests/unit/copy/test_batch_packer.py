@@ -1,5 +1,6 @@
 """Whatever batches come in, what goes out are the same records: once, in order, in sequence, within the limits."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -7,9 +8,15 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.errors import CorruptBatchError, PartitionError, RecordTooLargeError
+from mirrorflow_core.errors import (
+    CorruptBatchError,
+    PartitionError,
+    RecordTooLargeError,
+    UnsupportedBatchError,
+)
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.source_epochs import SourceEpochs, followed_by
+from mirrorflow_core.wire import coalesce, codecs
 from mirrorflow_core.wire.batch import (
     DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
@@ -17,11 +24,13 @@ from mirrorflow_core.wire.batch import (
     checksum_holds,
     split,
 )
-from mirrorflow_core.wire.produce import BatchLimit
+from mirrorflow_core.wire.coalesce import MERGED_UNCOMPRESSED_BYTES_MAX
+from mirrorflow_core.wire.produce import BatchLimit, uncompressed_bytes
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.transaction_log import SEQUENCES
+from mirrorflow_replicator.copy import batch_packer
 from mirrorflow_replicator.copy.batch_packer import Packer
 from tests.unit.core.wire.foreign import LegacyRecordBatchBuilder
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
@@ -514,3 +523,75 @@ def test_a_leader_epoch_is_known_by_where_it_begins_in_the_source(entries, max_b
         stream.delivered.ordinal,
         stream.delivered.source_epoch,
     )
+
+
+def padded(number, *, padding_bytes, codec):
+    """Batches of one record each, nearly all padding."""
+    padding = bytes(padding_bytes)
+    return [
+        batch_of([Record(0, WHEN + i, b"k%d" % i, padding)], codec=codec, base_offset=i)
+        for i in range(number)
+    ]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("across_gaps", [False, True])
+def test_batches_of_padding_are_merged_within_bounded_memory(codec, across_gaps):
+    """However small they are compressed: each merged batch, and the memory of merging, has a limit."""
+    batches = padded(200, padding_bytes=200 << 10, codec=codec)
+    packer, stream = packer_of(batches), stream_at(0)
+    packer.merges_across_gaps = across_gaps
+
+    tracemalloc.start()
+    sent = packed(packer, stream)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    out = [split(bytearray(data))[0] for data, _ in sent]
+    assert sum(batch.count for batch in out) == 200
+    assert [span.base_offset for _, span in sent] == [0, *(span.next_offset for _, span in sent)][:-1]
+    assert max(uncompressed_bytes(batch) for batch in out) <= MERGED_UNCOMPRESSED_BYTES_MAX
+    assert peak_bytes < 5 * MERGED_UNCOMPRESSED_BYTES_MAX
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_expands_too_much_to_be_merged_is_sent_unchanged(codec, monkeypatch):
+    """However small it is compressed."""
+    monkeypatch.setattr(coalesce, "SMALL_UNCOMPRESSED_BYTES", 60_000)
+    batches = padded(3, padding_bytes=60_000, codec=codec)
+    packer = packer_of(batches)
+
+    sent = packed(packer, stream_at(0))
+
+    assert (packer.raw, packer.coalesced, packer.reencoded) == (3, 0, 0)
+    assert [bytes(batch.data)[61:] for batch in batches] == [data[61:] for data, _ in sent]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_expands_much_is_encoded_again_in_pieces(codec, monkeypatch):
+    """The pieces together are the batch; what waits to be sent is counted and bounded."""
+    monkeypatch.setattr(batch_packer, "REENCODED_BYTES_MAX", 10_000)
+    batch = with_attributes(batch_of(small(200, 300), codec=codec), LOG_APPEND_TIME_BIT)
+    packer, stream = packer_of([batch, batch_of(small(3), base_offset=200)]), stream_at(0)
+
+    found, largest_bytes = [], 0
+    while (one := packer.next(stream)) is not None:
+        data, span = one
+        stream.take(span)
+        [piece] = split(bytearray(data))
+        assert uncompressed_bytes(piece) <= 10_000
+        found += decode(piece)
+        largest_bytes = max(largest_bytes, packer.queued_bytes)
+
+    assert as_seen(decode(batch) + small(3)) == as_seen(found)
+    assert 0 == packer.queued_bytes
+    assert largest_bytes <= batch.size_bytes + 10_000 + 200
+
+
+def test_a_batch_that_must_be_decoded_but_expands_too_much_stops_its_partition(monkeypatch):
+    """The error names the offset and the limit, and does not call the batch corrupt."""
+    monkeypatch.setattr(codecs, "DECOMPRESSED_BYTES_MAX", 100_000)
+    batch = with_attributes(padded(1, padding_bytes=200_000, codec=4)[0], LOG_APPEND_TIME_BIT)
+
+    with pytest.raises(UnsupportedBatchError, match=r"offset 0 .* expands to more than 100000 bytes"):
+        packer_of([batch]).next(stream_at(0))
