@@ -211,12 +211,9 @@ def _moved(
 
     With *room_bytes*, several batches are taken only as far as they fit at the largest integer growth.
     """
-    natural, attributes_and_shift, table_size = (
-        primitives.SMALL_VARINTS,
-        _ATTRIBUTES_AND_SHIFT,
-        primitives.SMALL_VARINTS_MAX,
-    )
-    first_five = _FIRST_FIVE.unpack_from
+    natural, table_size = primitives.SMALL_VARINTS, primitives.SMALL_VARINTS_MAX
+    attributes_and_shift, first_five = _ATTRIBUTES_AND_SHIFT, _FIRST_FIVE.unpack_from
+    body_bytes_max = None if room_bytes is None else SMALL_UNCOMPRESSED_BYTES
     first = batches[0]
     base_timestamp = first.base_timestamp
     has_gaps = sum([batch.count for batch in batches]) != batches[-1].next_offset - first.base_offset
@@ -246,11 +243,7 @@ def _moved(
                 number += 1
                 continue
         try:
-            body = decompress(
-                codec,
-                data[HEADER_BYTES:],
-                max_bytes=None if room_bytes is None else SMALL_UNCOMPRESSED_BYTES,
-            )
+            body = decompress(codec, data[HEADER_BYTES:], max_bytes=body_bytes_max)
         except DecompressedSizeError:
             if not number:
                 raise
