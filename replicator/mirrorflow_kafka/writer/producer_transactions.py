@@ -152,6 +152,7 @@ class ProducerTransactions:
                 bounds = await admin.offsets_at(self._cluster, barrier, LATEST) if barrier else None
                 await self._append_all(producer, records)
                 await self.end(producer, commit=request.commit)
+                await self.wait_for_markers(producer)
             except (BrokerError, MissingMarkerError, UnreachableError) as error:
                 if isinstance(error, BrokerError) and is_metadata_stale(error.code):
                     await self._require_internal_topics()
@@ -313,18 +314,17 @@ class ProducerTransactions:
                 await asyncio.sleep(backoff_s(len(codes), lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
 
     async def end(self, producer: Producer, *, commit: bool) -> None:
-        """Commits or aborts; markers of data may still be on their way then, those of committed positions are not.
+        """Commits or aborts; the markers may still be on their way then.
 
         Raises ClusterError; after UnreachableError the producer needs a new epoch, and the log shows what was decided.
         The lock does not: the processes of a group share it, so each of its transactions may be ended by another EndTxn.
         """
         self._require_answers(producer)
-        positions = self._open_positions.pop(producer, {})
+        if not commit:
+            self._open_positions.pop(producer, None)
         is_lock = producer.transactional_id == self._lock_id
         with contextlib.nullcontext() if is_lock else self._noting_unknown_outcomes(producer):
             await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
-        if commit:
-            await self._wait_for_markers(producer, positions)
 
     def _require_answers(self, producer: Producer) -> None:
         if producer in self._unanswered:
@@ -341,15 +341,15 @@ class ProducerTransactions:
                 self._unanswered.add(producer)
             raise
 
-    async def _wait_for_markers(self, producer: Producer, positions: Mapping[TopicPartition, int]) -> None:
-        """Waits until the positions that begin at these offsets are decided; raises ClusterError if they stay open.
+    async def wait_for_markers(self, producer: Producer) -> None:
+        """Waits until the positions that *producer* has just committed are decided; raises ClusterError if they stay open.
 
         A marker is lost if its partition has no leader when it is due (KAFKA-20734). The next transaction of *producer*
         over that partition would decide them, and it may be aborted.
         """
         now = asyncio.get_running_loop().time
         until_s = now() + MARKER_WAIT_MS / 1000
-        left = dict(positions)
+        left = self._open_positions.pop(producer, {})
         while left:
             try:
                 left = await self._undecided(producer, left)

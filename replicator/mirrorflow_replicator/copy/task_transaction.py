@@ -202,6 +202,7 @@ class TaskTransaction:
                 positions = [self._position(one, is_left=True) for one in settled]
                 await self._transactions.store_positions(transactional, positions)
                 await self._transactions.end(transactional, commit=True)
+                await self._transactions.wait_for_markers(transactional)
 
     # -- the loop
 
@@ -348,9 +349,11 @@ class TaskTransaction:
             return
         if positions:
             await self._transactions.end(transactional, commit=True)
+            # Before their markers are there: the next start passes them on if the offsets topic loses them.
+            self._stored |= positions
+            await self._transactions.wait_for_markers(transactional)
         self._members.clear()
         self._sent_bytes = 0
-        self._stored |= positions
         for writing, position in positions.items():
             writing.committed(position.next_source_offset)
         for writing in members:

@@ -535,6 +535,7 @@ def test_a_lost_marker_of_positions_is_found_before_the_next_transaction(
         await transactions.store_positions(producer, [position])
         lose_leader(trio, offsets)
         await transactions.end(producer, commit=True)
+        await transactions.wait_for_markers(producer)
 
     with pytest.raises(MissingMarkerError, match=offsets):
         asking(trio, commit)

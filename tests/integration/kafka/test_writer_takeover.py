@@ -215,6 +215,7 @@ class Process:
             )
             if ends:
                 await transactions.end(producer, commit=True)
+                await transactions.wait_for_markers(producer)
                 for one, point in points.items():
                     self._begin(one, point)
 

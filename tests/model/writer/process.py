@@ -7,8 +7,9 @@ partition is written. What is here is the shell: it fetches, sends and runs tran
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, cast
 
 from mirrorflow_core.errors import MirrorFlowError
@@ -721,11 +722,9 @@ class Task:
             yield from self._store_positions(positions.values())
         if self._has_problem([*copiers, *changes]):
             return
-        if positions and not (yield from self._end_transaction()):
+        if positions and not (yield from self._end_transaction(positions)):
             return
         self.members.clear()
-        for copier, position in positions.items():
-            copier.stored = position
         for copier in copiers:
             copier.is_held = copier.is_in_transaction = False
             if resyncs[copier] == copier.resyncs and copier not in changes:
@@ -791,11 +790,15 @@ class Task:
         if code != NONE:
             self._end(f"the positions were answered with {code}")
 
-    def _end_transaction(self) -> Coroutine:
+    def _end_transaction(
+        self, positions: Mapping[Copier, WriterPosition] = MappingProxyType({})
+    ) -> Coroutine:
         code = yield from self.world.end_transaction(self.process, self.producers.transactional, commit=True)
         if code != NONE:
             self._end(f"EndTxn was answered with {code}")
             return False
+        for copier, position in positions.items():
+            copier.stored = position
         is_marked = yield from self.world.await_marker(self.producers.transactional)
         if not is_marked:
             self._end("the offsets topic lacks a marker")

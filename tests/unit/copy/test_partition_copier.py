@@ -266,6 +266,9 @@ class Copier:
         if producer.producer_id in self.leader.in_transaction:
             self.leader.mark(producer, commit=True)
 
+    async def wait_for_markers(self, _producer):
+        """They are there."""
+
     async def run(self, request):
         """The transactions': an empty one."""
         assert not request.partitions

@@ -46,6 +46,9 @@ class Brokers:
     async def end(self, _: Any, *, commit: bool) -> None:
         assert commit
 
+    async def wait_for_markers(self, _: Any) -> None:
+        """They are there."""
+
     async def run(self, request: Transaction) -> Done:
         assert self.writing.is_held
         assert not self.writing.mode.is_plain
