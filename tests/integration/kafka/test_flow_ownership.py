@@ -35,8 +35,8 @@ def wait_for_trace(replicator: Replicator) -> str:
     """Until the connector has failed; its error."""
 
     def trace() -> str:
-        status = replicator.rest("/connectors/MirrorSourceConnector/status")[1]
-        return str(status["connector"].get("trace", ""))
+        connector = replicator.rest("/connectors/MirrorSourceConnector/status")[1]["connector"]
+        return str(connector.get("trace", "")) if connector["state"] == "FAILED" else ""
 
     return wait_until("the connector is refused", trace)
 
