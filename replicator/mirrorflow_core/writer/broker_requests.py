@@ -68,9 +68,9 @@ class Transaction(NamedTuple):
     `partitions` are partitions of the target that get the transaction's marker and no record, unless they are in
     `Done.left_out`; with `is_barrier`, so do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
     is over the claims topic. Both AddPartitionsToTxn and EndTxn must succeed: a former coordinator confirms a
-    repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused. An EndTxn
-    without a response is not repeated, and nothing follows it in its epoch: its late copy would end a later transaction.
-    Only the lock's transactions bear that, for the processes of a group share them.
+    repeated EndTxn. After a Produce request without a response there is no EndTxn, and the response is Refused. An
+    AddPartitionsToTxn or EndTxn without a response is not repeated, and nothing follows it in its epoch: its late copy would
+    begin another transaction, or end it. Only the lock's transactions bear that, for the processes of a group share them.
     """
 
     producer: Producer

@@ -34,7 +34,9 @@ REPETITIONS: Final[Mapping[str, Repetition]] = {
         why="a late copy raises the epoch once more; its owner is refused, as by a successor, and initializes the id again",
     ),
     "AddPartitionsToTxn": Repetition(
-        is_safe=True, why="a late copy adds partitions without records, which get a marker more"
+        is_safe=False,
+        why="a late copy begins another transaction after the end of this one; the next initialization aborts it, and with it "
+        "what lacks its commit marker in these partitions",
     ),
     "EndTxn": Repetition(
         is_safe=False,

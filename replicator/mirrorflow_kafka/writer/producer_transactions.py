@@ -95,7 +95,7 @@ class ProducerTransactions:
         self._turns: dict[str, asyncio.Lock] = {}
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
-        # Producers with a Produce or EndTxn request whose answer did not come, or leaves open what was done.
+        # Producers with a request whose answer did not come, or leaves open what was done.
         self._unanswered: set[Producer] = set()
         # Where the positions of a producer's open transaction begin, by partition of the offsets topic.
         self._open_positions: dict[Producer, dict[TopicPartition, int]] = {}
@@ -260,9 +260,10 @@ class ProducerTransactions:
     ) -> Mapping[TopicPartition, int]:
         """As `add_partitions`, but returns the error code of each partition. Raises UnreachableError."""
         self._require_answers(producer)
-        return await admin.try_add_partitions_to_txn(
-            self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
-        )
+        with self._noting_lost_responses(producer):
+            return await admin.try_add_partitions_to_txn(
+                self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
+            )
 
     async def _append_all(
         self, producer: Producer, records: Mapping[TopicPartition, Sequence[Record]]
@@ -317,18 +318,25 @@ class ProducerTransactions:
         """Commits or aborts; the markers may still be on their way then.
 
         Raises ClusterError; after UnreachableError the producer needs a new epoch, and the log shows what was decided.
-        The lock does not: the processes of a group share it, so each of its transactions may be ended by another EndTxn.
         """
         self._require_answers(producer)
         if not commit:
             self._open_positions.pop(producer, None)
-        is_lock = producer.transactional_id == self._lock_id
-        with contextlib.nullcontext() if is_lock else self._noting_unknown_outcomes(producer):
+        with self._noting_lost_responses(producer):
             await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
 
     def _require_answers(self, producer: Producer) -> None:
         if producer in self._unanswered:
             raise self._no_answer(producer)
+
+    def _noting_lost_responses(self, producer: Producer) -> contextlib.AbstractContextManager[None]:
+        """As `_noting_unknown_outcomes`, for requests to the coordinator.
+
+        The lock needs no new epoch: the processes of a group share it, so each of its transactions may be ended by another
+        EndTxn.
+        """
+        is_lock = producer.transactional_id == self._lock_id
+        return contextlib.nullcontext() if is_lock else self._noting_unknown_outcomes(producer)
 
     @contextlib.contextmanager
     def _noting_unknown_outcomes(self, producer: Producer) -> Iterator[None]:

@@ -37,6 +37,7 @@ from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
+from mirrorflow_kafka.client.repeatable_requests import may_repeat
 from mirrorflow_replicator.copy import position_writer
 from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
 from tests.model.writer import process, world
@@ -170,6 +171,10 @@ def _offsets_are_not_compared() -> tuple[Replaced, ...]:
 
 def _commits_are_repeated() -> tuple[Replaced, ...]:
     return ((world, "may_repeat", lambda _: True),)
+
+
+def _beginnings_are_repeated() -> tuple[Replaced, ...]:
+    return ((world, "may_repeat", lambda api: api == "AddPartitionsToTxn" or may_repeat(api)),)
 
 
 def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
@@ -776,6 +781,12 @@ MUTANTS = (
         rule="An EndTxn without a response is not sent again in its epoch: a late copy ends a later transaction.",
         replaced=_commits_are_repeated,
         scenarios=("late_commits",),
+    ),
+    Mutant(
+        name="beginnings are repeated",
+        rule="Nor is an AddPartitionsToTxn: a late copy begins a transaction whose abort includes positions without a marker.",
+        replaced=_beginnings_are_repeated,
+        scenarios=("late_beginnings",),
     ),
     Mutant(
         name="undecided positions stay",

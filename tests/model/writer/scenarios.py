@@ -278,6 +278,20 @@ SCENARIOS = {
             faults_max=14,
         ),
         Scenario(
+            name="late_beginnings",
+            faults=(f.lose_internal_marker, f.lose_internal_marker, f.append_to_source),
+            options=Options(
+                partitions=1,
+                records=80,
+                old_share=1.0,
+                delays_requests=True,
+                loss_rate=0.2,
+                loses_only=frozenset({"AddPartitionsToTxn"}),
+            ),
+            faults_max=20,
+            tasks=1,
+        ),
+        Scenario(
             name="late_decisions",
             faults=(f.lose_marker, f.go_offline, f.append_to_source),
             options=Options(

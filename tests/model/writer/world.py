@@ -705,12 +705,12 @@ class World:
     def add_partitions(self, process: Any, producer: Producer, partitions: set[TopicPartition]) -> Coroutine:
         if self.is_unanswered(process, producer):
             return NO_RESPONSE
-        return (
-            yield from self._until_free(
-                "AddPartitionsToTxn",
-                lambda: self.coordinator.add_partitions(*producer, partitions, self.now_ms),
-            )
+        code = yield from self._until_free(
+            "AddPartitionsToTxn",
+            lambda: self.coordinator.add_partitions(*producer, partitions, self.now_ms),
         )
+        self._note_lost_response(process, producer, code)
+        return code
 
     def end_transaction(self, process: Any, producer: Producer, *, commit: bool) -> Coroutine:
         if self.is_unanswered(process, producer):
@@ -718,17 +718,21 @@ class World:
         code = yield from self._until_free(
             "EndTxn", lambda: self.coordinator.end(*producer, commit=commit, now_ms=self.now_ms)
         )
+        self._note_lost_response(process, producer, code)
+        return code
+
+    def _note_lost_response(self, process: Any, producer: Producer, code: int) -> None:
         if code == NO_RESPONSE and not producer.transactional_id.endswith("lock"):
             self.unanswered.add((process, producer))
-        return code
 
     def await_marker(self, producer: Producer) -> Coroutine:
         """Wait until none of the producer's positions is undecided; False if that takes longer than a marker needs."""
-        leader, until_ms = self.leaders[POSITIONS], self.now_ms + MARKER_WAIT_MS
+        leaders, until_ms = [self.leaders[one] for one in self.positions], self.now_ms + MARKER_WAIT_MS
 
         def is_decided() -> bool:
-            log = decided_records(leader.batches, WriterPosition)
-            return leader.is_online and producer.producer_id not in log.open_records
+            logs = [decided_records(leader.batches, WriterPosition) for leader in leaders]
+            is_online = all(leader.is_online for leader in leaders)
+            return is_online and all(producer.producer_id not in log.open_records for log in logs)
 
         yield Until(is_decided, until_ms)
         return is_decided()

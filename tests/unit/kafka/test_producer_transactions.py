@@ -40,13 +40,14 @@ RECORD = Record(0, 0, b"key", b"value")
 
 
 class Broker:
-    """Executes everything, until *end* or *produce* say otherwise."""
+    """Executes everything, until *begins*, *ends* or *codes* say otherwise."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.codes: list[int] = []
         self.sequences: list[int] = []  # of the batches that were sent
         self.begun = 0
+        self.begins: list[Callable[[], Awaitable[None]]] = []
         for request in ("init_producer_id", "try_add_partitions_to_txn", "end_txn", "append"):
             monkeypatch.setattr(admin, request, getattr(self, request))
         monkeypatch.setattr(producer_transactions, "PRODUCE_ATTEMPTS_MAX", 2)
@@ -58,6 +59,8 @@ class Broker:
 
     async def try_add_partitions_to_txn(self, *_: Any, **__: Any) -> dict[TopicPartition, int]:
         self.begun += 1
+        if self.begins:
+            await self.begins.pop(0)()
         return {}
 
     async def end_txn(self, *_: Any, **__: Any) -> None:
@@ -108,6 +111,15 @@ def test_nothing_follows_an_end_without_a_response_in_its_epoch(
             run(step())
     assert run(transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
     assert broker.begun == 0
+
+
+def test_nothing_follows_added_partitions_without_a_response_in_their_epoch(broker: Broker) -> None:
+    """Their late copy would begin another transaction, whose abort would include positions without a marker."""
+    broker.begins.append(is_lost)
+    assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
+
+    assert run(broker.transactions.run(Transaction(TASK))) == Refused(NO_RESPONSE)
+    assert broker.begun == 1
 
 
 def test_the_next_epoch_is_free_of_requests_that_were_not_answered(broker: Broker) -> None:

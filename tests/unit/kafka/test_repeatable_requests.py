@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from mirrorflow_core.errors import ConnectionLostError, UnreachableError
 from mirrorflow_core.settings import ClientSettings
@@ -77,23 +77,25 @@ def call(coordinators: Coordinators, request: Any, monkeypatch: pytest.MonkeyPat
 
 END = EndTxnRequest(transactional_id="task-0", producer_id=1, producer_epoch=2, committed=True, max_version=1)
 ADD = AddPartitionsToTxnRequest(max_version=1)
+INITIALIZE = InitProducerIdRequest(transactional_id="task-0", transaction_timeout_ms=60_000)
 
 
 def test_a_request_whose_late_copy_does_no_harm_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinators = Coordinators(None, None, NONE)
 
-    assert call(coordinators, ADD, monkeypatch).error_code == NONE
+    assert call(coordinators, INITIALIZE, monkeypatch).error_code == NONE
     assert coordinators.requests == 3
 
 
-def test_an_end_of_a_transaction_is_not_repeated_after_a_lost_response(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("request_", [ADD, END], ids=["AddPartitionsToTxn", "EndTxn"])
+def test_a_step_of_a_transaction_is_not_repeated_after_a_lost_response(
+    request_: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its late copy would end the next transaction of the same epoch."""
+    """Its late copy would begin another transaction of the same epoch, or end the next one."""
     coordinators = Coordinators(None, NONE)
 
-    with pytest.raises(UnreachableError, match="EndTxnRequest is lost"):
-        call(coordinators, END, monkeypatch)
+    with pytest.raises(UnreachableError, match=f"{request_.name} is lost"):
+        call(coordinators, request_, monkeypatch)
     assert coordinators.requests == 1
 
 
