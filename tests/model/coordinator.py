@@ -86,6 +86,10 @@ class Coordinator:
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
+    def has_producer_id(self, producer_id: int) -> bool:
+        """Whether a transactional id has this producer id now."""
+        return any(one.producer_id == producer_id for one in self._transactions.values())
+
     def known(self, transactional_id: str) -> TransactionMetadata | None:
         return self._transactions.get(transactional_id)
 

@@ -153,7 +153,12 @@ def _decided_positions(
         ours = [one for partition, one in newest.items() if partition in wanted]
         undecided = [one for one in found.undecided if one.topic_partition in wanted]
         by_id = {one.producer_id: one for one in producers.values()}
-        lost = {by_id[id_]: records for id_, records in found.open_records.items() if id_ in by_id}
+        lost = {
+            by_id.get(id_, Producer("", id_, UNKNOWN)): records
+            if id_ in by_id
+            else tuple(one for one in records if one.topic_partition in wanted)
+            for id_, records in found.open_records.items()
+        }
         named = (*ours, *undecided, *(one for records in lost.values() for one in records))
         open_ids = {name for one in named for name in one.writer or ()}
         if unknown := sorted(open_ids - producers.keys()):
@@ -161,23 +166,24 @@ def _decided_positions(
             if isinstance(more, Refused):
                 return more
             producers |= more
-        elif lost:
-            refused = yield from _complete_positions(producers, lost)
-            if refused is not None:
-                return refused
-        elif not undecided:
-            return newest
+        else:
+            is_open = yield from _complete_positions(producers, lost)
+            if isinstance(is_open, Refused):
+                return is_open
+            if not is_open:
+                return newest
         yield from send(Pause(RETRY_MS))
 
 
 def _complete_positions(
     producers: Mapping[str, Producer], lost: Mapping[Producer, tuple[WriterPosition, ...]]
-) -> Steps[Refused | None]:
-    """Ends transactions whose markers the offsets topic lacks (KAFKA-20734); call it until none is left.
+) -> Steps[bool | Refused]:
+    """Ends transactions whose markers the offsets topic lacks (KAFKA-20734); call it until it returns False.
 
     The data's markers show which positions were committed. Those are first stored again under the task's other id: a
     commit of the same id that is interrupted becomes an abort. Once they are committed, the transactions are aborted. That
-    waits for data that cannot be read now.
+    waits for data that cannot be read now. A producer without a transactional id is one that the coordinator has replaced,
+    because it had forgotten the id, or all epochs were used up: its transaction stays open, and counts no more.
     """
     undecided = {
         (producer, one.topic_partition): one
@@ -199,8 +205,11 @@ def _complete_positions(
             Transaction(producer, positions=tuple(found)) for producer, found in again.items()
         )
     elif not any(isinstance(one, Unavailable) for one in judged.values()):
-        responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in lost)
-    return next((response for response in responses if isinstance(response, Refused)), None)
+        known = [producer for producer in lost if producer.transactional_id]
+        if not known:
+            return False
+        responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in known)
+    return next((response for response in responses if isinstance(response, Refused)), True)
 
 
 def _is_copied(position: WriterPosition, producer_id: int) -> Steps[bool]:

@@ -1,7 +1,8 @@
 """What must hold when a world has come to rest."""
 
 from mirrorflow_core.partitions import TopicPartition
-from tests.model.writer.world import CLAIMS, POSITIONS, World
+from mirrorflow_core.writer.transaction_log import decided_records
+from tests.model.writer.world import CLAIMS, World
 
 
 def judge(world: World) -> list[str]:
@@ -9,9 +10,12 @@ def judge(world: World) -> list[str]:
     found = list(world.violations)
     for partition in world.data:
         found += _judge_partition(world, partition)
-    for partition in (CLAIMS, POSITIONS):
+    for partition in (CLAIMS, *world.positions):
         leader = world.leaders[partition]
-        if leader.last_stable_offset < leader.log.high_watermark:
+        # Nobody can end the transaction of a producer id that the coordinator has replaced.
+        open_ids = decided_records(leader.batches, object).open_records.keys()
+        is_known = not open_ids or any(map(world.coordinator.has_producer_id, open_ids))
+        if leader.last_stable_offset < leader.log.high_watermark and is_known:
             found.append(
                 f"{partition}: readers of committed records are stuck at {leader.last_stable_offset}"
             )

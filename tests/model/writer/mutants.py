@@ -177,6 +177,16 @@ def _beginnings_are_repeated() -> tuple[Replaced, ...]:
     return ((world, "may_repeat", lambda api: api == "AddPartitionsToTxn" or may_repeat(api)),)
 
 
+def _replaced_ids_are_awaited() -> tuple[Replaced, ...]:
+    original = takeover._complete_positions
+
+    def complete(producers: Any, lost: Any) -> Steps:
+        is_open = yield from original(producers, lost)
+        return is_open or any(records for one, records in lost.items() if not one.transactional_id)
+
+    return ((takeover, "_complete_positions", complete),)
+
+
 def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
     return ((takeover, "_is_decided", _returns(True)),)
 
@@ -595,7 +605,7 @@ def _positions_are_completed_at_once() -> tuple[Replaced, ...]:
             )
             if isinstance(response, Refused):
                 return response
-        return None
+        return bool(lost)
 
     return ((takeover, "_complete_positions", complete),)
 
@@ -793,6 +803,13 @@ MUTANTS = (
         rule="A transaction whose marker is missing in the offsets topic is ended.",
         replaced=lambda: ((takeover, "_complete_positions", _returns(None)),),
         scenarios=("offline_internal_topics",),
+    ),
+    Mutant(
+        name="transactions of replaced ids are awaited",
+        rule="A transaction that nobody can end, because its producer id is replaced, counts no more once its data is read.",
+        replaced=_replaced_ids_are_awaited,
+        scenarios=("forgotten_open_positions",),
+        is_quick=False,
     ),
     Mutant(
         name="undecided positions are dropped",

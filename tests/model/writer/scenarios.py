@@ -187,6 +187,19 @@ SCENARIOS = {
             options=Options(old_share=0.5, gap_share=0.2, is_kafka_3=True),
         ),
         Scenario(
+            name="forgotten_open_positions",
+            faults=(
+                f.lose_internal_marker,
+                f.lose_marker_and_die,
+                f.lose_marker_and_die,
+                f.forget_ids,
+                f.newcomer,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.5, gap_share=0.1),
+            faults_max=10,
+        ),
+        Scenario(
             name="unclean_target",
             faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
         ),

@@ -368,7 +368,10 @@ class World:
         deadlines = [
             one.operation.deadline_ms
             for one in self.actors
-            if isinstance(one.operation, Until) and one.operation.deadline_ms is not None
+            if isinstance(one.operation, Until)
+            and one.operation.deadline_ms is not None
+            # What a dead process waited for does not hold up the time.
+            and (one.process is None or not one.process.is_dead)
         ]
         frozen = [
             one.frozen_until for one in self.processes if not one.is_dead and one.frozen_until > self.steps
