@@ -207,7 +207,8 @@ def _complete_positions(
     elif not any(isinstance(one, Unavailable) for one in judged.values()):
         known = [producer for producer in lost if producer.transactional_id]
         if not known:
-            return False
+            # Java's own transactions end without us.
+            return any(one.writer is None for records in lost.values() for one in records)
         responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in known)
     return next((response for response in responses if isinstance(response, Refused)), True)
 

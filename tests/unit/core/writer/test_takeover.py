@@ -174,6 +174,9 @@ ONE_COPY = {"orders": TopicIds(copy="all"), "payments": TopicIds(copy="all")}
 IDS = WriterIds("mirrorflow:east:task-0", "mirrorflow:east:task-0-plain")
 
 
+JAVAS_ID = 7
+
+
 class LostMarkers(Brokers):
     """The offsets topic lacks the marker of a task's transaction, in which the second of two positions was written."""
 
@@ -232,6 +235,31 @@ def test_an_undecided_position_counts_if_its_records_are_committed(
     if marker is Marker.COMMIT:
         assert positions[0].producer.transactional_id == IDS.plain
         assert brokers.transactions.index(positions[0]) < brokers.transactions.index(aborted[0])
+
+
+class JavasTransaction(LostMarkers):
+    """Java's transaction with the second of two positions ends while the offsets topic is read."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        java = WriterPosition(topic="orders", partition=0, next_source_offset=20)
+        self.log[1] = self.log[1]._replace(producer_id=JAVAS_ID, records=((1, java),))
+        self.reads = 0
+
+    def respond(self, request: Request) -> Any:
+        if isinstance(request, ReadPositions):
+            self.reads += 1
+            if self.reads == 4:
+                at = len(self.log)
+                self.log.append(LogBatch(at, at, JAVAS_ID, 15, -1, True, Marker.COMMIT))
+        return super().respond(request)
+
+
+def test_an_open_transaction_of_java_is_waited_for() -> None:
+    taken = JavasTransaction().run(take_flow(plan(ORDERS, copies={})))
+
+    assert isinstance(taken, Ownership)
+    assert taken.tasks[0].points[ORDERS].next_source_offset == 20
 
 
 @pytest.mark.parametrize(
