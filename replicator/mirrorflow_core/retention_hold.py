@@ -2,8 +2,8 @@
 
 A bulk job writes records older than the target would keep, so it sets the retention to unlimited. Before that
 it writes a hold to the identity topic (`writer.identity`), so that the settings are restored for
-certain: by the job when it ends, or, if it was killed and its lease has expired, by the next job or the
-connector's sync of settings. This module does no I/O and reads no clock.
+certain: by the job when it ends, or, if it was killed, by the next job, or by the connector's sync of settings
+once the lease has expired. This module does no I/O and reads no clock.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSourc
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 FOR_EVER: Final = "-1"
-LEASE_MS: Final = 15 * 60_000  # a job renews it several times within this time
+LEASE_S: Final = 15 * 60.0  # a job renews it several times within this time
 OVER_MS: Final = 1  # `until_ms` of a lease that was given up, settings not yet restored
 RESTORED_MS: Final = 0
 # Records that expire within a day count as old too, because a seed takes hours.
@@ -38,7 +38,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLease:
-    """All holds of `holder` are valid until `until_ms`."""
+    """All holds of `holder` are valid for LEASE_S since a reader first saw this record, by the reader's monotonic clock.
+
+    `until_ms` is OVER_MS, RESTORED_MS, or any later time: what it is by the holder's clock means nothing on another host.
+    """
 
     holder: str
     until_ms: int
@@ -50,12 +53,12 @@ class Holds:
     def __init__(self) -> None:
         self._holds: dict[str, dict[str, Hold]] = {}  # by topic and holder, oldest first
         self._changes: dict[str, dict[str, str | None]] = {}  # by topic, changes during the hold
-        self._leases: dict[str, int] = {}
+        self._leases: dict[str, tuple[int, float]] = {}  # `until_ms`, and when that was seen
 
-    def take(self, record: Hold | RetentionLease) -> None:
-        """Applies the next record."""
+    def take(self, record: Hold | RetentionLease, now_s: float) -> None:
+        """Applies the next record, which was read at *now_s*. All times of this class are by one monotonic clock."""
         if isinstance(record, RetentionLease):
-            self._leases[record.holder] = record.until_ms
+            self._leases[record.holder] = record.until_ms, now_s
             return
         if record.is_change:
             self._changes.setdefault(record.topic, {}).update(record.before)
@@ -64,12 +67,17 @@ class Holds:
             self._changes.pop(record.topic, None)  # changes during earlier holds
         self._holds.setdefault(record.topic, {}).setdefault(record.holder, record)
 
-    def active(self, now_ms: int) -> frozenset[str]:
+    @property
+    def holders(self) -> frozenset[str]:
+        """The holders whose holds are not restored."""
+        return frozenset(holder for holder, (until_ms, _) in self._leases.items() if until_ms != RESTORED_MS)
+
+    def active(self, now_s: float) -> frozenset[str]:
         """Returns the topics under a valid hold, whose retention must not be changed."""
         return frozenset(
             topic
             for topic, holders in self._holds.items()
-            if any(self._leases.get(holder, RESTORED_MS) > now_ms for holder in holders)
+            if any(self._is_valid(holder, now_s) for holder in holders)
         )
 
     def before(self, topic: str) -> Mapping[str, str | None]:
@@ -80,12 +88,10 @@ class Holds:
         open_ = self._open(topic)
         return {**open_[0].before, **self._changes.get(topic, {})} if open_ else {}
 
-    def over(self, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
+    def over(self, now_s: float) -> tuple[frozenset[str], frozenset[str]]:
         """Returns holders with expired leases, not yet restored, and their topics without a valid hold."""
-        holders = frozenset(
-            holder for holder, until_ms in self._leases.items() if RESTORED_MS < until_ms <= now_ms
-        )
-        active = self.active(now_ms)
+        holders = frozenset(holder for holder in self.holders if not self._is_valid(holder, now_s))
+        active = self.active(now_s)
         topics = frozenset(
             topic
             for topic, of_topic in self._holds.items()
@@ -95,11 +101,12 @@ class Holds:
 
     def _open(self, topic: str) -> list[Hold]:
         """Returns the holds of *topic* that are not restored, oldest first."""
-        return [
-            hold
-            for holder, hold in self._holds.get(topic, {}).items()
-            if self._leases.get(holder, RESTORED_MS) != RESTORED_MS
-        ]
+        open_ = self.holders
+        return [hold for holder, hold in self._holds.get(topic, {}).items() if holder in open_]
+
+    def _is_valid(self, holder: str, now_s: float) -> bool:
+        until_ms, seen_s = self._leases.get(holder, (RESTORED_MS, 0.0))
+        return until_ms > OVER_MS and now_s - seen_s < LEASE_S
 
 
 def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: int) -> dict[str, str | None]:

@@ -117,10 +117,10 @@ class Decisions:
         self._anchors: dict[TopicPartition, dict[tuple[int, int], Anchor]] = {}
         self.holds = Holds()
 
-    def read(self, proposal: Proposal) -> None:
-        """Applies the next record of the topic."""
+    def read(self, proposal: Proposal, now_s: float) -> None:
+        """Applies the next record of the topic, which was read at *now_s* (monotonic clock)."""
         if isinstance(proposal, Hold | RetentionLease):
-            self.holds.take(proposal)
+            self.holds.take(proposal, now_s)
             return
         if isinstance(proposal, Identity):
             self._identities.setdefault(proposal.generation, proposal)

@@ -5,6 +5,7 @@ again after the ACL is removed, so an ACL stays known as the flow's own even if 
 ACL has no effect.
 """
 
+import time
 from collections.abc import Collection, Sequence
 
 from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
@@ -93,7 +94,7 @@ class DecisionLog:
         async for record in self._log.read_new():
             proposal = decode(record.key or b"", record.value or b"")
             if proposal is not None:
-                self.decisions.read(proposal)
+                self.decisions.read(proposal, time.monotonic())
         return self.decisions
 
     async def decide(self, proposals: Sequence[Proposal], *, now_ms: int) -> Decisions:

@@ -21,6 +21,7 @@ from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError, N
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
+from mirrorflow_core.retention_hold import LEASE_S
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
@@ -236,6 +237,10 @@ class TopicDiscovery:
             PeriodicJob(
                 "sync topic configs", settings.sync_configs_s, partial(self._sync_configs, syncs.topics)
             ),
+            # Where settings are not synced, no other job would restore what a killed bulk job has held.
+            PeriodicJob(
+                "restore retention", LEASE_S if settings.sync_configs_s is None else None, self._end_holds
+            ),
             PeriodicJob("sync ACLs", settings.sync_acls_s, partial(self._sync_acls, syncs.acls)),
             PeriodicJob("balance tasks", balance_s, partial(self._balance, on_assignment)),
         )
@@ -244,9 +249,6 @@ class TopicDiscovery:
         """Arranges topics and assigns their partitions; returns the seconds until the next time."""
         arrangement = await topics.arrange()
         await self._assign(arrangement, on_assignment)
-        if self._settings.sync_configs_s is None:
-            # No other process would restore what a killed bulk job has held.
-            self._config_warnings = await self._restore_retention()
         return self._rearrange_after_s(arrangement)
 
     async def _sync_configs(self, topics: TopicSync) -> None:
@@ -254,6 +256,9 @@ class TopicDiscovery:
         synced = await topics.sync_configs(self.names, held=held)
         # After the sync of settings, so that retention raised on the source meanwhile is never shorter.
         self._config_warnings = (*synced, *(unknown or await self._restore_retention()))
+
+    async def _end_holds(self) -> None:
+        self._config_warnings = await self._restore_retention()
 
     async def _sync_acls(self, acls: AclSync) -> None:
         self._acl_warnings = await acls.sync(self.names)

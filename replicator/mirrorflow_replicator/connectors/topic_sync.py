@@ -10,6 +10,7 @@ runs; a step that was done twice, or interrupted by a kill, does no harm.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.retention_hold import (
     FOR_EVER,
-    LEASE_MS,
+    LEASE_S,
     OVER_MS,
     RESTORED_MS,
     RETENTION,
@@ -345,7 +346,7 @@ class RetentionWriter:
             return ()
         now_ms = self._now_ms()
         await self._log.decide(
-            [*holds, RetentionLease(holder=holder, until_ms=now_ms + LEASE_MS)], now_ms=now_ms
+            [*holds, RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))], now_ms=now_ms
         )
         return await self.renew(holder, {hold.topic: tuple(hold.before) for hold in holds})
 
@@ -355,7 +356,7 @@ class RetentionWriter:
         Raises ClusterError. A value that a user set meanwhile is held as well, and noted: it is what will be restored.
         """
         now_ms = self._now_ms()
-        lease = RetentionLease(holder=holder, until_ms=now_ms + LEASE_MS)
+        lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
         holds = (await self._log.decide([lease], now_ms=now_ms)).holds
         found = await admin.describe_topic_configs(self._target, sorted(settings))
         changed_by_others = {
@@ -376,15 +377,16 @@ class RetentionWriter:
         }
         return await self._alter(changes, "cannot be held")
 
-    async def give_up(self, holder: str) -> None:
-        """Ends the lease of *holder*; `settle` restores the settings. Raises ClusterError."""
-        await self._log.decide([RetentionLease(holder=holder, until_ms=OVER_MS)], now_ms=self._now_ms())
+    async def give_up(self, holders: Iterable[str]) -> None:
+        """Ends the leases of *holders*; `settle` restores the settings. Raises ClusterError."""
+        over = [RetentionLease(holder=holder, until_ms=OVER_MS) for holder in sorted(holders)]
+        await self._log.decide(over, now_ms=self._now_ms())
 
     async def settle(self) -> tuple[str, ...]:
         """Restores what is no longer held; returns messages for what was refused. Raises ClusterError."""
-        now_ms = self._now_ms()
+        began_s = time.monotonic()  # a renewal that is written later is not read
         holds = (await self._log.read()).holds
-        holders, topics = holds.over(now_ms)
+        holders, topics = holds.over(began_s)
         if not holders:
             return ()
         found = await admin.describe_topic_configs(self._target, sorted(topics))
@@ -392,12 +394,13 @@ class RetentionWriter:
         refused = await self._alter(changes, "cannot be restored")
         if not refused:
             over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]
-            await self._log.decide(over, now_ms=now_ms)
+            await self._log.decide(over, now_ms=self._now_ms())
         return refused
 
     async def held(self) -> frozenset[str]:
         """Returns the target topics whose retention must be left alone. Raises ClusterError."""
-        return (await self._log.read()).holds.active(self._now_ms())
+        began_s = time.monotonic()
+        return (await self._log.read()).holds.active(began_s)
 
     async def _alter(self, changes: Mapping[str, Collection[ConfigChange]], what: str) -> tuple[str, ...]:
         wanted = {topic: tuple(of_topic) for topic, of_topic in changes.items() if of_topic}

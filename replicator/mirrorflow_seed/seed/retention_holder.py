@@ -65,7 +65,7 @@ class RetentionHolder:
         try:
             async with asyncio.timeout(RESTORE_S):
                 if self._held:
-                    await self._retention.give_up(self._holder)
+                    await self._retention.give_up([self._holder])
                 if self._names and self._syncs_configs:
                     await self._flow.sync_configs(self._names, held=await self._retention.held())
                 refused = await self._retention.settle()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.retention_hold import LEASE_MS, RetentionLease
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog
@@ -283,10 +282,10 @@ def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused
     assert (ended, paused["records"] + report.records) == (0, 8_000), report.message
 
 
-def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_lease_is_over(
+def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_hold_is_over(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """As after a kill -9 of the job, which can take nothing back."""
+    """As after a job that has ended while the settings of its topics could not be altered."""
     topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "86400000"})
     load(flow.source, topic, 10)
     copy = flow.remote(topic)
@@ -299,7 +298,7 @@ def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_le
             "other settings follow", lambda: flow.target.topic_config(copy)["max.message.bytes"] == "2000000"
         )
         held = flow.target.topic_config(copy)["retention.ms"]
-        _hold(flow, copy, lease_over=True)
+        _hold(flow, copy, is_over=True)
         wait_until(
             "retention follows again", lambda: flow.target.topic_config(copy)["retention.ms"] == "99999999"
         )
@@ -318,16 +317,15 @@ def producers(flow: Flow, copy: str) -> int:
     return asking(flow.target, ask)
 
 
-def _hold(flow: Flow, copy: str, *, lease_over: bool = False) -> None:
-    """What a job does first; or the passing of its lease."""
+def _hold(flow: Flow, copy: str, *, is_over: bool = False) -> None:
+    """What a job does first, or last."""
 
     async def use(cluster: Cluster) -> None:
         log = DecisionLog(cluster, flow.alias, replication_factor=1)
-        if lease_over:
-            await log.decide([RetentionLease(holder="job", until_ms=now_ms() - LEASE_MS)], now_ms=now_ms())
+        retention = RetentionWriter(cluster, log, now_ms=now_ms)
+        if is_over:
+            await retention.give_up(["job"])
         else:
-            await RetentionWriter(cluster, log, now_ms=now_ms).hold(
-                "job", {copy: {"retention.ms": "86400000"}}
-            )
+            await retention.hold("job", {copy: {"retention.ms": "86400000"}})
 
     asking(flow.target, use)

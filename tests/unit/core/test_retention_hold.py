@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from mirrorflow_core.retention_hold import (
+    LEASE_S,
     OVER_MS,
     RESTORED_MS,
     Hold,
@@ -15,24 +18,39 @@ from mirrorflow_core.retention_hold import (
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.writer.identity import decode, encode
 
-NOW = 1_000_000
+NOW_MS = 1_800_000_000_000  # by the clock of the holder's host
 
 
-def test_what_is_held_is_left_alone_until_the_lease_is_over():
-    """Then it is to be given back once."""
-    holds = _holds(
-        Hold(holder="a", topic="t", before={"retention.ms": "5"}), RetentionLease(holder="a", until_ms=NOW)
-    )
+@pytest.mark.parametrize("clock_error_ms", [-3_600_000, 0, 3_600_000])
+def test_what_is_held_is_left_alone_until_its_lease_is_not_renewed(clock_error_ms: int):
+    """Whatever the clocks of other hosts show. Then it is to be given back once."""
+    lease = RetentionLease(holder="a", until_ms=NOW_MS + clock_error_ms)
+    holds = _holds(Hold(holder="a", topic="t", before={"retention.ms": "5"}), lease, at_s=100)
 
-    assert holds.active(NOW - 1) == {"t"}
-    assert holds.over(NOW - 1) == (frozenset(), frozenset())
-    assert holds.active(NOW) == frozenset()
-    assert holds.over(NOW) == (frozenset({"a"}), frozenset({"t"}))
+    assert holds.active(99 + LEASE_S) == {"t"}
+    assert holds.over(99 + LEASE_S) == (frozenset(), frozenset())
 
-    holds.take(RetentionLease(holder="a", until_ms=RESTORED_MS))
+    holds.take(lease, 200)
 
-    assert holds.over(NOW) == (frozenset(), frozenset())
+    assert holds.active(199 + LEASE_S) == {"t"}
+    assert holds.active(200 + LEASE_S) == frozenset()
+    assert holds.over(200 + LEASE_S) == (frozenset({"a"}), frozenset({"t"}))
+
+    holds.take(RetentionLease(holder="a", until_ms=RESTORED_MS), 2_000)
+
+    assert holds.over(2_000) == (frozenset(), frozenset())
     assert holds.before("t") == {}
+
+
+def test_hold_ends_at_once_when_its_holder_gives_it_up():
+    hold = Hold(holder="a", topic="t", before={"retention.ms": "5"})
+    holds = _holds(hold, RetentionLease(holder="a", until_ms=NOW_MS), at_s=100)
+
+    holds.take(RetentionLease(holder="a", until_ms=OVER_MS), 101)
+
+    assert holds.active(101) == frozenset()
+    assert holds.over(101) == (frozenset({"a"}), frozenset({"t"}))
+    assert holds.holders == {"a"}
 
 
 def test_who_comes_second_does_not_take_the_held_value_for_the_topics_own():
@@ -41,20 +59,20 @@ def test_who_comes_second_does_not_take_the_held_value_for_the_topics_own():
         Hold(holder="a", topic="t", before={"retention.ms": None}),
         RetentionLease(holder="a", until_ms=OVER_MS),
         Hold(holder="b", topic="t", before={"retention.ms": "-1"}),
-        RetentionLease(holder="b", until_ms=NOW + 1),
+        RetentionLease(holder="b", until_ms=NOW_MS),
     )
 
     assert holds.before("t") == {"retention.ms": None}
-    assert holds.active(NOW) == {"t"}
-    assert holds.over(NOW) == (frozenset({"a"}), frozenset())
+    assert holds.active(0) == {"t"}
+    assert holds.over(0) == (frozenset({"a"}), frozenset())
 
 
 def test_a_hold_without_a_lease_was_never_begun():
     """The job was killed between the two, before it changed anything."""
     holds = _holds(Hold(holder="a", topic="t", before={"retention.ms": "5"}))
 
-    assert holds.active(NOW) == frozenset()
-    assert holds.over(NOW) == (frozenset(), frozenset())
+    assert holds.active(0) == frozenset()
+    assert holds.over(0) == (frozenset(), frozenset())
 
 
 def test_only_what_would_delete_is_held():
@@ -87,21 +105,21 @@ def test_value_set_during_the_hold_is_restored():
     """Either of two jobs may notice it; a hold that begins after both ignores it."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": "5", "retention.bytes": None}),
-        RetentionLease(holder="a", until_ms=NOW),
+        RetentionLease(holder="a", until_ms=NOW_MS),
         Hold(holder="b", topic="t", before={"retention.ms": "5"}),
-        RetentionLease(holder="b", until_ms=NOW),
+        RetentionLease(holder="b", until_ms=NOW_MS),
         Hold(holder="b", topic="t", before={"retention.ms": "77"}, is_change=True),
     )
 
     assert holds.before("t") == {"retention.ms": "77", "retention.bytes": None}
 
     for holder in "ab":
-        holds.take(RetentionLease(holder=holder, until_ms=RESTORED_MS))
+        holds.take(RetentionLease(holder=holder, until_ms=RESTORED_MS), 0)
 
     assert holds.before("t") == {}
 
-    holds.take(Hold(holder="c", topic="t", before={"retention.ms": "6"}))
-    holds.take(RetentionLease(holder="c", until_ms=NOW))
+    holds.take(Hold(holder="c", topic="t", before={"retention.ms": "6"}), 0)
+    holds.take(RetentionLease(holder="c", until_ms=NOW_MS), 0)
 
     assert holds.before("t") == {"retention.ms": "6"}
 
@@ -124,10 +142,10 @@ def test_records_read_as_they_were_written():
         assert decode(*encode(record)) == record
 
 
-def _holds(*records: Hold | RetentionLease) -> Holds:
+def _holds(*records: Hold | RetentionLease, at_s: float = 0) -> Holds:
     holds = Holds()
     for record in records:
-        holds.take(record)
+        holds.take(record, at_s)
     return holds
 
 

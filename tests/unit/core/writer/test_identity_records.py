@@ -108,7 +108,7 @@ def test_what_is_no_proposal_is_passed_over(key, value):
 def read(proposals):
     decisions = Decisions()
     for proposal in proposals:
-        decisions.read(proposal)
+        decisions.read(proposal, 0)
     return decisions
 
 

@@ -71,7 +71,7 @@ def test_sequence_numbers_begin_again_behind_the_last_one():
 def decisions(*anchors: Anchor) -> Decisions:
     found = Decisions()
     for anchor in anchors:
-        found.read(anchor)
+        found.read(anchor, 0)
     return found
 
 

@@ -1,0 +1,148 @@
+"""Retention that seeds hold on the target: which process ends a hold, and when."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.retention_hold import LEASE_S
+from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.stores import decision_log
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_replicator.connectors import topic_sync
+from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
+from mirrorflow_seed.seed.seed_plan import SeedRange
+from tests.unit.connectors.flow_settings import settings
+
+COPY = "east.orders"
+WALL_MS = 1_800_000_000_000
+RANGES = [SeedRange(index=0, topic="orders", partition=0, start=0, end=10, bytes=10_000)]
+
+
+class World:
+    """A target with one topic and an identity topic, and the monotonic clock of all processes."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.retention: str | None = "5000"
+        self.records: list[Record] = []
+        self.refusal: NotAuthorizedError | None = None
+
+    def log(self) -> DecisionLog:
+        """The identity topic as a new process reads it."""
+        target: Any = self
+        log = DecisionLog(target, "east", replication_factor=1)
+        log._log = Reader(self)  # type: ignore[assignment]
+        return log
+
+    def connector(self, *, clock_error_ms: int = 0) -> RetentionWriter:
+        target: Any = self
+        return RetentionWriter(target, self.log(), now_ms=lambda: WALL_MS + clock_error_ms)
+
+    def job(self) -> ClaimedFlow:
+        cluster, owner = cast("Any", self), cast("Any", Owner())
+        return ClaimedFlow(
+            settings=settings(), source=cluster, target=cluster, decisions=self.log(), group="", owner=owner
+        )
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return 1
+
+    async def refresh(self, _: object) -> None:
+        """Metadata is always fresh."""
+
+    async def append(self, _cluster: object, _topic: str, records: Sequence[Record]) -> None:
+        self.records += records
+
+    async def describe(self, _cluster: object, topics: Collection[str]) -> dict[str, list[ConfigEntry]]:
+        own, default = ConfigSource.TOPIC, ConfigSource.DEFAULT
+        named = {
+            "cleanup.policy": ("delete", default),
+            "retention.ms": (self.retention or "7000", own if self.retention else default),
+            "retention.bytes": ("-1", default),
+        }
+        entries = [
+            ConfigEntry(name=name, value=value, source=source) for name, (value, source) in named.items()
+        ]
+        return dict.fromkeys(topics, entries)
+
+    async def alter(
+        self, _cluster: object, changes: Mapping[str, Collection[ConfigChange]]
+    ) -> dict[str, None]:
+        for change in changes[COPY]:
+            self.retention = change.value
+        return {COPY: None}
+
+    async def list_offsets(
+        self, _cluster: object, partitions: Sequence[Any], _time_ms: int
+    ) -> dict[Any, Any]:
+        return dict.fromkeys(partitions, SimpleNamespace(error=0, offset=-1))  # all records are old
+
+
+class Reader:
+    topic = "mm2-identity.east.internal"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._read_to = 0
+
+    async def read_new(self) -> AsyncIterator[Record]:
+        if self._world.refusal is not None:
+            raise self._world.refusal
+        new, self._read_to = self._world.records[self._read_to :], len(self._world.records)
+        for record in new:
+            yield record
+
+
+class Owner:
+    """Takes the flow at once."""
+
+    is_first = True
+
+    async def own(self, *_: object, **__: object) -> None: ...
+
+    async def positions(self) -> dict[Any, Any]:
+        return {}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    clock = SimpleNamespace(monotonic=lambda: world.now_s)
+    monkeypatch.setattr(decision_log, "time", clock, raising=False)
+    monkeypatch.setattr(topic_sync, "time", clock, raising=False)
+    monkeypatch.setattr(decision_log, "append", world.append)
+    monkeypatch.setattr(admin, "describe_topic_configs", world.describe)
+    monkeypatch.setattr(admin, "alter_topic_configs", world.alter)
+    monkeypatch.setattr(admin, "list_offsets", world.list_offsets)
+    return world
+
+
+@pytest.mark.parametrize("clock_error_ms", [-3_600_000, 0, 3_600_000])
+def test_connector_ends_a_hold_that_is_not_renewed_whatever_its_wall_clock_shows(
+    world: World, clock_error_ms: int
+) -> None:
+    seed, connector = world.connector(), world.connector(clock_error_ms=clock_error_ms)
+    held: list[tuple[str | None, frozenset[str]]] = []
+
+    async def test() -> None:
+        await seed.hold("seed", {COPY: {"retention.ms": "5000"}})
+        for _ in range(3):
+            await connector.settle()
+            held.append((world.retention, await connector.held()))
+            world.now_s += LEASE_S - 1
+            await seed.renew("seed", {COPY: ("retention.ms",)})
+        await connector.settle()
+        world.now_s += LEASE_S
+        await connector.settle()
+
+    asyncio.run(test())
+
+    assert held == [("-1", frozenset({COPY}))] * 3
+    assert world.retention == "5000"
