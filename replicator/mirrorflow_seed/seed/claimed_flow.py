@@ -5,12 +5,13 @@ continues where the job ended. While the driver owns the flow, the job's tasks a
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
@@ -42,6 +43,8 @@ class ClaimedFlow:
     decisions: DecisionLog  # for retention holds
     group: str  # the job's name in the claim of the flow
     owner: FlowOwner
+    # Jobs that held retention before this one owned the flow. They have ended, because it fences them.
+    ended_holders: frozenset[str] = frozenset()
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)  # as of the last `read_positions`
     copied: set[TopicPartition] = field(default_factory=set)  # partitions that this flow may have written
 
@@ -111,6 +114,10 @@ class ClaimedFlow:
 
     async def claim(self) -> bool:
         """Takes the flow, also from a running process; returns whether it had no owner before."""
+        # Read before: a job that takes the flow from this one is not among them. One that may not read holds nothing either.
+        with contextlib.suppress(NotAuthorizedError):
+            if await self.decisions.exists():
+                self.ended_holders = (await self.decisions.read()).holds.holders
         await self.owner.own((self.source, self.target), ((),), preempts=True)
         await self.decisions.ensure()
         await self.read_positions()

@@ -64,8 +64,9 @@ class RetentionHolder:
             self._renewing.cancel()
         try:
             async with asyncio.timeout(RESTORE_S):
-                if self._held:
-                    await self._retention.give_up([self._holder])
+                over = {*self._flow.ended_holders, *((self._holder,) if self._held else ())}
+                if over:
+                    await self._retention.give_up(over)
                 if self._names and self._syncs_configs:
                     await self._flow.sync_configs(self._names, held=await self._retention.held())
                 refused = await self._retention.settle()
@@ -99,12 +100,18 @@ class RetentionHolder:
             named = {entry.name: entry for entry in entries.get(names[topic], ())}
             limits[topic] = limit_of(named.get("retention.ms"))
         old = await self._topics_with_old_records(left, limits)
+        holds = (await self._flow.decisions.read()).holds
         before = {
-            names[topic]: would_delete(
-                entries.get(names[topic], ()),
-                has_old=topic in old,
-                bytes_max=max(seed_range.bytes for seed_range in of_topic),
-            )
+            names[topic]: {
+                **would_delete(
+                    entries.get(names[topic], ()),
+                    has_old=topic in old,
+                    bytes_max=max(seed_range.bytes for seed_range in of_topic),
+                ),
+                **holds.before(
+                    names[topic]
+                ),  # what a killed job still holds, but only for the time of its lease
+            }
             for topic, of_topic in left.items()
         }
         return {topic: values for topic, values in before.items() if values}

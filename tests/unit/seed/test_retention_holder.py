@@ -17,6 +17,7 @@ from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.connectors import topic_sync
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
+from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_plan import SeedRange
 from tests.unit.connectors.flow_settings import settings
 
@@ -145,4 +146,62 @@ def test_connector_ends_a_hold_that_is_not_renewed_whatever_its_wall_clock_shows
     asyncio.run(test())
 
     assert held == [("-1", frozenset({COPY}))] * 3
+    assert world.retention == "5000"
+
+
+def test_seed_after_a_killed_one_holds_the_same_topics_and_restores_them(world: World) -> None:
+    """Although they show no retention that would delete anything, and the lease of the killed one ends meanwhile."""
+    seen: list[str | None] = []
+
+    async def test() -> None:
+        killed, connector = world.job(), world.connector()
+        await killed.claim()
+        lost = RetentionHolder(killed)
+        await lost.begin({"orders": COPY}, RANGES)
+        await connector.settle()
+        world.now_s += LEASE_S - 1
+
+        flow = world.job()
+        await flow.claim()
+        seed = RetentionHolder(flow, syncs_configs=False)
+        await seed.begin({"orders": COPY}, RANGES)
+        world.now_s += 1
+        await connector.settle()
+        seen.append(world.retention)
+        await seed.end()
+        seen.append(world.retention)
+
+    asyncio.run(test())
+
+    assert seen == ["-1", "5000"]
+
+
+def test_seed_does_not_end_the_hold_of_the_one_that_has_taken_its_flow(world: World) -> None:
+    async def test() -> None:
+        first, second = world.job(), world.job()
+        await first.claim()
+        await second.claim()
+        seed = RetentionHolder(second)
+        await seed.begin({"orders": COPY}, RANGES)
+        late = RetentionHolder(first, syncs_configs=False)
+        await late.begin({"orders": COPY}, RANGES)
+        await late.end()
+
+    asyncio.run(test())
+
+    assert world.retention == "-1"
+
+
+def test_seed_that_may_not_read_holds_runs_without_one(world: World) -> None:
+    world.refusal = NotAuthorizedError(cluster="west", operation="Read", resource="topic mm2-identity")
+
+    async def test() -> None:
+        flow = world.job()
+        await flow.claim()
+        seed = RetentionHolder(flow)
+        await seed.begin({"orders": COPY}, RANGES)
+        await seed.end()
+
+    asyncio.run(test())
+
     assert world.retention == "5000"
