@@ -62,11 +62,12 @@ class SessionKey:
 def is_due(key: SessionKey | None, rules: SessionKeySettings, *, now_ms: int) -> bool:
     """Returns whether the leader must create a new key.
 
-    True if there is none, if its algorithm or size does not match *rules*, or if it has expired.
+    True if there is none, if its algorithm or size does not match *rules*, or if it has expired. One from the future was
+    written by a clock that was ahead, and would expire late.
     """
     if key is None or key.algorithm != rules.algorithm or len(key.key) != rules.size_bytes:
         return True
-    return rules.ttl_ms > 0 and now_ms - key.created_ms >= rules.ttl_ms
+    return rules.ttl_ms > 0 and not 0 <= now_ms - key.created_ms < rules.ttl_ms
 
 
 def sign(body: bytes, key: SessionKey, algorithm: str) -> Signature:

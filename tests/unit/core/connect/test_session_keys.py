@@ -66,6 +66,7 @@ def test_a_key_is_made_anew_when_its_time_is_over_or_its_kind_another() -> None:
     assert is_due(None, RULES, now_ms=born)
     assert not is_due(KEY, RULES, now_ms=born + RULES.ttl_ms - 1)
     assert is_due(KEY, RULES, now_ms=born + RULES.ttl_ms)
+    assert is_due(KEY, RULES, now_ms=born - 1)  # the clock was set back
     assert not is_due(KEY, replace(RULES, ttl_ms=0), now_ms=born + 10**12)
     assert is_due(KEY, replace(RULES, size_bytes=64), now_ms=born)
     assert is_due(KEY, replace(RULES, algorithm="HmacSHA512"), now_ms=born)
