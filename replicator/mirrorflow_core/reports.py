@@ -2,7 +2,8 @@
 
 Tasks send these values as JSON lines. The worker keeps the newest report of each partition and renders REST,
 metrics and progress from them. Only partitions with a changed report are sent, so ten thousand idle ones cost
-nothing. A report never contains record data or a secret.
+nothing. A report never contains record data or a secret. Times since which something holds are by the monotonic clock, which
+all processes of a host share.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +52,7 @@ class SideReport:
     """Whether a cluster can be used. `reason`: PascalCase error, "" if it can, None if not yet tried."""
 
     reason: str | None = None
-    since_s: float = 0.0  # wall clock; start of this state
+    since_s: float = 0.0  # monotonic clock; start of this state
     cluster_id: str = ""
 
 
@@ -99,7 +100,7 @@ class PartitionReport:
     guarantee_reason: str = ""
     reason: str = ""  # PascalCase, of the error that stops or delays it, or of its stall
     message: str = ""
-    stalled_since_ms: int = -1  # wall clock; -1: not stalled
+    stalled_since_ms: int = -1  # monotonic clock; -1: not stalled
 
     @property
     def is_stalled(self) -> bool:
@@ -164,7 +165,7 @@ class GroupsReport:
     active: int = 0  # selected groups with members on the target, which are not moved
     checkpoints: int = 0  # written
     moved: int = 0  # offsets committed for target groups
-    passed_s: float | None = None  # wall clock of the last successful pass over all groups
+    passed_s: float | None = None  # monotonic clock at the end of the last successful pass over all groups
     interval_s: float | None = None  # between passes
     translations: Mapping[str, int] = field(
         default_factory=dict
@@ -192,8 +193,7 @@ class ConnectorReport:
     reason: str = ""  # PascalCase, of the error in `trace`
     worker_id: str = ""
     version: str = ""  # of this program, as Connect reports a plug-in's
-    started_at_s: float = 0.0  # wall clock
-    now_s: float = 0.0
+    started_at_s: float = 0.0  # monotonic clock
     tasks: tuple[TaskReport, ...] = ()  # with all `partitions`, sorted by topic and partition
     task_properties: tuple[Mapping[str, str], ...] = ()
     topics: tuple[str, ...] = ()  # active target topics

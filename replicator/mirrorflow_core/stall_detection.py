@@ -128,7 +128,7 @@ class Stall:
 
 
 class Stalled(NamedTuple):
-    """The stall of a partition, and since when it has made no progress (wall clock)."""
+    """The stall of a partition, and since when it has made no progress (monotonic clock)."""
 
     stall: Stall
     since_ms: int

@@ -33,7 +33,7 @@ from mirrorflow_kafka.security.tls import certificate_name, tls_problem
 class Reachability:
     """The reachability of one cluster. *is_open* returns whether a connection to one of its brokers is open."""
 
-    def __init__(self, *, is_open: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, is_open: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_open = is_open
         self._clock = clock
         self._reason: str | None = None  # why it is unreachable; "" if reachable; None if unknown

@@ -47,10 +47,10 @@ class CheckpointConnector:
         self._connector = connector
         self._settings = settings
         self._resolve = Resolver(settings.providers).resolve_client
-        self._started_at_s = time.time()
+        self._started_at_s = time.monotonic()
         self._clusters: dict[frozenset[tuple[str, str]], Cluster] = {}
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
-        self._passed_s: float | None = None  # wall clock of the last whole pass
+        self._passed_s: float | None = None  # end of the last whole pass, monotonic clock
         self._passes: CheckpointPasses | None = None  # set once both clusters were reached
         self._opened = False
         self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
@@ -132,7 +132,7 @@ class CheckpointConnector:
             self._log_warnings(passes)
             self._retry.succeeded()
             self.has_reported_all = True
-            self._passed_s = time.time()
+            self._passed_s = time.monotonic()
             await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
 
     async def _refresh(self, passes: CheckpointPasses) -> float:
@@ -172,7 +172,7 @@ class CheckpointConnector:
         due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
         # A connector that writes nothing misses no pass.
         is_well = self.has_reported_all and self._retry.problem is None
-        passed_s = time.time() if is_well and not due else self._passed_s
+        passed_s = time.monotonic() if is_well and not due else self._passed_s
         return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
 
     def report(self) -> ConnectorReport:

@@ -313,7 +313,7 @@ class CheckpointPasses:
                 self._unwritten.setdefault(group, {}).update(points)
 
     async def _write(self) -> bool:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
         written = {group: dict(points) for group, points in self._unwritten.items()}
         records = []
         for group, points in written.items():
@@ -336,7 +336,7 @@ class CheckpointPasses:
                 records.append(Record(0, now_ms, key, value, ()))
         if records:
             await compacted_topic.append(self._writer, self.topic, records)
-        latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
+        latency_ms = float(round(1000 * (time.monotonic() - began_s)))
         self._checkpoints_written += len(records)
         self._unwritten = {}
         for group, points in written.items():

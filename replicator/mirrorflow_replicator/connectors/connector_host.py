@@ -51,7 +51,7 @@ class PausedSource:
         self._samples = samples
         self._selection = make_selection(settings)
         self._resolve = Resolver(settings.providers).resolve_client
-        self._started_at_s = time.time()
+        self._started_at_s = time.monotonic()
         self._clusters: dict[str, Cluster] = {}
         self._store: PositionStore | None = None
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
@@ -107,7 +107,7 @@ class PausedSource:
             for one in partitions
             if not ends[one].error
         )
-        self._samples.observe(self._connector.name, self._task(), time.time())
+        self._samples.observe(self._connector.name, self._task(), time.monotonic())
         self._samples.retain(self._connector.name, self._partitions)
 
     async def _connect(self, side: str, client: ClientSettings) -> Cluster:
@@ -184,7 +184,7 @@ class IdleConnector:
         self._state = state
         self._tasks = tuple(tasks)
         self._error = error
-        self._started_at_s = time.time()
+        self._started_at_s = time.monotonic()
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -206,7 +206,6 @@ class IdleConnector:
             trace="" if error is None else str(error),
             reason="" if error is None else error.reason,
             started_at_s=self._started_at_s,
-            now_s=time.time(),
             tasks=tuple(TaskReport(task=number, state=self._state) for number in range(len(self._tasks))),
             task_properties=self._tasks,
             has_reported_all=True,

@@ -33,7 +33,7 @@ _CLUSTER_ERRORS = (UnreachableError, AuthenticationFailedError, UnsupportedBroke
 class ClusterClients:
     """The state of both clusters of a connector, by alias."""
 
-    def __init__(self, source: str, target: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: str, target: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._target = target
         self._clock = clock
@@ -123,7 +123,6 @@ def report_of(
         trace="" if problem is None else str(problem),
         reason="" if problem is None else problem.reason,
         started_at_s=started_at_s,
-        now_s=time.time(),
         task_properties=(dict(connector.properties),),
         missing=missing_of(problem),
     )

@@ -180,7 +180,7 @@ class HeartbeatConnector:
     def __init__(self, connector: ConnectorSettings, settings: HeartbeatSettings) -> None:
         self._connector = connector
         self._settings = settings
-        self._started_at_s = time.time()
+        self._started_at_s = time.monotonic()
         self._writers = tuple(HeartbeatWriter(connector.name, beat, settings) for beat in settings.beats)
 
     async def run(self) -> None:

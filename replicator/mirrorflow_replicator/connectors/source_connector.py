@@ -55,7 +55,7 @@ class SourceParts:
         self._connector = connector
         self._settings = settings
         self._samples = samples
-        self._started_at_s = time.time()
+        self._started_at_s = time.monotonic()
         self._claim = claim or self.owner.start_of
         self._logged_reason = ""  # the reason of the problem that was logged last
         self._balances = bool(group) and settings.balance_tasks_s is not None
@@ -139,7 +139,7 @@ class SourceParts:
             task.finish()
 
     def _observe(self, report: TaskReport) -> None:
-        self._samples.observe(self._connector.name, report, time.time())
+        self._samples.observe(self._connector.name, report, time.monotonic())
 
     async def log_problems(self) -> None:
         """Logs a problem of the discovery when it begins, and each warning."""

@@ -20,7 +20,6 @@ from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import ChildProcess
 from mirrorflow_replicator.connectors.task_messages import Assign, Finish, TaskAssignment
-from mirrorflow_replicator.process import now_ms
 
 # Short at first: a rebalance of the group, or electing its leader, takes a second.
 CLAIM_RETRY_MIN_S, CLAIM_RETRY_MAX_S = 0.1, 5.0
@@ -35,7 +34,7 @@ class StartProblem(NamedTuple):
     """Why a task has had no start for STALLED_AFTER_S."""
 
     error: MirrorFlowError
-    since_ms: int  # wall clock
+    since_ms: int  # monotonic clock
 
 
 class TaskStarter:
@@ -99,7 +98,8 @@ class TaskStarter:
 
     async def _start(self, acknowledged: tuple[AcknowledgedPosition, ...]) -> None:
         """Claims the newest assignment, and sends it to the process with its start."""
-        logged, began_s, since_ms = "", time.monotonic(), now_ms()
+        logged, began_s = "", time.monotonic()
+        since_ms = round(1000 * began_s)
         if self._short_starts > 1:
             await asyncio.sleep(
                 backoff_s(self._short_starts + 1, lowest_s=CLAIM_RETRY_MIN_S, highest_s=CLAIM_RETRY_MAX_S)

@@ -34,7 +34,6 @@ from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
-from mirrorflow_replicator.process import now_ms
 
 LOOK_S = 1.0  # a small part of STALLED_AFTER_S
 JUDGE_AGAIN_S = 5.0  # checking ten thousand stalled partitions must not cost as much as copying them
@@ -275,7 +274,7 @@ class StallWatch:
         if stall is None:
             self._recovered(copier)
         elif known is None or not stall.is_same(known.stall):
-            since_ms = now_ms() - round(1000 * (self._awake_s - seen.progress_s))
+            since_ms = round(1000 * (time.monotonic() - (self._awake_s - seen.progress_s)))
             copier.note_stall(Stalled(stall, since_ms if known is None else known.since_ms))
             self._on_change(copier)
             if stall.reason not in seen.logged:

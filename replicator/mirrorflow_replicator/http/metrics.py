@@ -149,7 +149,7 @@ def _rows(report: ConnectorReport, view: WorkerView) -> list[_Row]:
 
 
 def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: WorkerView) -> None:
-    samples, now_s = view.samples, view.now_s
+    samples, now_s = view.samples, view.monotonic_s
     row.records += part.records
     row.bytes += part.bytes
     row.value_bytes += part.value_bytes
@@ -166,7 +166,7 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
     lag = lag_records(part)
     if lag >= 0:
         row.lag = (row.lag or 0) + lag
-        lag_s = samples.lag_s(report.name, part, now_s, now_s) if lag else 0.0
+        lag_s = samples.lag_s(report.name, part, now_s, view.now_s) if lag else 0.0
         if lag_s >= 0:
             row.lag_s = max(row.lag_s or 0.0, lag_s)
 
@@ -245,7 +245,7 @@ def _partitions(view: WorkerView) -> Iterator[str]:
         for phase in PartitionPhase
     ]
     yield from _gauge(_OURS + "partitions", "Partitions by phase.", phases)
-    yield from _stalls(reports, view.now_s)
+    yield from _stalls(reports, view.monotonic_s)
     guarantees = [
         ({**own, "guarantee": guarantee.value}, counted[guarantee])
         for own, parts in reports

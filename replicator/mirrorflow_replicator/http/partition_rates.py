@@ -3,7 +3,7 @@
 The worker adds every task report with its time of arrival; readers query at any later time. As in Kafka's
 own SampledStat, each partition keeps two half windows and nothing else: the counters as of their beginning,
 and the samples since. So a partition costs the same however busy it is, and one that never moved costs
-nothing. The caller supplies the clock: any seconds that do not go back.
+nothing. The caller supplies the clock, a monotonic one.
 """
 
 from collections.abc import Iterable
@@ -173,7 +173,7 @@ class Samples:
             bounds.append(max(0.0, wall_s - report.record_timestamp_ms / 1000))
         if known is not None and known.caught_up_s >= 0:
             # An open transaction counts as lag only once it has stalled the partition.
-            stalled_s = wall_s - report.stalled_since_ms / 1000 if report.is_stalled else 0.0
+            stalled_s = now_s - report.stalled_since_ms / 1000 if report.is_stalled else 0.0
             bounds.append(max(0.0, now_s - known.caught_up_s, stalled_s))
         if bounds:
             return min(bounds)

@@ -116,8 +116,10 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
         total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
         if records > 0:
             total.lag_records += records
-            total.lag_s = max(total.lag_s, view.samples.lag_s(report.name, part, view.now_s, view.now_s))
-        rate = view.samples.rate(report.name, part.topic, part.partition, view.now_s)
+            total.lag_s = max(
+                total.lag_s, view.samples.lag_s(report.name, part, view.monotonic_s, view.now_s)
+            )
+        rate = view.samples.rate(report.name, part.topic, part.partition, view.monotonic_s)
         total.rate = total.rate.plus(rate)
         if part.topic not in heartbeats:
             total.is_advancing |= rate.records > 0
@@ -146,7 +148,7 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
         return ReplicatingState.WAITING
     if total.reasons["SourceDataLost"]:
         return ReplicatingState.SOURCE_DATA_LOST
-    if total.is_behind and view.samples.is_throttled(report.name, view.now_s):
+    if total.is_behind and view.samples.is_throttled(report.name, view.monotonic_s):
         return ReplicatingState.THROTTLED
     if total.is_advancing:
         return ReplicatingState.ADVANCING
@@ -155,7 +157,7 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
     starting = total.phases[PartitionPhase.STARTING] or (total.partitions == 0 and not ready)
     if report.state == "FAILED" or (report.tasks and all(task.state == "FAILED" for task in report.tasks)):
         return ReplicatingState.STUCK
-    young = view.now_s - report.started_at_s < STUCK_AFTER_S
+    young = view.monotonic_s - report.started_at_s < STUCK_AFTER_S
     # A topic without a copy has no partition here. Once all tasks have reported, waiting does not help.
     if report.uncopied and (ready or not young):
         return ReplicatingState.STUCK
@@ -235,7 +237,7 @@ def _summary(
         "connector": report.name[:name_max],
         "flow": report.flow[:name_max],
         "state": report.state[:WORD_MAX],
-        "uptimeSeconds": round(max(0.0, view.now_s - report.started_at_s), 1),
+        "uptimeSeconds": round(max(0.0, view.monotonic_s - report.started_at_s), 1),
         "tasks": {
             "total": len(report.tasks),
             "running": sum(task.state == "RUNNING" for task in report.tasks),
@@ -281,10 +283,10 @@ def _summary(
         ],
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,
-        "source": _side(report.source, view.now_s),
-        "target": _side(report.target, view.now_s),
+        "source": _side(report.source, view.monotonic_s),
+        "target": _side(report.target, view.monotonic_s),
         **_missing(report.missing),
-        **_checkpoints(report, view.now_s),
+        **_checkpoints(report, view.monotonic_s),
     }
 
 
@@ -399,8 +401,8 @@ def _age_s(timestamp_ms: float, now_s: float) -> float:
 def _partition(
     report: ConnectorReport, part: PartitionReport, lag: int, view: WorkerView
 ) -> dict[str, object]:
-    rate = view.samples.rate(report.name, part.topic, part.partition, view.now_s)
-    age_s = view.samples.lag_s(report.name, part, view.now_s, view.now_s)
+    rate = view.samples.rate(report.name, part.topic, part.partition, view.monotonic_s)
+    age_s = view.samples.lag_s(report.name, part, view.monotonic_s, view.now_s)
     return {
         "connector": report.name,
         "topic": part.topic,
@@ -422,7 +424,7 @@ def _partition(
         "guaranteeReason": part.guarantee_reason,
         "reason": part.reason,
         "message": part.message,
-        "stalledSeconds": _age_s(part.stalled_since_ms, view.now_s) if part.is_stalled else None,
+        "stalledSeconds": _age_s(part.stalled_since_ms, view.monotonic_s) if part.is_stalled else None,
     }
 
 

@@ -54,7 +54,8 @@ class WorkerView:
     """
 
     connectors: tuple[ConnectorReport, ...]
-    now_s: float  # wall clock
+    now_s: float  # wall clock, to compare with timestamps of records
+    monotonic_s: float  # for ages and rates: a wall clock may be set
     kafka_cluster_id: str = ""  # of the target, as Connect's own cluster is
     version: str = ""
     commit: str = ""

@@ -233,6 +233,7 @@ class Worker:
         return WorkerView(
             connectors=connectors,
             now_s=time.time(),
+            monotonic_s=time.monotonic(),
             kafka_cluster_id=self._herder.target_cluster_id,
             version=version(),
             modify_enabled=first.http.modify_enabled,

@@ -1,5 +1,7 @@
 """Whether a cluster can be used, told from attempts: one broker of several is no cluster, and what came first counts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from mirrorflow_core.errors import (
@@ -11,9 +13,23 @@ from mirrorflow_core.errors import (
     UnresolvedReferenceError,
 )
 from mirrorflow_core.reports import UNKNOWN_SIDE, SideReport, TaskReport, worst_side
+from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.pool import Reachability
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.connectors import (
+    checkpoint_connector,
+    connector_host,
+    heartbeat_connector,
+    source_connector,
+)
+from mirrorflow_replicator.connectors.child_process import spawn
+from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, missing_of
+from mirrorflow_replicator.connectors.source_connector import SourceParts
 from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report
+from mirrorflow_replicator.http.partition_rates import Samples
+from tests.unit.connectors.flow_settings import settings
+from tests.unit.http.reports import partition, task
 
 
 class Clock:
@@ -108,3 +124,47 @@ def test_sides_leave_the_process_whole() -> None:
     )
 
     assert report == decode_report(encode_report(report))
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("Source", "running"),
+        ("Source", "paused"),
+        ("Heartbeat", "running"),
+        ("Heartbeat", "paused"),
+        ("Checkpoint", "running"),
+    ],
+)
+def test_connectors_measure_how_long_they_run_by_the_monotonic_clock(
+    monkeypatch: pytest.MonkeyPatch, kind: str, state: str
+) -> None:
+    """A wall clock may be set, so it is not even read."""
+    for module in (connector_host, source_connector, heartbeat_connector, checkpoint_connector):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    properties = {
+        "name": "c",
+        "connector.class": f"Mirror{kind}Connector",
+        "source.cluster.alias": "east",
+        "target.cluster.alias": "west",
+        "source.cluster.bootstrap.servers": "a:1",
+        "mirrorflow.state": state,
+    }
+    text = "".join(f"{key}={value}\n" for key, value in properties.items())
+    (connector,) = load_standalone("bootstrap.servers=b:1\n", [text]).connectors
+
+    assert host(connector, samples=Samples()).report().started_at_s == 100
+
+
+def test_rates_of_a_source_connector_do_not_follow_its_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(source_connector, "time", SimpleNamespace(monotonic=clock))
+    samples = Samples()
+    connector = ConnectorSettings(name="c", connector_class="MirrorSourceConnector", properties={})
+    parts = SourceParts(connector, settings(), samples=samples, start=spawn)
+    for records in (0, 90):
+        reported = partition(records=records)
+        parts._observe(task(reported))
+        clock.now_s += 10
+
+    assert samples.rate("c", "orders", 0, clock.now_s).records == 4.5

@@ -42,7 +42,6 @@ def connector(*tasks: TaskReport, name: str = "A->B.source", **changes) -> Conne
         "state": "RUNNING",
         "worker_id": "host:8083",
         "started_at_s": NOW_S - 100,
-        "now_s": NOW_S,
         "tasks": tasks,
         "task_properties": tuple({"task.id": str(number)} for number in range(len(tasks))),
         "topics": ("A.orders",),
@@ -54,6 +53,7 @@ def view(*connectors: ConnectorReport, **changes) -> WorkerView:
     values: dict[str, Any] = {
         "connectors": connectors,
         "now_s": NOW_S,
+        "monotonic_s": NOW_S,
         "version": "1.2.3",
         "commit": "abc",
         "kafka_cluster_id": "cluster-b",

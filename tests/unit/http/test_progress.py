@@ -266,7 +266,32 @@ def test_throttled_needs_a_recent_wait():
     samples = moved(report)
 
     assert summary(report, samples=samples)["replicating"] == "Throttled"
-    assert summary(report, samples=samples, now_s=NOW_S + 60)["replicating"] == "Stuck"
+    assert summary(report, samples=samples, monotonic_s=NOW_S + 60)["replicating"] == "Stuck"
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 0.0, 3600.0])
+def test_only_ages_of_records_follow_a_wall_clock_that_steps(step_s: float):
+    """Rates, the word, and for how long something has been so are by the monotonic clock."""
+    up_s = 500.0
+    stalled = partition(1, records=0, bytes=0, reason="WritesRefused", stalled_since_ms=470_000)
+    report = connector(
+        task(partition(), stalled),
+        started_at_s=up_s - 100,
+        source=SideReport(reason="", since_s=up_s - 50, cluster_id="east"),
+        groups=GroupsReport(passed_s=up_s - 30, interval_s=60.0),
+    )
+    samples = Samples()
+    samples.observe(report.name, task(partition(records=0, bytes=0), stalled), up_s - 10)
+    samples.observe(report.name, report.tasks[0], up_s)
+    now = {"samples": samples, "monotonic_s": up_s, "now_s": NOW_S + step_s}
+
+    found = summary(report, **now)
+    rows = json.loads(content(progress.partitions({}, view(report, **now))))["partitions"]
+
+    assert (found["uptimeSeconds"], found["recordsPerSecond"], found["replicating"]) == (100, 9, "Advancing")
+    assert (found["source"]["sinceSeconds"], found["checkpoints"]["ageSeconds"]) == (50, 30)
+    assert [row["stalledSeconds"] for row in rows] == [None, 30]
+    assert found["lagSeconds"] == max(0, 4 + step_s)
 
 
 def test_lag_age_of_a_quiet_topic_counts_from_its_awakening():
