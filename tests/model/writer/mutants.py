@@ -182,7 +182,7 @@ def _replaced_ids_are_awaited() -> tuple[Replaced, ...]:
 
     def complete(producers: Any, lost: Any) -> Steps:
         is_open = yield from original(producers, lost)
-        return is_open or any(records for one, records in lost.items() if not one.transactional_id)
+        return is_open or not all(one.transactional_id for one in lost)
 
     return ((takeover, "_complete_positions", complete),)
 
