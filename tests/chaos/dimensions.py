@@ -43,6 +43,9 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "rights": ("fixed", "changing"),
     # Whether some records are of 200 KiB that compress to a hundred bytes.
     "padding": ("none", "large"),
+    # Whether requests to the target arrive after their repetitions now and then: connections break, and what was on its way
+    # comes late.
+    "network": ("direct", "late"),
 }
 
 
@@ -68,6 +71,7 @@ class Dimensions:
     quotas: str
     rights: str
     padding: str
+    network: str
 
     @property
     def has_times(self) -> bool:
@@ -149,4 +153,6 @@ def _promised(drawn: Mapping[str, str]) -> dict[str, str]:
     if one.is_truncated:
         # What compaction leaves of a log with a lost tail cannot be compared: the copy has newer values of some keys.
         changed["cleanup"] = "delete"
+    if one.has_authorizer:
+        changed["network"] = "direct"  # the listener behind the proxy knows no users
     return changed

@@ -25,6 +25,7 @@ class Kind(Enum):
     ALTER_COPY = "settings of a copy changed"
     LIMIT_RATE = "rate limited"
     DENY_COPY = "copy denied"
+    LATE_REQUESTS = "requests late"
 
 
 OFTEN = {
@@ -44,9 +45,11 @@ OFTEN = {
     Kind.ALTER_COPY: 2,
     Kind.LIMIT_RATE: 2,
     Kind.DENY_COPY: 2,
+    Kind.LATE_REQUESTS: 4,
 }
 # What only some trials have; those begin with it, however short they are, once there is something copied.
 SPECIAL = (
+    Kind.LATE_REQUESTS,
     Kind.DENY_COPY,
     Kind.LIMIT_RATE,
     Kind.ALTER_COPY,

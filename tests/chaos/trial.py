@@ -41,6 +41,7 @@ TRANSACTIONAL_IDS = "mirrorflow:"
 # Of clocks that step: what NTP corrects, a daylight-saving mistake, and right again.
 STEPS_S = (20, -20, 3600, -3600, 0)
 PASSING = 3  # rates and rights are changed for longer than a process is away: a restart falls into that time
+LATE_MARGIN_S = 1.0  # all that was late has arrived
 TICK_S = 0.05
 COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
 # Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
@@ -90,6 +91,7 @@ class Trial:
         self._began_s = time.monotonic()
         self._sides: dict[str, Side] = {}
         self._copiers: list[Copier] = []
+        self._late_until_s = 0.0
 
     def run(self) -> Result:
         """The whole trial; brokers and copiers are gone afterwards."""
@@ -128,6 +130,7 @@ class Trial:
             authorizer=has_authorizer,
             listeners=("SASL_PLAINTEXT" if has_authorizer else "PLAINTEXT",),
             users=(MIRROR,),
+            proxied=self._dimensions.network == "late",
         )
 
     def _create_topics(self, east: KafkaCluster, west: KafkaCluster) -> None:
@@ -204,7 +207,7 @@ class Trial:
         self._compare()
 
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
-        client = west.java_client(west.listeners[0]) if west.authorizer else {}
+        client = west.java_client("PROXIED" if west.proxied else west.listeners[0])
         policy = {"mirrorflow.source.loss.policy": self._dimensions.truncation}
         folder = self.folder / f"copier-{number}"
         is_stepping = self._dimensions.clocks == "stepping"
@@ -243,6 +246,7 @@ class Trial:
             Kind.ALTER_COPY: one.copies == "changing",
             Kind.LIMIT_RATE: one.quotas == "passing",
             Kind.DENY_COPY: one.rights == "changing",
+            Kind.LATE_REQUESTS: one.network == "late",
         }
         schedule = steps(self.result.seed, without=[kind for kind, is_there in has.items() if not is_there])
         step = next(schedule)
@@ -290,6 +294,8 @@ class Trial:
                 done = self._step_clock(copier, STEPS_S[step.who // 7 % len(STEPS_S)])
             case Kind.ALTER_INTERNAL | Kind.ALTER_COPY | Kind.LIMIT_RATE | Kind.DENY_COPY:
                 done = self._administer(step)
+            case Kind.LATE_REQUESTS:
+                done = self._make_late(step)
             case Kind.TRUNCATE_SOURCE:
                 lost = self._sides["source"].lose_tail(step.who, away_s=step.away_s / 2)
                 done = bool(lost)
@@ -334,6 +340,15 @@ class Trial:
         self._note(f"{copier.replicator.name}: clock {seconds:+} s")
         return True
 
+    def _make_late(self, step: Step) -> bool:
+        """Breaks the connections to a broker of the target, and lets what was on its way to it arrive late."""
+        west = self._sides["target"].cluster
+        broker = 1 + step.who % west.brokers
+        west.proxy(broker).make_late(int(step.away_s * 1000))
+        self._late_until_s = max(self._late_until_s, time.monotonic() + step.away_s)
+        self._note(f"requests to target broker {broker} late by {step.away_s:.1f} s")
+        return True
+
     def _administer(self, step: Step) -> bool:
         """Has the administrators do it, while all brokers are there: they would wait for one that is frozen."""
         if self._is_any_away:
@@ -358,6 +373,8 @@ class Trial:
 
         def is_calm() -> bool:
             self._tick()
+            if time.monotonic() < self._late_until_s + LATE_MARGIN_S:
+                return False
             return not any(side.away for side in self._sides.values()) and not any(
                 copier.is_away or copier.is_leaving or copier.is_outdated or copier.frozen_pids
                 for copier in self._copiers

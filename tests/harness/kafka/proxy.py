@@ -56,6 +56,13 @@ class Route:
         """Sends what is held to the broker, on a connection of its own; returns when the broker has answered."""
         self.proxy.command(f"{self.port} deliver")
 
+    def make_late(self, ms: int) -> None:
+        """Breaks every connection in a moment; what was on its way to the broker comes there *ms* later, without answer.
+
+        On the old connections, which the broker has until then: clients send it again on new ones, which are not late.
+        """
+        self.proxy.command(f"{self.port} late {ms}")
+
     def heal(self) -> None:
         """Ends `cut` and `blackhole`; delay and throttle stay."""
         self.proxy.command(f"{self.port} heal")

@@ -18,16 +18,16 @@ SEED = int(os.environ.get("MIRRORFLOW_CHAOS_SEED", "1"))
 RUNS = {
     "fresh": f"brokers={VERSION} isolation=read_uncommitted tasks=2 copiers=3 codec=producer times=CreateTime"
     " expiry=day cleanup=compact transactions=allowed settings=rolling truncation=never"
-    " internals=altered clocks=stepping copies=fixed quotas=none rights=fixed padding=large",
+    " internals=altered clocks=stepping copies=fixed quotas=none rights=fixed padding=large network=late",
     "old": f"brokers={OLD_VERSION} isolation=read_committed tasks=1 copiers=2 codec=zstd times=CreateTime"
     " expiry=minute cleanup=delete transactions=allowed settings=fixed truncation=alert"
-    " internals=single clocks=true copies=fixed quotas=passing rights=fixed padding=none",
+    " internals=single clocks=true copies=fixed quotas=passing rights=fixed padding=none network=late",
     "mixed": f"brokers={VERSION} isolation=read_uncommitted tasks=3 copiers=1 codec=gzip times=LogAppendTime"
     " expiry=day cleanup=delete transactions=denied settings=fixed truncation=restart"
-    " internals=replicated clocks=true copies=fixed quotas=none rights=fixed padding=large",
+    " internals=replicated clocks=true copies=fixed quotas=none rights=fixed padding=large network=direct",
     "changing": f"brokers={VERSION} isolation=read_committed tasks=2 copiers=3 codec=uncompressed times=CreateTime"
     " expiry=day cleanup=delete transactions=allowed settings=rolling truncation=fail"
-    " internals=replicated clocks=true copies=changing quotas=none rights=changing padding=none",
+    " internals=replicated clocks=true copies=changing quotas=none rights=changing padding=none network=direct",
 }
 
 # `make test-faults` has no older Kafka; `make test-java` has.

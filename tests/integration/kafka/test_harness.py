@@ -1,11 +1,14 @@
 """The harness does what its names say: every other integration test stands on this."""
 
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,13 +18,16 @@ from confluent_kafka.admin import AdminClient
 from tests.harness.kafka import tools
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
+from tests.harness.kafka.listeners import LOOPBACK
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import cpu_s, pss_bytes, wait_until
+from tests.harness.kafka.proxy import Proxy
 
 pytestmark = pytest.mark.more
 
 ANSWER_S = 10.0
 ROUND_TRIP_MS = 80
+LATE_MS = 1000
 SECURE = ("SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
 
 
@@ -168,6 +174,29 @@ def test_proxy_delays_cuts_and_heals():
             client.list_topics(timeout=1)
         cluster.proxy(1).heal()
         assert "t" in client.list_topics(timeout=ANSWER_S).topics
+
+
+@pytest.mark.faults
+def test_proxy_delivers_late_what_was_on_its_way_when_connections_broke(tmp_path: Path):
+    """The client sees no answer; its next connection overtakes the broken one, of which the broker gets all, then the end."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        proxy = Proxy.start({1: server.getsockname()[1]}, log=tmp_path / "proxy.log")
+        address = (LOOPBACK, proxy.routes[1].port)
+        with socket.create_connection(address) as client, server.accept()[0] as broken:
+            client.sendall(b"in time")
+            assert broken.recv(1024) == b"in time"
+
+            proxy.routes[1].make_late(LATE_MS)
+            client.sendall(b"late")
+            broken.sendall(b"lost")
+            assert client.recv(1024) == b""
+
+            with socket.create_connection(address) as again, server.accept()[0] as direct:
+                again.sendall(b"again")
+                assert direct.recv(1024) == b"again"
+                assert not select.select([broken], [], [], 0)[0]
+                assert b"".join(iter(partial(broken.recv, 1024), b"")) == b"late"
+        proxy.close()
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def test_what_there_is_not_is_refused(asked: dict[str, str]) -> None:
         {"transactions": "denied", "copiers": "2"},
         {"transactions": "denied", "cleanup": "compact"},
         {"cleanup": "compact", "truncation": "alert"},
+        {"transactions": "denied", "network": "late"},
+        {"rights": "changing", "network": "late"},
     ],
 )
 def test_a_combination_without_a_promise_is_refused(asked: dict[str, str]) -> None:
@@ -52,6 +54,7 @@ def test_no_seed_draws_a_combination_without_a_promise() -> None:
     for drawn in (draw(seed, {}) for seed in range(300)):
         assert drawn.transactions == "allowed" or (drawn.copiers, drawn.cleanup) == ("1", "delete")
         assert not (drawn.cleanup == "compact" and drawn.truncation != "never")
+        assert not (drawn.has_authorizer and drawn.network == "late")
 
 
 @pytest.mark.parametrize("name", CHOICES)

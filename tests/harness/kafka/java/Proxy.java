@@ -9,6 +9,7 @@ import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -29,6 +30,7 @@ import java.util.concurrent.locks.LockSupport;
  *   LISTEN hold API_KEY STRING     keeps the next request with that key and string, and closes its connection
  *   LISTEN held                    "no" before there is such a request
  *   LISTEN deliver                 sends what is held, on a connection of its own; the broker has answered then
+ *   LISTEN late MILLISECONDS       breaks every connection; what was on its way to the broker comes there that much later
  * </pre>
  *
  * <p>Ends with its standard input.
@@ -39,6 +41,7 @@ public final class Proxy {
     private static final long QUEUE_BYTES_MAX = 256L << 20; // 80 ms at 3 GB/s
     private static final int POOLED_MAX = 64;
     private static final long CATCH_UP_NANOS = 10_000_000; // a sleep that was too long is made good
+    private static final long LATE_NANOS = 200_000_000; // before connections break: time for all requests to be on their way
 
     private Proxy() {}
 
@@ -64,6 +67,7 @@ public final class Proxy {
         final int listen;
         final int target;
         final Set<SocketChannel> open = ConcurrentHashMap.newKeySet();
+        final Set<Connection> connections = ConcurrentHashMap.newKeySet();
         final Throttle[] throttles = {new Throttle(), new Throttle()};
         volatile long delayNanos;
         volatile boolean cut;
@@ -109,6 +113,7 @@ public final class Proxy {
                     return isHolding();
                 }
                 case "deliver" -> deliver();
+                case "late" -> late(Long.parseLong(words[2]) * 1_000_000);
                 default -> throw new IllegalArgumentException(words[1]);
             }
             return true;
@@ -154,6 +159,17 @@ public final class Proxy {
             held = null;
         }
 
+        /** From now on nothing passes on the connections there are; the broker's half of each stays until it has all. */
+        private void late(long nanos) {
+            List<Connection> late = connections.stream().filter(one -> !one.isLate()).toList();
+            long breaks = System.nanoTime() + LATE_NANOS;
+            late.forEach(one -> one.due = breaks + nanos);
+            thread("late " + listen, () -> {
+                sleepUntil(breaks);
+                late.forEach(one -> close(one.client));
+            });
+        }
+
         private synchronized void hole(boolean now) {
             hole = now;
             notifyAll();
@@ -184,13 +200,29 @@ public final class Proxy {
                 }
                 client.setOption(StandardSocketOptions.TCP_NODELAY, true);
                 broker.setOption(StandardSocketOptions.TCP_NODELAY, true);
-                new Direction(this, client, broker, throttles[0], true).start();
-                new Direction(this, broker, client, throttles[1], false).start();
+                Connection connection = new Connection(client);
+                connections.add(connection);
+                new Direction(this, connection, client, broker, throttles[0], true).start();
+                new Direction(this, connection, broker, client, throttles[1], false).start();
                 if (cut) {
                     close(client);
                     close(broker);
                 }
             });
+        }
+    }
+
+    /** A client's connection; *due*: when the broker gets what is on its way, 0 if at once. */
+    private static final class Connection {
+        final SocketChannel client;
+        volatile long due;
+
+        Connection(SocketChannel client) {
+            this.client = client;
+        }
+
+        boolean isLate() {
+            return due != 0;
         }
     }
 
@@ -218,6 +250,7 @@ public final class Proxy {
     /** One way of one connection: a reader stamps chunks, a writer sends each when it is due. */
     private static final class Direction {
         private final Route route;
+        private final Connection connection;
         private final SocketChannel from;
         private final SocketChannel to;
         private final Throttle throttle;
@@ -227,8 +260,15 @@ public final class Proxy {
         private long queued;
         private boolean ended;
 
-        Direction(Route route, SocketChannel from, SocketChannel to, Throttle throttle, boolean hasRequests) {
+        Direction(
+                Route route,
+                Connection connection,
+                SocketChannel from,
+                SocketChannel to,
+                Throttle throttle,
+                boolean hasRequests) {
             this.route = route;
+            this.connection = connection;
             this.from = from;
             this.to = to;
             this.throttle = throttle;
@@ -259,7 +299,9 @@ public final class Proxy {
                     put(new Chunk(buffer, due));
                 }
             } catch (IOException broken) {
-                close(to);
+                if (!isLateRequests()) {
+                    close(to);
+                }
             } finally {
                 end();
             }
@@ -275,12 +317,18 @@ public final class Proxy {
                         throw new IOException("a request is held");
                     }
                     int size = chunk.bytes.remaining();
-                    while (chunk.bytes.hasRemaining()) {
+                    if (isLateRequests()) {
+                        sleepUntil(connection.due);
+                    }
+                    while (chunk.bytes.hasRemaining() && (hasRequests || !connection.isLate())) {
                         to.write(chunk.bytes);
                     }
                     done(chunk, size);
                 }
                 to.shutdownOutput();
+                if (isLateRequests()) {
+                    return; // the broker reads all, answers and closes
+                }
             } catch (IOException broken) {
                 close(from);
                 close(to);
@@ -291,7 +339,12 @@ public final class Proxy {
                 close(to);
                 route.open.remove(from);
                 route.open.remove(to);
+                route.connections.remove(connection);
             }
+        }
+
+        private boolean isLateRequests() {
+            return hasRequests && connection.isLate();
         }
 
         private synchronized void put(Chunk chunk) throws InterruptedException {
