@@ -134,7 +134,7 @@ class UnfencedWriter:
         return []
 
     def positions_lost(self) -> None:
-        """Has the next `store` write what it was told before."""
+        """Has the next `store` write the positions again that were stored before."""
         self._stored.clear()
 
     async def run(self) -> None:

@@ -12,7 +12,7 @@ def judge(world: World) -> list[str]:
         found += _judge_partition(world, partition)
     for partition in (CLAIMS, *world.positions):
         leader = world.leaders[partition]
-        # Nobody can end the transaction of a producer id that the coordinator has replaced.
+        # No process can end the transaction of a producer id that the coordinator has replaced.
         open_ids = decided_records(leader.batches, object).open_records.keys()
         is_known = not open_ids or any(map(world.coordinator.has_producer_id, open_ids))
         if leader.last_stable_offset < leader.log.high_watermark and is_known:

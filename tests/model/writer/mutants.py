@@ -806,7 +806,7 @@ MUTANTS = (
     ),
     Mutant(
         name="transactions of replaced ids are awaited",
-        rule="A transaction that nobody can end, because its producer id is replaced, counts no more once its data is read.",
+        rule="A transaction that no process can end, because its producer id is replaced, counts no more once its data is read.",
         replaced=_replaced_ids_are_awaited,
         scenarios=("forgotten_open_positions",),
         is_quick=False,
