@@ -797,6 +797,7 @@ MUTANTS = (
         rule="Nor is an AddPartitionsToTxn: a late copy begins a transaction whose abort includes positions without a marker.",
         replaced=_beginnings_are_repeated,
         scenarios=("late_beginnings",),
+        is_quick=False,
     ),
     Mutant(
         name="undecided positions stay",

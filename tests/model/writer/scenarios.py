@@ -292,7 +292,13 @@ SCENARIOS = {
         ),
         Scenario(
             name="late_beginnings",
-            faults=(f.lose_internal_marker, f.lose_internal_marker, f.append_to_source),
+            faults=(
+                f.lose_internal_marker,
+                f.lose_marker_and_die,
+                f.lose_marker_and_die,
+                f.newcomer,
+                f.append_to_source,
+            ),
             options=Options(
                 partitions=1,
                 records=80,
@@ -301,7 +307,7 @@ SCENARIOS = {
                 loss_rate=0.2,
                 loses_only=frozenset({"AddPartitionsToTxn"}),
             ),
-            faults_max=20,
+            faults_max=14,
             tasks=1,
         ),
         Scenario(
