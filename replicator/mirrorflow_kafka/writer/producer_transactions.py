@@ -362,7 +362,7 @@ class ProducerTransactions:
             try:
                 left = await self._undecided(producer, left)
             except (BrokerError, UnreachableError) as error:
-                if not error.retriable or now() >= until_s:
+                if not error.retriable:  # otherwise an election is under way
                     raise
             if left and now() >= until_s:
                 partitions = ", ".join(map(str, sorted(left)))

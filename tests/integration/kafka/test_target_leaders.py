@@ -597,6 +597,7 @@ async def commit_without_marker(
         await transactions.append(producer, copy, copied)
     await transactions.store_positions(producer, [position])
     lose_leader(cluster, f"mm2-offsets.{flow.alias}.internal")
+    await target.refresh()  # which notices lost connections: a commit is sent once
     await admin.end_txn(target, *producer, committed=True, timeout_s=60)
     wait_until(
         "the copy is committed",
