@@ -80,7 +80,7 @@ def test_merged_batches_of_padding_are_verified_and_archived(
     assert 1_500 == archive(files, spark, tmp_path / "archive").records
     bring_back(files, spark, tmp_path / "archive")
     back.assert_exact(flow.remote(topic))
-    assert 0 == verify(files, spark, tmp_path / "verified again").status
+    assert 0 == verify(files, spark, tmp_path / "verified-again").status
 
 
 def test_everything_that_a_record_is_comes_back(
