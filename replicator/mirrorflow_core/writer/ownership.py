@@ -15,7 +15,7 @@ All functions are generators, see `broker_requests`. The runner lets only one tr
 run at a time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,8 @@ from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.takeover import read_positions, take_partitions
+from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_core.writer.takeover import take_partitions
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 POLL_MS: Final = 1_000
@@ -111,7 +112,7 @@ def recover_task(
     ownership: Ownership,
     ids: WriterIds,
     partitions: Iterable[TopicPartition],
-    acknowledged: Iterable[WriterPosition] = (),
+    acknowledged: Sequence[WriterPosition] = (),
 ) -> Steps[TaskStart | Fenced]:
     """Takes a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
@@ -126,7 +127,7 @@ def recover_task(
         producers = yield from take_ids(lock, ids, spares={ids.transactional: ids.spare})
         if isinstance(producers, Refused):
             return Fenced()
-        found = yield from take_partitions(plan, lock, producers, wanted, acknowledged, silent=silent)
+        found = yield from take_partitions(plan, lock, producers, wanted, tuple(acknowledged), silent=silent)
         if not isinstance(found, Refused):
             return found[0]
         yield from send(Pause(RETRY_MS))

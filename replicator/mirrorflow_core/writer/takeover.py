@@ -15,22 +15,17 @@ from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
     Producer,
-    ReadBatches,
     ReadEnd,
     ReadEpochEnd,
     ReadIdleLimit,
     ReadLastSequence,
-    ReadPositions,
     ReadWallClock,
     Refused,
     ReportLoss,
     Steps,
     Transaction,
-    Unavailable,
     each_available,
     send,
-    side_by_side,
-    until_unavailable,
 )
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.end_lookup import open_transactions
@@ -50,11 +45,10 @@ from mirrorflow_core.writer.partition_start import (
     deleted_offsets,
     start_of_partition,
 )
-from mirrorflow_core.writer.position import WriteMode, WriterPosition, newest_positions
-from mirrorflow_core.writer.transaction_log import DecidedRecords, LogBatch, Marker, decided_records
+from mirrorflow_core.writer.position import WriteMode, WriterPosition
+from mirrorflow_core.writer.stored_positions import decided_positions
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
-_MARKER_STRIDE: Final = 16  # offsets; a marker is usually the next one
 _CONNECTIONS_CLOSED_MS: Final = 60_000  # added to connections.max.idle.ms
 
 
@@ -63,7 +57,7 @@ def take_partitions(
     lock: Producer,
     producers: dict[str, Producer],
     wanted: Mapping[WriterIds, tuple[TopicPartition, ...]],
-    acknowledged: Iterable[WriterPosition] = (),
+    acknowledged: tuple[WriterPosition, ...] = (),
     *,
     silent: set[int],
     renews_claim: bool = False,
@@ -71,18 +65,17 @@ def take_partitions(
     """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
     *acknowledged* has first what a task had stored, which counts where the offsets topic has lost it, then what it had no
-    time to store. *silent* has the producer ids that need no fence; those that were waited for are added. *renews_claim*:
-    nothing else renews it meanwhile. A partition that cannot be read or written at any step is left out from there on: its
-    stored position still names its last writer, whom another start fences.
+    time to store. *silent* has producer ids that need no fence; those that were waited for are added. *renews_claim*: nothing
+    else does. A partition that cannot be read or written is left out: its stored position still names its last writer.
     """
-    acknowledged = tuple(acknowledged)
     left_out = dict(plan.unavailable)
     assigned = [one for of_task in wanted.values() for one in of_task]
     partitions = [one for one in assigned if one not in left_out]
-    known = yield from _decided_positions(lock, producers, partitions, acknowledged)
-    if isinstance(known, Refused):
-        return known
-    stored = {one: position for one, position in known.items() if position.next_source_offset >= 0}
+    decided = yield from decided_positions(lock, producers, partitions, acknowledged)
+    if isinstance(decided, Refused):
+        return decided
+    left_out |= {one: decided.unavailable[one] for one in partitions if one in decided.unavailable}
+    stored = {one: position for one, position in decided.newest.items() if position.next_source_offset >= 0}
     positions = {one: stored[one] for one in partitions if one in stored}
     owners = _owners(plan, assigned, stored)
     newest = positions | (yield from _newer_positions(positions, acknowledged, left_out))
@@ -110,14 +103,15 @@ def take_partitions(
             options: dict[str, Any] = {"silent": silent, "renews_claim": renews_claim}
             return (yield from take_partitions(plan, lock, producers, wanted, acknowledged, **options))
     refused = yield from _decide_open_transactions(starts, left_out)
-    starts = {one: start for one, start in starts.items() if one not in left_out}
+    starts = {
+        one: _revised(start, decided.newest.get(one)) for one, start in starts.items() if one not in left_out
+    }
     if refused is not None or any(start.lacks_marker for start in starts.values()):
         return refused or Refused(UNKNOWN)
-    newer = yield from _replace_used_up(lock, [producers[ids.plain] for ids in wanted])
-    if isinstance(newer, Refused):
-        return newer
-    starts = {one: _revised(start, known.get(one)) for one, start in starts.items()}
-    return (yield from _start_tasks(plan, producers | newer, wanted, starts, owners, left_out))
+    others = yield from _replacements(lock, producers, wanted, decided.held)
+    if isinstance(others, Refused):
+        return others
+    return (yield from _start_tasks(plan, producers | others, wanted, starts, owners, left_out))
 
 
 def _take_ids_of_all_tasks(
@@ -131,113 +125,6 @@ def _take_ids_of_all_tasks(
     names = {name for one in (*claims.committed, *claims.undecided) for name in one.writer_ids}
     missing = sorted(names - known.keys())
     return (yield from take_ids(lock, missing)) if missing else {}
-
-
-def _decided_positions(
-    lock: Producer,
-    producers: dict[str, Producer],
-    partitions: Iterable[TopicPartition],
-    acknowledged: Iterable[WriterPosition],
-) -> Steps[dict[TopicPartition, WriterPosition] | Refused]:
-    """Reads all positions until none of *partitions* is in an open transaction; adds producers that they name.
-
-    Those that were deleted are in it, too. A partition without any record in the topic has its first one of *acknowledged*.
-
-    They are read up to the high watermark: the open transaction of another task must not hide a committed one.
-    """
-    wanted = set(partitions)
-    first = {one.topic_partition: one for one in reversed(tuple(acknowledged))}
-    while True:
-        found = yield from read_positions(lock)
-        newest = first | {one.topic_partition: one for one in found.committed}
-        ours = [one for partition, one in newest.items() if partition in wanted]
-        undecided = [one for one in found.undecided if one.topic_partition in wanted]
-        by_id = {one.producer_id: one for one in producers.values()}
-        lost = {
-            by_id.get(id_, Producer("", id_, UNKNOWN)): records
-            if id_ in by_id
-            else tuple(one for one in records if one.topic_partition in wanted)
-            for id_, records in found.open_records.items()
-        }
-        named = (*ours, *undecided, *(one for records in lost.values() for one in records))
-        open_ids = {name for one in named for name in one.writer or ()}
-        if unknown := sorted(open_ids - producers.keys()):
-            more = yield from take_ids(lock, unknown)
-            if isinstance(more, Refused):
-                return more
-            producers |= more
-        else:
-            is_open = yield from _complete_positions(producers, lost)
-            if isinstance(is_open, Refused):
-                return is_open
-            if not is_open:
-                return newest
-        yield from send(Pause(RETRY_MS))
-
-
-def _complete_positions(
-    producers: Mapping[str, Producer], lost: Mapping[Producer, tuple[WriterPosition, ...]]
-) -> Steps[bool | Refused]:
-    """Ends transactions whose markers the offsets topic lacks (KAFKA-20734); call it until it returns False.
-
-    The data's markers show which positions were committed. Those are first stored again under the task's other id: a
-    commit of the same id that is interrupted becomes an abort. Once they are committed, the transactions are aborted. That
-    waits for data that cannot be read now. A producer without a transactional id is one that the coordinator has replaced,
-    because it had forgotten the id, or all epochs were used up: its transaction stays open, and counts no more.
-    """
-    undecided = {
-        (producer, one.topic_partition): one
-        for producer, records in lost.items()
-        for one in records
-        # What was stored again is still undecided under the first id.
-        if one.writer is not None and producer.transactional_id != one.writer.plain
-    }
-    judged = yield from side_by_side(
-        {key: until_unavailable(_is_copied(one, key[0].producer_id)) for key, one in undecided.items()}
-    )
-    again: dict[Producer, list[WriterPosition]] = {}
-    for key, one in undecided.items():
-        if one.writer is not None and judged[key] is True:
-            again.setdefault(producers[one.writer.plain], []).append(one)
-    responses: tuple[Done | Refused, ...] = ()
-    if again:
-        responses = yield tuple(
-            Transaction(producer, positions=tuple(found)) for producer, found in again.items()
-        )
-    elif not any(isinstance(one, Unavailable) for one in judged.values()):
-        known = [producer for producer in lost if producer.transactional_id]
-        if not known:
-            # Java's own transactions end without us.
-            return any(one.writer is None for records in lost.values() for one in records)
-        responses = yield tuple(Transaction(producer, commit=False, is_barrier=True) for producer in known)
-    return next((response for response in responses if isinstance(response, Refused)), True)
-
-
-def _is_copied(position: WriterPosition, producer_id: int) -> Steps[bool]:
-    """Returns whether the target has committed what *position* counts; *producer_id* wrote it in the same transaction.
-
-    A position that counts no record of that transaction is as good as the one before it.
-    """
-    end = position.target_end
-    if end <= 0:
-        return True
-    log_end: LogEnd = yield from send(ReadEnd(position.topic_partition))
-    if log_end.end < end:
-        return False
-    lower, stride, is_counted = max(end - 1, log_end.start), _MARKER_STRIDE, False
-    while lower < log_end.end:
-        upper = min(lower + stride, log_end.end)
-        batches: tuple[LogBatch, ...] = yield from send(ReadBatches(position.topic_partition, lower, upper))
-        for batch in batches:
-            if batch.producer_id != producer_id:
-                continue
-            if batch.marker is None:
-                is_last = batch.base_offset < end <= batch.last_offset + 1
-                is_counted |= is_last and batch.is_transactional
-            elif batch.base_offset >= end:
-                return not is_counted or batch.marker is Marker.COMMIT
-        lower, stride = upper, stride * 2
-    return not is_counted
 
 
 def _owners(
@@ -313,13 +200,24 @@ def _wait_for_closed_connections(lock: Producer, claim: Claim | None) -> Steps[R
     return None
 
 
-def _replace_used_up(lock: Producer, plain: Iterable[Producer]) -> Steps[dict[str, Producer] | Refused]:
-    """Returns other producers for those in their last epoch, which the next start could not fence.
+def _replacements(
+    lock: Producer, producers: Mapping[str, Producer], wanted: Iterable[WriterIds], held: frozenset[str]
+) -> Steps[dict[str, Producer] | Refused]:
+    """Returns what the tasks use in place of their producers, by the ids of those.
 
-    Nothing was written in that epoch, and its fence stands in all partitions.
+    A plain one in its last epoch could not be fenced by the next start. It gets another producer id: nothing was written in
+    that epoch, and its fence stands in all partitions. A transactional id in *held* is replaced by its spare.
     """
-    used_up = [one.transactional_id for one in plain if one.epoch >= LAST_EPOCH]
-    return (yield from take_ids(lock, used_up)) if used_up else {}
+    used_up = [ids.plain for ids in wanted if producers[ids.plain].epoch >= LAST_EPOCH]
+    spares = {ids.transactional: ids.spare for ids in wanted if ids.transactional in held}
+    if not held.isdisjoint(spares.values()):
+        return Refused(UNKNOWN)
+    missing = [*used_up, *(spare for spare in spares.values() if spare not in producers)]
+    taken = (yield from take_ids(lock, missing)) if missing else {}
+    if isinstance(taken, Refused):
+        return taken
+    known = {**producers, **taken}
+    return {one: known[one] for one in used_up} | {one: known[spare] for one, spare in spares.items()}
 
 
 def _remembered_sequences(
@@ -524,21 +422,3 @@ def start_unfenced(
     )
     own = TaskProducers(transactional=producer, plain=producer)
     return _task_start(plan, own, wanted, starts, {}, left_out, why)
-
-
-def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:
-    """Reads all positions; of those that are committed, the newest one of each partition comes last."""
-    logs = yield from send(ReadPositions(barrier))
-    found = [decided_records(log, WriterPosition, key=lambda one: one.topic_partition) for log in logs]
-    open_records: dict[int, tuple[WriterPosition, ...]] = {}
-    for part in found:
-        for producer_id, records in part.open_records.items():
-            open_records[producer_id] = open_records.get(producer_id, ()) + records
-    return DecidedRecords(
-        (
-            *(record for part in found for record in part.committed),
-            *newest_positions(part.committed for part in found).values(),
-        ),
-        tuple(record for part in found for record in part.undecided),
-        open_records,
-    )

@@ -19,7 +19,8 @@ from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim
 from mirrorflow_core.writer.position import WriterPosition, decode_value
-from mirrorflow_core.writer.takeover import read_positions, start_unfenced
+from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters

@@ -477,7 +477,7 @@ def lose_marker(world: World) -> None:
 def lose_internal_marker(world: World) -> None:
     """The next marker finds no leader in a partition of an internal topic."""
     lost = world.random.choice((CLAIMS, POSITIONS, POSITIONS))
-    _lose_marker(world, [lost], {COMMIT} if world.random.random() < 0.7 else {COMMIT, ABORT})
+    _lose_marker(world, [lost], world.random.choice(({COMMIT}, {COMMIT}, {COMMIT, ABORT}, {ABORT})))
 
 
 def lose_marker_and_die(world: World) -> None:

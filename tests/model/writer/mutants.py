@@ -16,6 +16,7 @@ from mirrorflow_core.writer import (
     flow_plan,
     ownership,
     partition_start,
+    stored_positions,
     takeover,
     task_restart_reason,
     transaction_log,
@@ -178,13 +179,13 @@ def _beginnings_are_repeated() -> tuple[Replaced, ...]:
 
 
 def _replaced_ids_are_awaited() -> tuple[Replaced, ...]:
-    original = takeover._complete_positions
+    original = stored_positions._complete_positions
 
     def complete(producers: Any, lost: Any) -> Steps:
-        is_open = yield from original(producers, lost)
-        return is_open or not all(one.transactional_id for one in lost)
+        found = yield from original(producers, lost)
+        return found if all(one.transactional_id for one in lost) else None
 
-    return ((takeover, "_complete_positions", complete),)
+    return ((stored_positions, "_complete_positions", complete),)
 
 
 def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
@@ -261,37 +262,38 @@ def _losses_are_reported_when_the_task_starts() -> tuple[Replaced, ...]:
 
 
 def _named_writers_are_trusted() -> tuple[Replaced, ...]:
-    original = takeover._decided_positions
+    original = stored_positions.decided_positions
 
     def decided(lock: Any, producers: Any, partitions: Any, acknowledged: Any) -> Steps:
         known = set(producers)
         found = yield from original(lock, producers, partitions, acknowledged)
-        if isinstance(found, dict):
-            found = {
-                key: one if set(one.writer or ()) <= known else replace(one, left=True)
-                for key, one in found.items()
-            }
-        return found
+        if isinstance(found, Refused):
+            return found
+        newest = {
+            key: one if set(one.writer or ()) <= known else replace(one, left=True)
+            for key, one in found.newest.items()
+        }
+        return found._replace(newest=newest)
 
     return (
-        (takeover, "_decided_positions", decided),
+        (takeover, "decided_positions", decided),
         (ownership, "ids_to_take", lambda claims, own, positions: ids_to_take(claims, own, ())),  # noqa: ARG005
     )
 
 
 def _lost_positions_are_read_from_the_topic() -> tuple[Replaced, ...]:
-    original = takeover._decided_positions
+    original = stored_positions.decided_positions
     return (
         (
             takeover,
-            "_decided_positions",
+            "decided_positions",
             lambda lock, producers, wanted, _: original(lock, producers, wanted, ()),
         ),
     )
 
 
 def _the_last_partition_of_positions_wins() -> tuple[Replaced, ...]:
-    return ((takeover, "newest_positions", lambda logs: {}),)  # noqa: ARG005
+    return ((stored_positions, "newest_positions", lambda logs: {}),)  # noqa: ARG005
 
 
 def _positions_from_before_the_ids() -> tuple[Replaced, ...]:
@@ -329,7 +331,7 @@ def _no_second_check() -> tuple[Replaced, ...]:
     def take_ids(lock: Any, names: Any, spares: Any = MappingProxyType({})) -> Steps:  # noqa: ARG001
         return (yield from flow_lock.initialize(names, spares))
 
-    return ((ownership, "take_ids", take_ids), (takeover, "take_ids", take_ids))
+    return tuple((one, "take_ids", take_ids) for one in (ownership, stored_positions, takeover))
 
 
 def _no_lookup() -> tuple[Replaced, ...]:
@@ -598,22 +600,26 @@ def _positions_are_completed_at_once() -> tuple[Replaced, ...]:
     def complete(_: Any, lost: Any) -> Steps:
         for producer, positions in lost.items():
             are_copied = yield from side_by_side(
-                {one: takeover._is_copied(one, producer.producer_id) for one in positions}
+                {one: stored_positions._is_copied(one, producer.producer_id) for one in positions}
             )
             response = yield from send(
                 Transaction(producer, commit=any(are_copied.values()), is_barrier=True)
             )
             if isinstance(response, Refused):
                 return response
-        return bool(lost)
+        return None if lost else {}
 
-    return ((takeover, "_complete_positions", complete),)
+    return ((stored_positions, "_complete_positions", complete),)
 
 
 def _stale_positions_are_stored_again() -> tuple[Replaced, ...]:
     original = transaction_log.decided_records
     return (
-        (takeover, "decided_records", lambda log, kind, **_: original(log, kind, key=lambda _: object())),
+        (
+            stored_positions,
+            "decided_records",
+            lambda log, kind, **_: original(log, kind, key=lambda _: object()),
+        ),
     )
 
 
@@ -802,7 +808,7 @@ MUTANTS = (
     Mutant(
         name="undecided positions stay",
         rule="A transaction whose marker is missing in the offsets topic is ended.",
-        replaced=lambda: ((takeover, "_complete_positions", _returns(None)),),
+        replaced=lambda: ((stored_positions, "_complete_positions", _returns({})),),
         scenarios=("offline_internal_topics",),
     ),
     Mutant(
@@ -815,13 +821,13 @@ MUTANTS = (
     Mutant(
         name="undecided positions are dropped",
         rule="An undecided position counts if the data of its transaction is committed.",
-        replaced=lambda: ((takeover, "_is_copied", _returns(value=False)),),
+        replaced=lambda: ((stored_positions, "_is_copied", _returns(value=False)),),
         scenarios=("offline_internal_topics",),
     ),
     Mutant(
         name="undecided positions are kept",
         rule="An undecided position does not count if the data of its transaction is aborted.",
-        replaced=lambda: ((takeover, "_is_copied", _returns(value=True)),),
+        replaced=lambda: ((stored_positions, "_is_copied", _returns(value=True)),),
         scenarios=("offline_internal_topics",),
         is_quick=False,
     ),

@@ -175,6 +175,18 @@ SCENARIOS = {
             options=Options(old_share=0.5, gap_share=0.2, disturb=f.go_offline_while_healing),
         ),
         Scenario(
+            name="held_positions",
+            faults=(
+                f.lose_internal_marker,
+                f.lose_marker_and_die,
+                f.lose_marker_and_die,
+                f.lose_leader,
+                f.restart,
+                f.append_to_source,
+            ),
+            options=Options(partitions=3, old_share=0.6),
+        ),
+        Scenario(
             name="offline_internal_topics_on_3",
             faults=(
                 f.go_offline_anywhere,

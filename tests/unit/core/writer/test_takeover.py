@@ -237,6 +237,22 @@ def test_an_undecided_position_counts_if_its_records_are_committed(
         assert brokers.transactions.index(positions[0]) < brokers.transactions.index(aborted[0])
 
 
+def test_a_task_takes_its_spare_id_while_positions_of_the_other_one_cannot_be_decided() -> None:
+    error = MirrorFlowError("orders-0 has no leader")
+    brokers = LostMarkers(())
+    brokers.unread = {ORDERS: error}
+
+    taken = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies={})))
+
+    assert isinstance(taken, Ownership)
+    (task,) = taken.tasks
+    assert task.waiting == {ORDERS: error}
+    assert [*task.points] == [PAYMENTS]
+    assert task.producers.ids == WriterIds(IDS.spare, IDS.plain)
+    ended = [one.producer.transactional_id for one in brokers.transactions if one.positions or one.is_barrier]
+    assert IDS.transactional not in ended
+
+
 class JavasTransaction(LostMarkers):
     """Java's transaction with the second of two positions ends while the offsets topic is read."""
 
