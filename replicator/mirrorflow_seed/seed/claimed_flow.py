@@ -91,7 +91,11 @@ class ClaimedFlow:
         await asyncio.gather(self.source.close(), self.target.close())
 
     async def arrange(self) -> Arrangement:
-        """Creates and grows the target topics as the connector does, and creates the offset-syncs topic."""
+        """Creates and grows the target topics as the connector does, and creates the offset-syncs topic.
+
+        Raises SameClusterError before it writes anything.
+        """
+        arrangement = await self._topics().arrange()
         settings = self.settings
         if settings.syncs is not None:
             resolve = Resolver(settings.providers).resolve_client
@@ -100,7 +104,7 @@ class ClaimedFlow:
                 offset_syncs_topic(settings, on_source=settings.syncs.on_source),
                 resolve=resolve,
             ).ensure()
-        return await self._topics().arrange()
+        return arrangement
 
     async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str]) -> None:
         """Syncs the topic settings of *names* once, as the connector does, if the flow enables it."""

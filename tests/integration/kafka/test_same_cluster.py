@@ -3,14 +3,23 @@
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from mirrorflow_core.errors import SameClusterError
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.seeding import files_of, seed
+from tests.integration.kafka.test_archive import archive, bring_back
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 RECORDS = 50
 IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
@@ -98,3 +107,37 @@ def test_check_refuses_names_that_are_kept_and_warns_of_prefixes(
 
     assert "are one cluster" in said.stdout
     assert said.returncode == (1 if policy == "Identity" else 0), said.stdout
+
+
+@pytest.mark.parametrize("job", ["seed", "restore"])
+def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
+    west: KafkaCluster,
+    east: KafkaCluster,
+    other_address: str,
+    topic: str,
+    tmp_path: Path,
+    spark: "SparkContext",
+    job: str,
+) -> None:
+    """The source of a restore is the cluster whose topics are in the archive."""
+    archived = Flow.new(west, east, tmp_path / "archived")
+    if job == "restore":
+        archive(files_of(archived, topic), spark, tmp_path / "archive")
+    connector = {
+        "target.cluster.bootstrap.servers": other_address,
+        "offset-syncs.topic.location": "target",
+        **IDENTITY,
+    }
+    flow = Flow.new(west, west, tmp_path, connector=connector)
+    files = files_of(flow, topic)
+
+    run: Mapping[str, Callable[[], object]] = {
+        "seed": partial(seed, files, spark),
+        "restore": partial(bring_back, files, spark, tmp_path / "archive"),
+    }
+
+    with pytest.raises(SameClusterError, match=f"topic {topic} would be copied onto itself"):
+        run[job]()
+
+    assert sum(west.end_offsets(topic).values()) == RECORDS
+    assert internal_topics(west, flow.alias) == []
