@@ -378,7 +378,8 @@ class KafkaCluster:
             properties=write_properties(folder / "server.properties", properties),
             admin_port=ports["INTERNAL"],
             cluster_id=self.cluster_id,
-            format_arguments=scram_arguments(self.users),
+            # A node of several log directories formats at each start: it looks for a directory of that whole name.
+            format_arguments=("--ignore-formatted", *scram_arguments(self.users)),
             heap_mib=self.heap_mib,
             jvm_options=self.jvm_options,
         )

@@ -1,12 +1,18 @@
 """A disk that a broker can fill: a file system of a few megabytes that grows when a test says so."""
 
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kafka.protocol.admin import AlterReplicaLogDirsRequest
+
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.integration.kafka.flows import asking
 
 ENOUGH_MB = 200
 
@@ -18,13 +24,25 @@ class SmallDisk:
     folder: Path
 
     @property
+    def data(self) -> Path:
+        """The log directory of a broker on this disk."""
+        return self.folder / "data"
+
+    @property
     def config(self) -> Mapping[str, str]:
         """The settings of a broker on this disk: with Kafka's own sizes an index alone would fill it."""
         return {
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": str(self.data),
             "log.index.size.max.bytes": "65536",
             "log.segment.bytes": "4194304",
         }
+
+    def fill(self) -> None:
+        """Leave no room."""
+        filler = self.folder / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
 
     def grow(self) -> None:
         """Let there be room."""
@@ -46,3 +64,22 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
         yield SmallDisk(folder=folder)
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def move_replicas(cluster: KafkaCluster, topics: Iterable[str], folder: Path) -> None:
+    """Moves all partitions of *topics* to the log directory *folder* of the only broker."""
+    wanted = {topic: range(cluster.partition_count(topic)) for topic in topics}
+    folder_class = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    moved = [
+        folder_class.AlterReplicaLogDirTopic(name=topic, partitions=list(numbers))
+        for topic, numbers in wanted.items()
+    ]
+    request = AlterReplicaLogDirsRequest(dirs=[folder_class(path=str(folder), topics=moved)])
+
+    async def move(connected: Cluster) -> None:
+        answer = await connected.call(request)
+        assert {one.error_code for topic in answer.results for one in topic.partitions} == {0}, answer
+
+    asking(cluster, move)
+    logs = [folder / f"{topic}-{number}" for topic, numbers in wanted.items() for number in numbers]
+    wait_until(f"all are in {folder}", lambda: all(log.is_dir() for log in logs))

@@ -16,6 +16,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
 from tests.harness.replicator import Replicator
+from tests.integration.kafka.disks import move_replicas, small_disk
 from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, reassign
 from tests.integration.kafka.test_failures_access import allow_source, allow_target, client, lines
 
@@ -26,6 +27,12 @@ TOPIC = 2  # ResourceType
 # A commit waits 10 s for responses, and a leader is given up after 5 s; the rest is for a busy machine.
 SOON_S = 60.0
 TRANSACTIONS = "__transaction_state"
+# A checkpoint is a write as well, and finds a full disk.
+CHECKPOINT_INTERVALS = (
+    "replica.high.watermark.checkpoint.interval.ms",
+    "log.flush.offset.checkpoint.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms",
+)
 
 Names = Callable[[], str]
 
@@ -218,3 +225,44 @@ def test_a_broker_that_does_not_answer_does_not_keep_others_from_committing(
     # A plain partition may still wait for the response to what was written.
     messages = (message, after_start) if is_old else (after_start,)
     assert all(f"broker 3 of cluster {flow.target.name}" in one for one in messages)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_copy_on_a_full_disk_does_not_keep_others_from_starting(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
+) -> None:
+    """A broker with two disks continues without the full one, which only the first write of the start meets."""
+    full, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
+    timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
+    large = tmp_path / "large"
+    with small_disk(tmp_path / "small", 24) as disk:
+        config = {
+            **disk.config,
+            "log.dirs": f"{large},{disk.data}",
+            "metadata.log.dir": str(large),
+            **dict.fromkeys(CHECKPOINT_INTERVALS, "3600000"),
+        }
+        with KafkaCluster(name="two-disks", config=config) as target:
+            flow = Flow.new(east, target, tmp_path)
+            with flow.replicator(f"{full},{others}") as replicator:
+                for topic in (full, others):
+                    load(east, topic, COUNT, timestamp_ms=timestamp_ms)
+                replicator.wait_until_caught_up(partitions=2)
+                flow.assert_committed(full)
+                replicator.kill()
+                copy = flow.remote(full)
+                move_replicas(target, [one for one in target.topics() if one != copy], large)
+                move_replicas(target, [copy], disk.data)
+                disk.fill()
+                for topic in (full, others):
+                    load(east, topic, COUNT, first=COUNT, timestamp_ms=timestamp_ms)
+                replicator.start()
+                wait_for_records(flow, others, 2 * COUNT)
+                message = wait_for_reason(replicator, "TargetNotAnswering", full)
+                disk.grow()
+                target.broker(1).kill()
+                target.broker(1).start()
+                for topic in (full, others):
+                    flow.assert_committed(topic)
+
+    assert f"{copy}-0 of cluster {target.name} has no leader" in message
