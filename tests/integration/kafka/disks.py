@@ -1,6 +1,12 @@
-"""A disk that a broker can fill: a file system of a few megabytes that grows when a test says so."""
+"""Disks of brokers that are full, or slow.
 
+A full one is a file system of a few megabytes that grows when a test says so. A slow one is drawn by a broker that hardly runs.
+"""
+
+import os
+import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,11 +16,13 @@ import pytest
 from kafka.protocol.admin import AlterReplicaLogDirsRequest
 
 from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.broker import Broker
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.flows import asking
 
 ENOUGH_MB = 200
+STOPPED_S, RUNS_S = 2.0, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +91,23 @@ def move_replicas(cluster: KafkaCluster, topics: Iterable[str], folder: Path) ->
     asking(cluster, move)
     logs = [folder / f"{topic}-{number}" for topic, numbers in wanted.items() for number in numbers]
     wait_until(f"all are in {folder}", lambda: all(log.is_dir() for log in logs))
+
+
+@contextmanager
+def slow_disk(broker: Broker) -> Iterator[None]:
+    """*broker* answers as if each write took STOPPED_S: it is stopped for so long, and then runs for RUNS_S."""
+    is_over = threading.Event()
+
+    def stop_and_continue() -> None:
+        while not is_over.wait(RUNS_S):
+            os.kill(broker.pid, signal.SIGSTOP)
+            is_over.wait(STOPPED_S)
+            os.kill(broker.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_continue, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,4 +1,4 @@
-"""Targets that answer late: a produce quota, a narrow link, a request quota, a far coordinator, very large batches.
+"""Targets that answer late: a produce quota, a narrow link, a request quota, a slow disk, a far coordinator, very large batches.
 
 Slow is not broken: what was sent once is not written a second time, which a reader of uncommitted records would see.
 """
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_core.writer.claim import claims_topic
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
-from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
+from tests.integration.kafka.disks import slow_disk
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, reassign
 from tests.integration.kafka.quotas import client_quota, throttle_ms
 
 pytestmark = pytest.mark.faults
@@ -24,7 +26,7 @@ NARROW_BYTES_PER_S = 20_000
 REQUEST_PERCENT = 0.1  # of the time of one thread of the broker
 MANY_PARTITIONS = 2_000
 TOPICS = 20  # twice as many as a quota of one a second lets pass at once
-FAR_MS = 150  # each way
+FAR_MS, VERY_FAR_MS = 150, 1_000  # each way
 LARGE_BYTES = 1_000_000
 PATIENCE_S = 180.0
 
@@ -61,6 +63,13 @@ def old_topic(
 ) -> str:
     """A topic of records that are written in transactions, because they are two days old."""
     topic = flow.source.create_topic(name, partitions=partitions, config=FOREVER)
+    load_old(flow, topic, records, size_bytes=size_bytes, days=days)
+    return topic
+
+
+def load_old(
+    flow: Flow, topic: str, records: int, *, size_bytes: int = 1_000, days: int = 2, first: int = 0
+) -> None:
     load(
         flow.source,
         topic,
@@ -69,8 +78,8 @@ def old_topic(
         content="random",
         timestamp_ms=now_ms() - days * DAY_MS,
         timestamp_step_ms=1,
+        first=first,
     )
-    return topic
 
 
 def wait_until_copied(flow: Flow, topic: str, records: int = RECORDS) -> None:
@@ -142,6 +151,59 @@ def test_transactions_of_a_far_coordinator_are_written_once(flow: Flow, unique_t
 
     with flow.replicator(topic):
         wait_until_copied(flow, topic)
+
+
+@pytest.fixture
+def spread(east: KafkaCluster, tmp_path: Path, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
+    """A flow that copies, and its topic: two brokers have all that it writes, the third one coordinates its transactions."""
+    config = {"transaction.state.log.num.partitions": "1"}
+    with KafkaCluster(name="spread", brokers=3, proxied=True, config=config) as target:
+        way = {"bootstrap.servers": target.proxied_bootstrap}
+        connector = {"target.cluster.bootstrap.servers": target.proxied_bootstrap}
+        flow = Flow.new(east, target, tmp_path, connector=connector, worker=way)
+        topic = old_topic(flow, unique_topic(), RECORDS // 4, partitions=2)
+        own = {claims_topic(flow.alias): 1, f"mm2-offsets.{flow.alias}.internal": 1, flow.remote(topic): 2}
+        for name, partitions in own.items():
+            kept = FOREVER if name == flow.remote(topic) else {"cleanup.policy": "compact"}
+            target.create_topic(name, partitions=partitions, config=kept)
+            for partition in range(partitions):
+                reassign(target, name, [partition + 1], partition)
+        yield flow, topic
+
+
+def move_coordinator(flow: Flow, topic: str) -> None:
+    """Has the third broker coordinate all transactions; they have one topic, which the first of them creates."""
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        assert replicator.stop() == 0
+    reassign(flow.target, "__transaction_state", [3])
+
+
+def test_transactions_of_a_coordinator_that_alone_is_far_are_written_once(spread: tuple[Flow, str]) -> None:
+    """Then with seconds for each of its answers, also at the start; and with a stop in order in between."""
+    flow, topic = spread
+    move_coordinator(flow, topic)
+    load_old(flow, topic, 2 * RECORDS, first=RECORDS // 4)
+    flow.target.proxy(3).delay(FAR_MS)
+
+    with flow.replicator(topic) as replicator:
+        wait_until("it copies", lambda: flow.copied(topic) > RECORDS // 2)
+        assert replicator.stop() == 0
+        flow.target.proxy(3).delay(VERY_FAR_MS)
+        replicator.start()
+        wait_until_copied(flow, topic, RECORDS // 4 + 2 * RECORDS)
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_records_on_a_slow_disk_are_written_once(flow: Flow, unique_topic: Names, days: int) -> None:
+    topic = old_topic(flow, unique_topic(), days=days)
+
+    with slow_disk(flow.target.broker(1)), flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        log = replicator.log_text()
+
+    flow.assert_exact(topic)
+    assert "was not answered" not in log
 
 
 def test_a_batch_that_takes_longer_to_arrive_than_a_broker_may_take_to_answer_is_copied(
