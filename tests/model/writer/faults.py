@@ -540,6 +540,11 @@ def append_to_source(world: World) -> None:
     _note(world)
 
 
+def slow_down_target(world: World) -> None:
+    """The target needs up to four times as long for each record from now on, or as long as at first."""
+    world.record_ms = world.options.record_ms * world.random.choice((1, 2, 4))
+
+
 def limit_batches(world: World) -> None:
     """The target takes smaller batches from now on (max.message.bytes after recompression)."""
     _, leader = _data_leader(world)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer import (
     flow_lock,
@@ -791,6 +792,12 @@ MUTANTS = (
         replaced=_always(commit=False),
         scenarios=("offline",),
         is_quick=False,
+    ),
+    Mutant(
+        name="transactions have no largest size",
+        rule="A transaction has no more than the target answers in a tenth of its time limit.",
+        replaced=lambda: ((SendWindow, "after", lambda window, *_: replace(window, size_bytes=1 << 40)),),
+        scenarios=("slow_target",),
     ),
     Mutant(
         name="commits are repeated",

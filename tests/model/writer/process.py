@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
+from mirrorflow_core.send_window import LEAST_BYTES, SendWindow
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.source_epochs import followed_by
 from mirrorflow_core.writer import flow_plan, ownership, task_restart_reason
@@ -52,6 +53,9 @@ COMMIT_MS = 15
 DRAIN_MS = 10_000
 DEPTH = 4
 BATCH_RECORDS = 5
+# Where the target is slow: a first transaction has some batches, and a connection takes more than a transaction may.
+SLOW_RECORD_BYTES = LEAST_BYTES // 12
+SLOW_DEPTH = 100
 
 
 @dataclass
@@ -284,6 +288,11 @@ class Task:
         self.losses_seen = losses_seen
         self.is_leaving = False  # nothing more is sent
         self.has_left = False
+        self.depth = SLOW_DEPTH if self.world.options.record_ms else DEPTH
+        self.record_bytes = SLOW_RECORD_BYTES if self.world.options.record_ms else 0
+        limit_ms = modes.longest_interval_ms(self.world.options.transaction_timeout_ms)
+        self.window = SendWindow(limit_ms / 1000, growth=2)
+        self.sent_bytes = 0  # in the open transaction
         self.members: dict[Copier, None] = {}  # of the open transaction
         self.wanted: dict[Copier, None] = {}
         self.changing: dict[Copier, int] = {}  # with their resyncs
@@ -398,7 +407,9 @@ class Task:
             return False
         if not self.world.sources[copier.partition].is_online:
             return False
-        if copier.stream.in_flight and (copier.single_in_flight or len(copier.stream.in_flight) >= DEPTH):
+        if copier.stream.in_flight and (
+            copier.single_in_flight or len(copier.stream.in_flight) >= self.depth
+        ):
             return False
         return self._has_records(copier) or self._is_truncated(copier)
 
@@ -591,7 +602,7 @@ class Task:
             base_offset=offsets[0],
             next_offset=fetched.batch.next_offset if is_whole else offsets[-1] + 1,
             max_timestamp=fetched.batch.max_timestamp,
-            size_bytes=0,
+            size_bytes=len(offsets) * self.record_bytes,
             offsets=offsets,
             source_epoch=fetched.batch.leader_epoch,
         )
@@ -611,6 +622,11 @@ class Task:
         copier.read_epoch = span.source_epoch
         connection.queue.append((produced, copier.responses.append))
         connection.sent_ms = self.world.now_ms
+        if produced.is_transactional:
+            self.sent_bytes += span.size_bytes
+            if self._is_full():
+                for member in self.members:
+                    member.is_held = True
 
     # -- transactions: `copy.task_transaction`
 
@@ -639,11 +655,14 @@ class Task:
         self.world.busy.discard(key)
 
     def _is_due(self) -> bool:
-        if self.changing:
+        if self.changing or (self.members and self._is_full()):
             return True
         if self.members:
             return self.world.now_ms >= self.began_ms + COMMIT_MS or all(map(self._is_idle, self.members))
         return self.world.now_ms >= self.due_ms and any(map(self._has_progress, self.copiers))
+
+    def _is_full(self) -> bool:
+        return self.sent_bytes >= self.window.size_bytes
 
     def _next_ms(self) -> int | None:
         if self.members:
@@ -691,16 +710,19 @@ class Task:
                 self.began_ms = self.world.now_ms
             self.members[copier] = None
             if not copier.is_resuming and copier.resyncs == resyncs:
-                copier.is_held, copier.is_in_transaction = False, True
+                copier.is_held, copier.is_in_transaction = self._is_full(), True
 
     def _commit(self) -> Coroutine:
         copiers = list(self.members)
         for copier in copiers:
             copier.is_held = True
+        was_busy = not all(copier.is_drained for copier in copiers)
         yield Until(
             lambda: bool(self.why) or all(copier.is_drained for copier in copiers),
             self.world.now_ms + DRAIN_MS,
         )
+        took_ms = self.world.now_ms - self.began_ms if was_busy else 0
+        self.window = self.window.after(self.sent_bytes, took_ms / 1000)
         if self._has_problem(copiers):
             return
         changes = self._ready_changes()
@@ -725,6 +747,7 @@ class Task:
         if positions and not (yield from self._end_transaction(positions)):
             return
         self.members.clear()
+        self.sent_bytes = 0
         for copier in copiers:
             copier.is_held = copier.is_in_transaction = False
             if resyncs[copier] == copier.resyncs and copier not in changes:

@@ -68,6 +68,19 @@ SCENARIOS = {
             is_quiet=True,
         ),
         Scenario(
+            name="slow_target",
+            faults=(f.slow_down_target, f.append_to_source, f.append_to_source),
+            options=Options(
+                records=80,
+                old_share=0.8,
+                loses_answers=False,
+                record_ms=20,
+                coordinator_ms=100,
+                transaction_timeout_ms=6_000,
+            ),
+            is_quiet=True,
+        ),
+        Scenario(
             name="growing_positions",
             faults=(f.grow_positions, f.grow_positions, f.newcomer, f.kill, f.stop, f.append_to_source),
             options=Options(old_share=0.2, gap_share=0.1),

@@ -140,6 +140,10 @@ class Options:
     delays_requests: bool = False
     loses_only: frozenset[str] = frozenset()  # the requests that can be lost; empty: all
     loss_rate: float = 0.004
+    # How long the target needs for each record that is produced, over all connections, and the coordinator for each request.
+    record_ms: int = 0
+    coordinator_ms: int = 0
+    transaction_timeout_ms: int = 60_000
     disturb: Callable[["World", requests.Request], None] | None = None  # called before each request
     sleeps_before: Callable[[requests.Request], bool] | None = None  # of those that recover a task
 
@@ -195,6 +199,7 @@ class World:
         self.given = 0
         self.names: set[str] = set()
         self.slow_markers_until = 0
+        self.record_ms, self.busy_until_ms = self.options.record_ms, 0
         self.ranks: dict[
             tuple[int, int], int
         ] = {}  # of producer epochs, by the order in which they were given
@@ -202,6 +207,8 @@ class World:
         self._cumulated: list[float] = []
         for partition in self.data:
             self._fill(partition, self.options.records)
+        if self.record_ms:
+            self.spawn("time limit", self._abort_timed_out())
 
     def _fill(self, partition: TopicPartition, count: int) -> None:
         source, left = self.sources[partition], count
@@ -387,6 +394,12 @@ class World:
 
     # -- coordinator
 
+    def _abort_timed_out(self) -> Coroutine:
+        """The coordinator aborts transactions that take too long (transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
+        while True:
+            yield Until(deadline_ms=self.now_ms + self.options.transaction_timeout_ms // 6)
+            self.coordinator.abort_timed_out(self.now_ms)
+
     def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
         """See `tests.model.coordinator.Markers`."""
         actor = self.spawn(f"marker {partition}", self._marker(partition, marker, done))
@@ -427,7 +440,9 @@ class World:
 
     def init_producer_id(self, transactional_id: str) -> Producer | Busy | Refused:
         found = self.coordinator.known(transactional_id)
-        code, producer_id, epoch = self.coordinator.init_producer_id(transactional_id, 60_000, self.now_ms)
+        code, producer_id, epoch = self.coordinator.init_producer_id(
+            transactional_id, self.options.transaction_timeout_ms, self.now_ms
+        )
         if code == CONCURRENT_TRANSACTIONS:
             return Busy()
         if code != NONE:
@@ -494,6 +509,10 @@ class World:
                 return
             if connection.is_cut and self.now_ms - connection.sent_ms > IDLE_LIMIT_MS:
                 return
+            if self.record_ms:
+                begun_ms = max(self.now_ms, self.busy_until_ms)
+                self.busy_until_ms = begun_ms + self.record_ms * len(connection.queue[0][0].values)
+                yield Until(deadline_ms=self.busy_until_ms)
             answer = yield from self._replicated(
                 self.leaders[partition], (yield Call(partial(self._deliver_one, partition, connection)))
             )
@@ -751,6 +770,8 @@ class World:
         """
         until_ms = self.now_ms + 30_000
         while True:
+            if self.options.coordinator_ms:
+                yield Until(deadline_ms=self.now_ms + self.options.coordinator_ms)
             code = yield Call(ask, lost=NO_RESPONSE, api=api)
             if code == NO_RESPONSE and may_repeat(api) and self.random.random() < 0.8:
                 continue
