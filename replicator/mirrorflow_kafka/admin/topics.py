@@ -18,7 +18,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.errors import InternalTopicUnavailableError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
@@ -87,31 +87,30 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 async def create_topic_and_wait(
     cluster: Cluster, topic: NewTopic, *, timeout_s: float = CREATED_TIMEOUT_S
 ) -> None:
-    """Creates *topic* if it is missing, and waits until all of its partitions have leaders.
+    """Creates *topic*, one of the flow's own, if it is missing, and waits until all of its partitions have leaders.
 
-    Raises NotAuthorizedError, BrokerError, UnreachableError (no leader in time).
+    Raises NotAuthorizedError, BrokerError, InternalTopicUnavailableError (no leader in time).
     """
     refusal = (await create_topics(cluster, [topic]))[topic.name]
     if refusal is not None:
         cluster.raise_for(refusal.code, "CreateTopics", topic.name, message=refusal.message)
     try:
         async with asyncio.timeout(timeout_s):
-            while not _has_leaders(cluster, topic.name):
+            while _leaderless(cluster, topic.name) is not None:
                 await cluster.refresh([topic.name])
-                if not _has_leaders(cluster, topic.name):
+                if _leaderless(cluster, topic.name) is not None:
                     await asyncio.sleep(CREATED_POLL_S)
     except TimeoutError:
-        problem = f"topic {topic.name} was created but has no leaders after {timeout_s:g} s"
-        raise UnreachableError(cluster=cluster.alias, addresses="its brokers", problem=problem) from None
+        raise InternalTopicUnavailableError(
+            cluster=cluster.alias, topic=topic.name, leaderless=_leaderless(cluster, topic.name) or 0
+        ) from None
 
 
-def _has_leaders(cluster: Cluster, name: str) -> bool:
+def _leaderless(cluster: Cluster, name: str) -> int | None:
+    """Returns the first partition of topic *name* that has no leader; 0 for a topic that is not known yet; None if all have one."""
     topic = cluster.metadata.topics.get(name)
-    return (
-        topic is not None
-        and bool(topic.partitions)
-        and all(cluster.leader(name, number) is not None for number in topic.partitions)
-    )
+    numbers = sorted(topic.partitions) if topic is not None and topic.partitions else [0]
+    return next((number for number in numbers if cluster.leader(name, number) is None), None)
 
 
 async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict[str, BrokerRefusal | None]:

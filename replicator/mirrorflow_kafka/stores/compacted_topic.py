@@ -29,6 +29,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     INVALID_REPLICATION_FACTOR,
+    LEADER_NOT_AVAILABLE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     is_retriable,
@@ -217,6 +218,9 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
                 cluster=cluster.alias, operation="Write", resource=f"topic {partition.topic}"
             )
         if attempt == WRITE_ATTEMPTS_MAX or not all(is_retriable(code) for code in refused.values()):
+            if code == LEADER_NOT_AVAILABLE:
+                topic, number = partition
+                raise InternalTopicUnavailableError(cluster=cluster.alias, topic=topic, leaderless=number)
             raise_for(code, cluster=cluster.alias, request="Produce", subject=str(partition))
         left = {partition: batches[partition] for partition in refused}
 

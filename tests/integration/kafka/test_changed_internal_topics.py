@@ -1,6 +1,9 @@
-"""The flow's own topics are deleted, emptied or changed while it copies: it continues, or says within a minute what is wrong."""
+"""The flow's own topics are deleted, emptied or changed while it copies, or have no leader: it continues, or says within a minute
+what is wrong.
+"""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,10 @@ from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.writer.claim import claims_topic
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
-from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
+from tests.harness.kafka.tools import FOREVER, load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, reassign
+from tests.integration.kafka.groups import put_group
 
 TOPICS = {
     "claims": lambda flow: claims_topic(flow.alias),
@@ -19,6 +24,22 @@ TOPICS = {
     "offset map": lambda flow: offset_map_topic(flow.alias),
     "offset syncs": lambda flow: f"mm2-offset-syncs.{flow.alias}.internal",
 }
+OF_OTHERS = {
+    "checkpoints": lambda flow: f"{flow.alias}.checkpoints.internal",
+    "heartbeats": lambda _: "heartbeats",
+}
+REPLICATED = {
+    "replication.factor": "3",
+    "offset-syncs.topic.replication.factor": "3",
+    "checkpoints.topic.replication.factor": "3",
+    "heartbeats.topic.replication.factor": "3",
+}
+OFTEN = {
+    "emit.checkpoints.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+    "emit.heartbeats.interval.seconds": "1",
+}
+BACKLOG = 20_000
 ON_TARGET = {"offset-syncs.topic.location": "target"}  # so that they are of this flow alone
 
 
@@ -113,3 +134,88 @@ def test_a_growing_offsets_topic_repeats_nothing(
         replicator.wait_until_caught_up(partitions=12)
 
     flow.assert_exact(topic)
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="trio", brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Whole again for the next test."""
+    yield three_brokers
+    if not three_brokers.broker(3).running:
+        three_brokers.broker(3).start()
+    three_brokers.wait_for_brokers(3)
+
+
+def all_connectors(flow: Flow, topic: str) -> Replicator:
+    """One process with a source, a checkpoint and a heartbeat connector, which copies some 0.5 MiB a second."""
+    process = flow.replicator(topic, ON_TARGET | REPLICATED | {"mirrorflow.bytes.per.second": "512Ki"})
+    worker, source = process.files
+    assert isinstance(source, dict)
+    others = (
+        source | OFTEN | {"name": name, "connector.class": name}
+        for name in ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
+    )
+    process.files = (worker, source, *others)
+    return process
+
+
+def put_on_broker(cluster: KafkaCluster, topic: str, brokers: list[int], partitions: int = 1) -> None:
+    """Has only *brokers* hold *topic*, which it creates if it is missing."""
+    if not cluster.has_topic(topic):
+        cluster.create_topic(topic, partitions=partitions, config={"cleanup.policy": "compact"})
+    for partition in range(partitions):
+        reassign(cluster, topic, brokers, partition)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("which", "days"),
+    [*((which, 0) for which in TOPICS | OF_OTHERS), ("claims", 2), ("positions", 2)],
+)
+def test_an_internal_topic_without_a_leader_is_named_until_it_has_one(
+    east: KafkaCluster,
+    trio: KafkaCluster,
+    tmp_path: Path,
+    unique_topic: Callable[[], str],
+    which: str,
+    days: int,
+) -> None:
+    """Its only replica is on a broker that is down, with records of today or old ones; without positions, copying waits."""
+    flow = Flow.new(east, trio, tmp_path, worker={"offset.storage.replication.factor": "3"})
+    topic = east.create_topic(unique_topic(), partitions=2, config=FOREVER)
+    name, timestamp_ms = (TOPICS | OF_OTHERS)[which](flow), now_ms() - days * DAY_MS
+    why = f"Topic {name} of cluster {trio.name}, which is the flow's own, has no leader for partition 0; start the brokers"
+    load(east, topic, BACKLOG, size_bytes=200, timestamp_ms=timestamp_ms)
+    put_group(east, f"g-{flow.alias}", {(topic, 0): BACKLOG // 4})
+    put_on_broker(trio, name, [3])
+    trio.create_topic(flow.remote(topic), partitions=2, config=FOREVER)
+    put_on_broker(trio, flow.remote(topic), [1, 2], 2)
+
+    with all_connectors(flow, topic) as replicator:
+
+        def is_named() -> bool:
+            return why in json.dumps(replicator.rest("/progress/partitions")[1])
+
+        wait_until("some are copied", lambda: flow.copied(topic) > BACKLOG // 10)
+        trio.broker(3).kill()
+        wait_until("it is named", is_named)
+        if which == "positions":
+            wait_until("it is the partition's reason", lambda: why in replicator.partition(topic)["message"])
+        else:
+            replicator.wait_until_caught_up(partitions=2)
+        trio.broker(3).start()
+        replicator.wait_until_caught_up(partitions=2)
+        flow.assert_committed(topic)
+        wait_until("it is not named any more", lambda: not is_named())
+        replicator.kill()
+        load(east, topic, 300, first=BACKLOG, timestamp_ms=timestamp_ms)
+        replicator.start()
+        flow.assert_committed(topic)
+
+    if not days:
+        flow.assert_exact(topic)
