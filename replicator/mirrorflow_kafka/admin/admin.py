@@ -32,6 +32,7 @@ from mirrorflow_kafka.admin.topics import (
     describe_topic_configs,
     describe_topic_setting,
     list_topics,
+    naming_leaderless,
     topic_operations,
 )
 from mirrorflow_kafka.admin.transactions import (

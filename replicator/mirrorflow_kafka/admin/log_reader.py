@@ -276,7 +276,7 @@ class ExpectedMarker(NamedTuple):
 async def read_log(
     cluster: Cluster, partition: TopicPartition, decode: Decode, *, marker: ExpectedMarker | None = None
 ) -> tuple[LogBatch, ...]:
-    """Returns all batches of *partition*; *decode* returns the content of a record, or None to leave it out.
+    """Returns all batches of *partition*, of a topic of the flow's own; *decode* returns the content of a record, or None to leave it out.
 
     It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark.
     Raises ClusterError, CorruptRecordsError.
@@ -290,7 +290,8 @@ async def read_log(
     now = asyncio.get_running_loop().time
     since_s = now()
     while True:
-        batches = await retrying(read)
+        with admin.naming_leaderless(cluster, partition.topic):
+            batches = await retrying(read)
         if marker is None or marker.is_in(batches):
             return batches
         if now() - since_s >= RETRY_TIMEOUT_S:

@@ -6,7 +6,8 @@ refused one is named.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,13 +19,14 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from mirrorflow_core.errors import InternalTopicUnavailableError, UnreachableError
+from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
+    LEADER_NOT_AVAILABLE,
     POLICY_VIOLATION,
     BrokerRefusal,
 )
@@ -111,6 +113,18 @@ def _leaderless(cluster: Cluster, name: str) -> int | None:
     topic = cluster.metadata.topics.get(name)
     numbers = sorted(topic.partitions) if topic is not None and topic.partitions else [0]
     return next((number for number in numbers if cluster.leader(name, number) is None), None)
+
+
+@contextlib.contextmanager
+def naming_leaderless(cluster: Cluster, topic: str) -> Iterator[None]:
+    """Raises InternalTopicUnavailableError where a request about *topic*, one of the flow's own, found a partition without a leader."""
+    try:
+        yield
+    except BrokerError as error:
+        number = _leaderless(cluster, topic) if error.code == LEADER_NOT_AVAILABLE else None
+        if number is None:
+            raise
+        raise InternalTopicUnavailableError(cluster=cluster.alias, topic=topic, leaderless=number) from error
 
 
 async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict[str, BrokerRefusal | None]:

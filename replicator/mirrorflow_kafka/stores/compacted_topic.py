@@ -29,7 +29,6 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     INVALID_REPLICATION_FACTOR,
-    LEADER_NOT_AVAILABLE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     is_retriable,
@@ -161,7 +160,8 @@ class CompactedTopic:
         return ""
 
     async def _offsets(self, partitions: Sequence[TopicPartition], when: int) -> dict[TopicPartition, int]:
-        return await admin.offsets_at(self._cluster, partitions, when, read_committed=when == LATEST)
+        with admin.naming_leaderless(self._cluster, self._settings.topic):
+            return await admin.offsets_at(self._cluster, partitions, when, read_committed=when == LATEST)
 
     async def _read(self, partition: TopicPartition, end: int, take: Callable[[Record], None]) -> None:
         start = self._read_to[partition.partition]
@@ -218,10 +218,8 @@ async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, byte
                 cluster=cluster.alias, operation="Write", resource=f"topic {partition.topic}"
             )
         if attempt == WRITE_ATTEMPTS_MAX or not all(is_retriable(code) for code in refused.values()):
-            if code == LEADER_NOT_AVAILABLE:
-                topic, number = partition
-                raise InternalTopicUnavailableError(cluster=cluster.alias, topic=topic, leaderless=number)
-            raise_for(code, cluster=cluster.alias, request="Produce", subject=str(partition))
+            with admin.naming_leaderless(cluster, partition.topic):
+                raise_for(code, cluster=cluster.alias, request="Produce", subject=str(partition))
         left = {partition: batches[partition] for partition in refused}
 
 
@@ -286,7 +284,8 @@ class MirrorLog:
 
     async def _offset(self, when: int) -> int:
         committed = self._read_committed and when == LATEST
-        at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=committed)
+        with admin.naming_leaderless(self._cluster, self.topic):
+            at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=committed)
         return at[self._partition]
 
 
