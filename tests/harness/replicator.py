@@ -337,7 +337,9 @@ class Replicator:
         if not self._address_file.exists():
             return "(no HTTP server)"
         try:
-            return "\n".join(json.dumps(one) for one in self.partitions()[:4])
+            names = self.rest("/connectors")[1]
+            states = [self.rest(f"/connectors/{name}/status")[1] for name in names]
+            return "\n".join(json.dumps(one) for one in [*states, *self.partitions()[:4]])
         except (OSError, ValueError) as error:
             return f"({error})"
 
