@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Request, Transaction
+from mirrorflow_core.writer.broker_requests import (
+    NO_RESPONSE,
+    InitProducerId,
+    ReportLoss,
+    Request,
+    Transaction,
+)
 from mirrorflow_core.writer.flow_lock import SPARE_AFTER_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import decided_records
@@ -471,6 +477,11 @@ def elect_earlier_source(world: World) -> None:
 def lose_marker(world: World) -> None:
     """The next commit marker finds no leader in one partition, while another one of the transaction stays behind."""
     stay_behind(world)
+    lose_data_marker(world)
+
+
+def lose_data_marker(world: World) -> None:
+    """The next commit marker finds no leader in a data partition."""
     _lose_marker(world, world.data, {COMMIT})
 
 
@@ -517,6 +528,42 @@ def interrupt_healing(world: World, request: Request) -> None:
         leader = world.leaders[world.random.choice(request.partitions)]
         leader.replicates = False
         world.spawn("followers", _catch_up(world, leader))
+
+
+def undo_healing(world: World, request: Request) -> None:
+    """The commit that writes a missing marker loses that marker, too, or is lost itself."""
+    world.random.choice((go_offline_while_healing, interrupt_healing))(world, request)
+
+
+def rewrite_source_again(world: World, request: Request) -> None:
+    """The source is rewritten once more when a loss is found, before anything is fetched behind it."""
+    if isinstance(request, ReportLoss) and world.faults_left > 0:
+        world.faults_left -= 1
+        source = world.sources[request.partition]
+        source.elect(max(0, request.next_source_offset - world.random.randint(1, 5)))
+        source.append(world.random.randint(1, 20), world.now_ms - 1000)
+        _note(world)
+
+
+def return_before_spares(world: World, request: Request) -> None:
+    """Partitions have leaders again just before a task takes its spare id."""
+    if isinstance(request, InitProducerId) and request.transactional_id.endswith("-spare"):
+        for partition in world.data:
+            bring_back(world, partition)
+
+
+def hold_markers(world: World) -> None:
+    """Markers are long on their way."""
+    world.slow_markers_until = world.steps + 1000
+
+
+def elect_before_a_marker(world: World) -> None:
+    """A data partition of the target loses its last commit marker, and what follows, in an unclean election."""
+    partition, leader = _data_leader(world)
+    ends = [one.base_offset for one in leader.log.batches if one.marker == COMMIT]
+    if ends and leader.is_online:
+        world.elect(partition, ends[-1])
+        world.events.append(f"{world.steps} {partition} elects before a marker at {ends[-1]}")
 
 
 def elect_source(world: World) -> None:

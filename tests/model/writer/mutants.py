@@ -863,9 +863,7 @@ MUTANTS = (
         name="decided transactions are not awaited",
         rule="A start waits until the markers of decided transactions are in the log.",
         replaced=_decided_transactions_are_not_awaited,
-        scenarios=("unclean_long_offline",),
-        seeds=4000,
-        is_quick=False,
+        scenarios=("undone_decisions",),
     ),
     Mutant(
         name="earlier epochs are not compared",
@@ -877,9 +875,7 @@ MUTANTS = (
         name="no epoch behind a loss",
         rule="Behind a loss, fetches name an epoch that the source knows, so that a second loss is found.",
         replaced=_no_epoch_behind_a_loss,
-        scenarios=("source",),
-        seeds=1000,
-        is_quick=False,
+        scenarios=("rewritten_again",),
     ),
     Mutant(
         name="losses are reported when the task starts",
@@ -892,8 +888,7 @@ MUTANTS = (
         name="transactions of earlier writers are aborted",
         rule="A missing marker commits what the position counts, whichever task of the flow has written it.",
         replaced=_markers_are_found(_of_the_last_writer_only),
-        scenarios=("unclean_target_in_transactions",),
-        seeds=1000,
+        scenarios=("moved_partitions",),
         is_quick=False,
     ),
     Mutant(
@@ -916,9 +911,7 @@ MUTANTS = (
         name="plain batches pass markers",
         rule="Plain batches follow the marker of the last transaction, so that they are lost with it.",
         replaced=_plain_batches_pass_markers,
-        scenarios=("unclean_target_in_transactions",),
-        seeds=4000,
-        is_quick=False,
+        scenarios=("late_markers",),
     ),
     Mutant(
         name="positions of aborted records are trusted",
@@ -945,7 +938,6 @@ MUTANTS = (
         rule="A newcomer initializes the spare ids of all tasks.",
         replaced=_spares_are_not_taken,
         scenarios=("sleep_with_a_spare",),
-        seeds=300,
         is_quick=False,
     ),
     Mutant(

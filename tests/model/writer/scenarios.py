@@ -149,8 +149,15 @@ SCENARIOS = {
         ),
         Scenario(
             name="sleep_with_a_spare",
-            faults=(f.stay_offline,),
-            options=Options(partitions=3, old_share=0.9, is_kafka_3=True, sleeps_before=_stores_with_a_spare),
+            faults=(f.stay_offline, *[f.append_to_source] * 4),
+            options=Options(
+                partitions=3,
+                old_share=1.0,
+                is_kafka_3=True,
+                disturb=f.return_before_spares,
+                sleeps_before=_stores_with_a_spare,
+            ),
+            faults_max=16,
             tasks=1,
         ),
         Scenario(
@@ -246,6 +253,29 @@ SCENARIOS = {
             options=Options(partitions=3, old_share=0.7, gap_share=0.1),
         ),
         Scenario(
+            name="late_markers",
+            faults=(
+                f.hold_markers,
+                f.elect_before_a_marker,
+                f.elect_before_a_marker,
+                f.append_to_source,
+            ),
+            options=Options(partitions=3, old_share=0.5, disturb=f.interrupt_healing),
+            faults_max=16,
+        ),
+        Scenario(
+            name="moved_partitions",
+            faults=(f.elect_before_a_marker, f.newcomer, f.append_to_source),
+            options=Options(old_share=0.8),
+        ),
+        Scenario(
+            name="undone_decisions",
+            faults=(f.lose_data_marker, f.append_to_source),
+            options=Options(partitions=1, records=80, old_share=0.5, disturb=f.undo_healing),
+            faults_max=16,
+            tasks=1,
+        ),
+        Scenario(
             name="unclean_on_both",
             faults=(f.elect_uncleanly, f.truncate_source, f.newcomer, f.kill, f.append_to_source),
             options=Options(old_share=0.5, gap_share=0.1),
@@ -308,6 +338,11 @@ SCENARIOS = {
                 f.compact_source,
             ),
             options=Options(old_share=0.3, gap_share=0.1),
+        ),
+        Scenario(
+            name="rewritten_again",
+            faults=(f.elect_source, f.truncate_source, f.append_to_source),
+            options=Options(disturb=f.rewrite_source_again),
         ),
         Scenario(
             name="late_commits",
