@@ -107,6 +107,11 @@ lock: $(READY)  ## renew constraints.txt: the newest versions that pyproject.tom
 	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,seed,docs]'
 	@{ sed -n '/^#/p' constraints.txt; $(VENV)/lock/bin/pip freeze --exclude mirrorflow; } > constraints.new && mv constraints.new constraints.txt
 
+pin:  ## name the images' base image by its digest, before a release; needs Docker
+	@base=$$(sed -n 's/^ARG PYTHON=\([^@]*\).*/\1/p' Dockerfile) \
+	    && digest=$$(docker buildx imagetools inspect "$$base" --format '{{.Manifest.Digest}}') \
+	    && sed -i "s|^ARG PYTHON=.*|ARG PYTHON=$$base@$$digest|" Dockerfile && sed -n '/^ARG PYTHON=/p' Dockerfile
+
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
 
@@ -148,4 +153,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock pin cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean

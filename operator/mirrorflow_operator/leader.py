@@ -299,7 +299,7 @@ class Leader:
         readable = 0
         for namespace in self.settings.namespaces or (None,):
             try:
-                listed = await list_all(self.client, self.cache, namespace)
+                listed = await list_all(self.client, self.cache, namespace, self.settings.selector)
             except ForbiddenError as error:
                 if namespace is None:
                     raise
@@ -335,7 +335,10 @@ class Leader:
             readable = [one for one in self.settings.namespaces if one not in self.cache.unreadable]
             self._missed_change = False
             self._watches = Watches(
-                namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
+                namespaces=readable,
+                selector=self.settings.selector,
+                loop=asyncio.get_running_loop(),
+                on_event=self.handle_event,
             )
             self._watches.start()
             await self._until_watches_end(readable)

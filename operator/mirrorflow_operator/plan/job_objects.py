@@ -74,6 +74,7 @@ class SparkDefaults:
 
     image: str
     account: str = SEED_ACCOUNT
+    operator_namespace: str = ""  # that of `names.progress_readers`
 
 
 SOURCE_FILE: Final = "source.properties"
@@ -409,7 +410,10 @@ def _network_policy(run: _Run) -> Object:
                         {"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT, PROGRESS_PORT)
                     ],
                 },
-                {"from": [names.progress_readers()], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
+                {
+                    "from": names.progress_readers(run.defaults.operator_namespace),
+                    "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}],
+                },
             ],
         },
     }

@@ -177,9 +177,9 @@ def test_deleting_an_object_keeps_a_newer_one_of_the_same_name():
     cache.put(CONFIG_MAP, _object(5, uid="first"))
     cache.put(CONFIG_MAP, _object(7, uid="second"))
 
-    assert cache.remove(CONFIG_MAP, "here", "flow", "first") == frozenset()
+    assert cache.remove(CONFIG_MAP, _object(6, uid="first")) == frozenset()
     assert cache.children(KEY)
-    assert cache.remove(CONFIG_MAP, "here", "flow", "second") == {KEY}
+    assert cache.remove(CONFIG_MAP, _object(8, uid="second")) == {KEY}
     assert not cache.children(KEY)
 
 

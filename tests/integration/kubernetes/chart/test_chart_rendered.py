@@ -27,6 +27,7 @@ EVERYTHING: Values = {
     "imagePullSecrets": ["registry"],
     "priorityClassName": "system-cluster-critical",
     "podLabels": {"team": "kafka"},
+    "commonLabels": {"cost-center": "42"},
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
 }
 MODES: dict[str, Values] = {
@@ -177,23 +178,40 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
             assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_each_flows_own_policy_admits_the_operator(mode: str):
+    """Its own pods and no others of its namespace, which needs no label."""
+    deployment = next(one for one in _of(mode) if one["kind"] == "Deployment")
+    operators = deployment["spec"]["template"]["metadata"]["labels"]
+
+    _, peer = names.progress_readers(NAMESPACE)
+
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+    assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+
+
 @pytest.mark.parametrize(
-    ("mode", "namespaces"), [("own", [NAMESPACE]), ("several", ["kafka-east", "kafka-west"]), ("cluster", [])]
+    ("values", "namespaces"),
+    [
+        (chart.OWN_NAMESPACE, [NAMESPACE]),
+        (chart.SEVERAL_NAMESPACES, ["kafka-east", "kafka-west"]),
+        (chart.WHOLE_CLUSTER, []),
+    ],
 )
-def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: str, namespaces: list[str]):
-    """Its own pods and no others of its namespace, and every pod of a flow, drivers of Spark jobs among them."""
+def test_further_readers_are_admitted_to_connectors_where_their_namespaces_are_known(
+    values: Values, namespaces: list[str]
+):
+    """To every pod of a flow, drivers of Spark jobs among them."""
+    reader = {"podSelector": {"matchLabels": {"app": "scraper"}}}
     policies = [
         one
-        for one in _of(mode)
+        for one in rendered({**values, "networkPolicy": {"from": [reader]}})
         if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-connectors")
     ]
-    operators = _one(_of(mode), "Deployment")["spec"]["template"]["metadata"]["labels"]
 
     assert [one["metadata"]["namespace"] for one in policies] == namespaces
     for one in policies:
-        [peer] = one["spec"]["ingress"][0]["from"]
-        assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
-        assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+        assert one["spec"]["ingress"][0]["from"] == [reader]
         selected = one["spec"]["podSelector"]["matchLabels"]
         assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
         assert selected.items() <= names.run_labels("east-to-west", "seed").items()
@@ -212,6 +230,20 @@ def test_replicas_of_the_operator_spread_over_nodes_without_a_zone():
     assert spread["topologyKey"] == "kubernetes.io/hostname"
     assert preferred["podAffinityTerm"] == {"labelSelector": spread["labelSelector"], **zone}
     assert own["affinity"] == {"nodeAffinity": {}}
+
+
+def test_names_and_labels_can_be_set():
+    """Every object has the labels; no name of the chart's is left but those that are the same in every release."""
+    found = rendered({"nameOverride": "mirrors", "commonLabels": {"cost-center": "42"}})
+    longest = rendered({"nameOverride": "m" * 20}, namespace="x")
+
+    assert [] == [one for one in found if one["metadata"]["labels"].get("cost-center") != "42"]
+    assert {one["metadata"]["name"] for one in found if one["kind"] == "Deployment"} == {
+        "mirrorflow-mirrors-operator"
+    }
+    assert all(len(one["metadata"]["name"]) <= 63 for one in longest)
+    [deployment] = [one for one in found if one["kind"] == "Deployment"]
+    assert "cost-center" not in deployment["spec"]["selector"]["matchLabels"]
 
 
 def test_two_releases_do_not_meet():
@@ -288,6 +320,7 @@ def test_values_are_described_each():
         ({"replicator": {"repository": "a b"}}, "at '/replicator/repository'"),
         ({"env": [{"name": "MIRRORFLOW_LEASE", "value": "x"}]}, "at '/env/0/name'"),
         ({"alerts": {"disabled": ["lag"]}}, "at '/alerts/disabled/0'"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "invalid propertyName 'app.kubernetes.io/name'"),
         (
             {"watch": {"namespaces": ["a"], "cluster": True}},
             "watch.namespaces and watch.cluster are both set",
