@@ -34,7 +34,10 @@ def installed(
     """Its own server: the release's policies are about every namespace."""
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
-        helm("install", RELEASE, str(CHART), "--create-namespace", "--set=watch.cluster=true")
+        sidecars = (
+            '--set-json=admission.workloads.initContainerRepositories=["registry.example/certificates"]'
+        )
+        helm("install", RELEASE, str(CHART), "--create-namespace", "--set=watch.cluster=true", sidecars)
         server.kubectl("create", "namespace", TEAM)
         yield server
 
