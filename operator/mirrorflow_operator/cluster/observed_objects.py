@@ -23,6 +23,7 @@ from mirrorflow_operator.plan.names import (
     HTTPS,
     MANAGED_BY,
     MANAGER,
+    PAUSE_ANNOTATION,
     RUN_LABEL,
     SCHEME_ANNOTATION,
 )
@@ -101,6 +102,7 @@ def cached_flow(body: Object) -> CachedFlow:
             created_s=created_s(body),
             flow=flow,
             errors=errors,
+            is_reconciliation_paused=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION) == "true",
             status=parse_status(status),
         ),
         resource_version=metadata["resourceVersion"],

@@ -19,6 +19,8 @@ CONTAINER: Final = "replicator"  # in the pods of connectors
 # On pods that serve HTTPS; the operator and Prometheus read it.
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTPS: Final = "https"
+# On a MirrorFlow: while it is "true", the operator reports the flow's state and changes none of its objects.
+PAUSE_ANNOTATION: Final = "mirrorflow.io/pause-reconciliation"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow

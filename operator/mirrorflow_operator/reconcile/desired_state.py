@@ -91,6 +91,8 @@ def plan_flow(
         flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source
     )
     unchanged = DesiredState(due_jobs=due, connectors=connectors, pods=sharing)
+    if resource.is_reconciliation_paused:
+        return unchanged
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:
         return unchanged  # the flow was never admitted, so it has no pods to stop

@@ -102,6 +102,7 @@ class Reason(Enum):
     SCALED_TO_ZERO = "ScaledToZero"
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
+    RECONCILIATION_PAUSED = "ReconciliationPaused"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
