@@ -242,6 +242,12 @@ def new_problems(
         yield condition.reason, condition.message
 
 
+def is_unready(conditions: Sequence[Condition]) -> bool:
+    """Whether a flow with *conditions* is not Ready, and no user asked for that, as by a pause or a seed."""
+    ready = next((one for one in conditions if one.type == ConditionType.READY.value), None)
+    return ready is None or (ready.status is not ConditionStatus.TRUE and ready.reason not in _REQUESTED)
+
+
 def _is_known(condition: Condition, before: Condition | None, causes: frozenset[str]) -> bool:
     """Whether *before* is the same problem; its message names the causes, so they survive a restart."""
     if before is None or (before.status, before.reason) != (condition.status, condition.reason):
