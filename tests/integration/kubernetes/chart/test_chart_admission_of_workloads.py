@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.job_objects import EXECUTOR_FILE
@@ -200,6 +199,7 @@ def test_what_is_not_planned_is_refused(bounded: Kubectl, case: str):
 
 
 DRIVER_POD = "a-driver"
+AS_DRIVER = f'--overrides={{"spec":{{"serviceAccountName":"{SEED_ACCOUNT}"}}}}'
 
 
 @pytest.fixture
@@ -215,19 +215,14 @@ def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
         "--verb=create,get,patch,delete,deletecollection",
     )
     administrator("create", "rolebinding", SEED_ACCOUNT, f"--role={SEED_ACCOUNT}", bind)
-    administrator(
-        "run",
-        DRIVER_POD,
-        "--image=mirrorflow/seed:1",
-        f'--overrides={{"spec":{{"serviceAccountName":"{SEED_ACCOUNT}"}}}}',
-    )
+    administrator("run", DRIVER_POD, "--image=mirrorflow/seed:1", AS_DRIVER)
     token = administrator(
         "create", "token", SEED_ACCOUNT, "--bound-object-kind=Pod", f"--bound-object-name={DRIVER_POD}"
     )
     kubeconfig = installed.folder / "driver.kubeconfig"
-    document = yaml.safe_load(administrator.kubeconfig.read_text())
+    document = json.loads(administrator.kubeconfig.read_text())
     document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token.strip()}}]
-    kubeconfig.write_text(yaml.safe_dump(document))
+    kubeconfig.write_text(json.dumps(document))
     yield replace(administrator, kubeconfig=kubeconfig)
     administrator("delete", "rolebinding,role,serviceaccount", SEED_ACCOUNT)
     administrator("delete", "pod", DRIVER_POD, "--force")
@@ -257,7 +252,7 @@ def test_a_driver_writes_and_deletes_its_own_executors_alone(
     wait_until("it may", lambda: "cannot" not in _applied(driver, executor()).message)
     own = _applied(driver, executor())
     foreign = _applied(driver, _executor())
-    administrator("run", "theirs", "--image=other:1", "--labels=spark-role=executor")
+    administrator("run", "theirs", "--image=other:1", "--labels=spark-role=executor", AS_DRIVER)
     refusal = "a driver may write and delete only the pods of its own executors"
 
     assert own.status == 201, own.message
