@@ -149,7 +149,7 @@ docs: $(SITE)  ## build the documentation into dist/site; a broken link is an er
 
 crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
-	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
+	cp crds/mirrorflows.yaml charts/mirrorflow/crds/mirrorflows.yaml
 
 conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java

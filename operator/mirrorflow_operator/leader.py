@@ -27,6 +27,7 @@ from typing import Any, Final
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.cache import ClusterCache, Watches, list_all
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
+from mirrorflow_operator.cluster.definition import update_definition
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
     ApiServerError,
@@ -247,11 +248,15 @@ class Leader:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
                 if any(one["name"] == MIRROR_FLOW.plural for one in found["resources"]):
+                    await update_definition(self.client)
                     return
             except NotFoundError:
                 pass
             except ApiServerError as error:
                 _LOG.warning("Waiting for the API server: %s", error)
+                self.problem = f"cannot read the cluster: {error}"
+                await asyncio.sleep(DEFINITION_EVERY_S)
+                continue
             self.problem = "the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml"
             if not is_logged:
                 _LOG.error("The MirrorFlow CRD is not installed; waiting. Apply crds/mirrorflows.yaml.")

@@ -11,7 +11,7 @@ from mirrorflow_operator.api.rules.table import validations
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "crds" / "mirrorflows.yaml"
-OF_THE_CHART = ROOT / "charts" / "mirrorflow" / "files" / "mirrorflows.yaml"
+OF_THE_CHART = ROOT / "charts" / "mirrorflow" / "crds" / "mirrorflows.yaml"
 SIZE_MAX_BYTES = 240_000  # client-side apply keeps the whole, as JSON, in an annotation of at most 262,144
 FORBIDDEN = {
     "$ref",

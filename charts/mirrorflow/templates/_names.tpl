@@ -69,6 +69,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end -}}
 
+{{/* admission.csiDrivers as a JSON list. An upgrade with --reuse-values has no value that its first release did not have. */}}
+{{- define "mirrorflow.csiDrivers" -}}
+{{- if hasKey .Values.admission "csiDrivers" -}}
+{{- toJson .Values.admission.csiDrivers -}}
+{{- else -}}
+["secrets-store.csi.k8s.io"]
+{{- end -}}
+{{- end -}}
+
 {{/* The namespaces in which an admission policy applies. */}}
 {{- define "mirrorflow.namespaceSelector" -}}
 {{- with include "mirrorflow.namespaces" . | fromJsonArray -}}

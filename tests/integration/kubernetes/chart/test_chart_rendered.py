@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,9 +259,7 @@ def test_two_releases_do_not_meet():
         for release in (one, other)
     ]
 
-    assert of_the_cluster[0] & of_the_cluster[1] == {
-        ("CustomResourceDefinition", "mirrorflows.mirrorflow.io")
-    }
+    assert of_the_cluster[0] & of_the_cluster[1] == set()
     longest = rendered({"fullnameOverride": "a" * 40})
     assert all(
         len(one["metadata"]["name"]) <= 63
@@ -269,15 +268,26 @@ def test_two_releases_do_not_meet():
     )
 
 
-def test_the_definition_is_the_one_of_the_types_and_stays():
-    """Beside labels, the chart adds the word that keeps Helm from deleting it."""
-    written = yaml.safe_load((CHART.parents[1] / "crds" / "mirrorflows.yaml").read_text())
-    definition = _one(_of("own"), "CustomResourceDefinition", "mirrorflows.mirrorflow.io")
+def test_the_definition_is_no_part_of_a_release():
+    """So Helm installs it, and neither takes it back nor deletes it; the operator updates it, unless it must not."""
+    right = {"customresourcedefinitions"}
 
-    assert definition["spec"] == written["spec"]
-    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    kinds = {one["kind"] for one in rendered({"crds": {"enabled": False}})}
-    assert "CustomResourceDefinition" not in kinds
+    assert "CustomResourceDefinition" not in {one["kind"] for one in _of("own")}
+    assert any(right == set(rule["resources"]) for rule in rules_of(_of("own")))
+    assert not any(
+        right & set(rule["resources"]) for rule in rules_of(rendered({"crds": {"enabled": False}}))
+    )
+
+
+def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
+    """Helm then has no value that is new since, and refuses none that was removed."""
+    reused = Path(shutil.copytree(CHART, tmp_path / "chart"))
+    shutil.copy(Path(__file__).parent / "values-of-1a40a54.yaml", reused / "values.yaml")
+
+    found = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered(chart=reused)}
+    wanted = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered()}
+
+    assert found == wanted
 
 
 def test_the_secrets_policy_knows_where_pods_mount_secrets():
@@ -303,7 +313,8 @@ def test_values_are_described_each():
             )
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert set(schema["properties"]) - {"global"} == set(defaults)
+    removed = {name for name, one in schema["properties"].items() if one["description"].startswith("Removed")}
+    assert set(schema["properties"]) - {"global"} - removed == set(defaults)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ def test_one_file_installs_the_operator(tmp_path: Path):
     file.write_text(installation(rendered, NAMESPACE))
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         apply = ("apply", "--server-side", f"--filename={file}")
-        server.kubectl(*apply)
         operator = server.kubectl.within(NAMESPACE)
+        operator(*apply)
         wait_until(
             "MirrorFlows are known",
             lambda: "mirrorflows" in server.kubectl("api-resources", "--api-group=mirrorflow.io"),
         )
         before = operator.get("deployment", "mirrorflow-operator")["metadata"]["generation"]
-        server.kubectl(*apply)
+        operator(*apply)
 
         assert operator.get("deployment", "mirrorflow-operator")["metadata"]["generation"] == before
         assert operator.get("validatingadmissionpolicies")["items"]
