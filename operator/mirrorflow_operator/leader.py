@@ -243,13 +243,18 @@ class Leader:
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
+        """Returns when the CRD is there and not older than this operator."""
         is_logged = False
         while True:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
                 if any(one["name"] == MIRROR_FLOW.plural for one in found["resources"]):
-                    await update_definition(self.client)
-                    return
+                    if not await update_definition(self.client):
+                        return
+                    # The API server drops new fields from statuses until it uses the new CRD, in milliseconds.
+                    self.problem = "the MirrorFlow CRD has just been updated"
+                    await asyncio.sleep(DEFINITION_EVERY_S)
+                    continue
             except NotFoundError:
                 pass
             except ApiServerError as error:

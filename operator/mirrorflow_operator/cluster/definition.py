@@ -26,19 +26,21 @@ DEFINITION: Final = ObjectKind(
 RELEASE_ANNOTATION: Final = "mirrorflow.io/release"  # the release whose operator has applied the CRD
 
 
-async def update_definition(client: Client, release: str = "") -> None:
-    """Applies this operator's CRD if the stored one is not newer and differs; *release* is "" for its own.
+async def update_definition(client: Client) -> bool:
+    """Applies this operator's CRD if the stored one is not newer and differs; returns whether it did.
 
     Without the right to do so (`crds.enabled=false`), a user applies the CRD. Raises ApiServerErrors that pass.
     """
-    wanted = annotated_definition(release or version("mirrorflow"))
+    wanted = annotated_definition(version("mirrorflow"))
     try:
         found = await client.get(DEFINITION.path(None, wanted["metadata"]["name"]))
         if is_due(found, wanted):
             await client.apply(DEFINITION, wanted)
             _LOG.info("Updated the CRD of MirrorFlows.")
+            return True
     except (ForbiddenError, RejectedError) as error:
         _LOG.warning("The CRD of MirrorFlows is not updated; apply crds/mirrorflows.yaml: %s", error)
+    return False
 
 
 def annotated_definition(release: str) -> dict[str, Any]:
