@@ -152,7 +152,9 @@ def _init_container(one: InitContainer, writable: Collection[str]) -> dict[str, 
         "env": [_variable(variable) for variable in one.env],
         "resources": resources_of(one.resources),
         "volumeMounts": [
-            {"name": mount.name, "mountPath": mount.mount_path, "readOnly": mount.name not in writable}
+            # The API server stores no readOnly that is false.
+            {"name": mount.name, "mountPath": mount.mount_path}
+            | ({} if mount.name in writable else {"readOnly": True})
             for mount in one.volume_mounts
         ],
     }

@@ -149,7 +149,7 @@ def test_every_pod_has_the_init_containers_and_sidecars() -> None:
             REFERENCES["env"],
             False,
         )
-        assert [one["readOnly"] for one in fetch["volumeMounts"]] == [False, True]
+        assert [one.get("readOnly", False) for one in fetch["volumeMounts"]] == [False, True]
         assert mounts["files"]["readOnly"]
         assert (renew["restartPolicy"], renew["resources"]) == ("Always", {"limits": {"memory": "32Mi"}})
         assert {"name": "files", "emptyDir": {"sizeLimit": "16Mi"}} in pod["volumes"]
