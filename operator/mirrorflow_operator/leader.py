@@ -244,13 +244,15 @@ class Leader:
 
     async def _wait_for_definition(self) -> None:
         """Returns when the CRD is there and not older than this operator."""
-        is_logged = False
+        is_logged = is_updated = False
         while True:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
                 if any(one["name"] == MIRROR_FLOW.plural for one in found["resources"]):
-                    if not await update_definition(self.client):
+                    # Once: an API server may store a CRD differently for ever.
+                    if is_updated or not await update_definition(self.client):
                         return
+                    is_updated = True
                     # The API server drops new fields from statuses until it uses the new CRD, in milliseconds.
                     self.problem = "the MirrorFlow CRD has just been updated"
                     await asyncio.sleep(DEFINITION_EVERY_S)
