@@ -1,14 +1,17 @@
-# MirrorFlow's images: docker build --target operator|replicator|seed --tag mirrorflow/<target>:<version> .
+# MirrorFlow's images: docker build --target operator|replicator|seed|cli --tag mirrorflow/<target>:<version> .
 #
 # Each is Python's own slim image and one folder, /opt/mirrorflow: no compiler, no package manager's cache, nothing that is
 # written at run time but /tmp. Any user id may run it, on a read-only root file system. `seed` has Spark and Java besides.
 
-FROM python:3.13-slim AS packages
+# A release names it with its digest, which `make pin` writes here.
+ARG PYTHON=python:3.13-slim
+
+FROM $PYTHON AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
 RUN python3 -m venv --without-pip /opt/mirrorflow
 # Empty folders in place of our own code: who changes that keeps the layers with what others have made.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_core replicator/mirrorflow_kafka \
     replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_seed
 
@@ -18,18 +21,23 @@ COPY replicator replicator
 RUN pip wheel --no-deps --wheel-dir /wheels .
 
 FROM packages AS replicator-packages
-RUN pip --python /opt/mirrorflow install '.[replicator]'
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[replicator]'
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
+
+FROM packages AS cli-packages
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[cli]'
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
 FROM packages AS operator-packages
-RUN pip --python /opt/mirrorflow install '.[operator]'
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[operator]'
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
 # Java's modules that Spark, Hadoop's idea of a user and the Kubernetes client load; and a library that gives a user id a name,
 # because Hadoop refuses to run as a number.
-FROM python:3.13-slim AS java
+FROM $PYTHON AS java
 WORKDIR /packages
 # Unpacked, not installed: what a desktop's Java depends on is not wanted.
 RUN apt-get update -qq \
@@ -43,12 +51,12 @@ RUN apt-get update -qq \
 # Spark's Java half leaves Python's packages, and shrinks. Of our code only the list is here, so that these layers last.
 FROM packages AS seed-packages
 COPY replicator/mirrorflow_seed/jars.py /source/
-RUN pip --python /opt/mirrorflow install '.[seed]' \
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[seed]' \
     && python3 jars.py /opt/mirrorflow/lib/python3.*/site-packages/pyspark /opt/spark
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
-FROM python:3.13-slim AS base
+FROM $PYTHON AS base
 ENV PATH=/opt/mirrorflow/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 LABEL org.opencontainers.image.licenses=Apache-2.0
 USER 65532:65532
@@ -57,6 +65,11 @@ FROM base AS replicator
 LABEL org.opencontainers.image.title="MirrorFlow replicator"
 COPY --from=replicator-packages /opt/mirrorflow /opt/mirrorflow
 ENTRYPOINT ["mirrorflow-replicator"]
+
+FROM base AS cli
+LABEL org.opencontainers.image.title="MirrorFlow command"
+COPY --from=cli-packages /opt/mirrorflow /opt/mirrorflow
+ENTRYPOINT ["mirrorflow"]
 
 FROM base AS operator
 LABEL org.opencontainers.image.title="MirrorFlow operator"

@@ -7,11 +7,13 @@ PROCESSES ?= 3
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
+RELEASE := $(VENV)/.release
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --constraint constraints.txt
 KAFKA := .cache/kafka/.ready-4.3.1
 KAFKA_OLD := .cache/kafka/.ready-3.9.1
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
+HELM := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mirrorflow/kubernetes/helm/helm
 # kind or cluster: what is to be provided for pods; see tests/harness/kubernetes/choosing.py.
 CHOSEN = $(BIN)/python -m tests.harness.kubernetes chosen
 NODE = $(if $(filter-out 0,$(REQUIRE_CLUSTER)),$$($(CHOSEN)))
@@ -30,7 +32,7 @@ PYTEST = $(BIN)/pytest -q -rfEs --durations=25 -n $(PROCESSES) --dist loadfile -
 export PYTHONDONTWRITEBYTECODE :=
 
 help:  ## list the commands
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "MirrorFlow needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 ...")'
@@ -48,6 +50,10 @@ $(SPARK): $(READY)
 
 $(SITE): $(READY)
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(RELEASE): $(READY)
+	@$(PIP) --editable '.[release]'
 	@touch $@
 
 $(KAFKA) $(KAFKA_OLD): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
@@ -98,14 +104,24 @@ test-cluster: $(READY) $(SPARK) $(KAFKA)  ## the operator on a real Kubernetes; 
 	@$(KUBERNETES) $(NODE)
 	@[ -z "$(NODE)" ] || $(KUBERNETES) argocd
 	@[ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images
+	@$(MAKE) release-dry-run
 	$(PYTEST) -m '$(SELECT_cluster)' tests/integration tests/e2e
 
 test-all: test test-kafka test-faults test-java test-spark test-cluster  ## all of the above, one after the other
 
 lock: $(READY)  ## renew constraints.txt: the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,seed,docs]'
+	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,seed,docs,release]'
 	@{ sed -n '/^#/p' constraints.txt; $(VENV)/lock/bin/pip freeze --exclude mirrorflow; } > constraints.new && mv constraints.new constraints.txt
+
+release-dry-run: $(RELEASE) $(SPARK)  ## build all of a release that needs no network, into dist/release; needs Go where there is no helm
+	@command -v helm >/dev/null || $(KUBERNETES) helm
+	@$(BIN)/python -m release --helm "$$(command -v helm || echo $(HELM))" $(addprefix --tag ,$(TAG)) $(addprefix --registry ,$(REGISTRY))
+
+pin:  ## name the images' base image by its digest, before a release; needs Docker
+	@base=$$(sed -n 's/^ARG PYTHON=\([^@]*\).*/\1/p' Dockerfile) \
+	    && digest=$$(docker buildx imagetools inspect "$$base" --format '{{.Manifest.Digest}}') \
+	    && sed -i "s|^ARG PYTHON=.*|ARG PYTHON=$$base@$$digest|" Dockerfile && sed -n '/^ARG PYTHON=/p' Dockerfile
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
@@ -133,7 +149,7 @@ docs: $(SITE)  ## build the documentation into dist/site; a broken link is an er
 
 crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
-	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
+	cp crds/mirrorflows.yaml charts/mirrorflow/crds/mirrorflows.yaml
 
 conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
@@ -148,4 +164,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean

@@ -27,6 +27,7 @@ from typing import Any, Final
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.cache import ClusterCache, Watches, list_all
 from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, Client, ObjectKind
+from mirrorflow_operator.cluster.definition import update_definition
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
     ApiServerError,
@@ -242,16 +243,27 @@ class Leader:
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
-        is_logged = False
+        """Returns when the CRD is there and not older than this operator."""
+        is_logged = is_updated = False
         while True:
             try:
                 found = await self.client.get(f"/apis/{MIRROR_FLOW.api_version}")
                 if any(one["name"] == MIRROR_FLOW.plural for one in found["resources"]):
-                    return
+                    # Once: an API server may store a CRD differently for ever.
+                    if is_updated or not await update_definition(self.client):
+                        return
+                    is_updated = True
+                    # The API server drops new fields from statuses until it uses the new CRD, in milliseconds.
+                    self.problem = "the MirrorFlow CRD has just been updated"
+                    await asyncio.sleep(DEFINITION_EVERY_S)
+                    continue
             except NotFoundError:
                 pass
             except ApiServerError as error:
                 _LOG.warning("Waiting for the API server: %s", error)
+                self.problem = f"cannot read the cluster: {error}"
+                await asyncio.sleep(DEFINITION_EVERY_S)
+                continue
             self.problem = "the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml"
             if not is_logged:
                 _LOG.error("The MirrorFlow CRD is not installed; waiting. Apply crds/mirrorflows.yaml.")
@@ -299,7 +311,7 @@ class Leader:
         readable = 0
         for namespace in self.settings.namespaces or (None,):
             try:
-                listed = await list_all(self.client, self.cache, namespace)
+                listed = await list_all(self.client, self.cache, namespace, self.settings.selector)
             except ForbiddenError as error:
                 if namespace is None:
                     raise
@@ -335,7 +347,10 @@ class Leader:
             readable = [one for one in self.settings.namespaces if one not in self.cache.unreadable]
             self._missed_change = False
             self._watches = Watches(
-                namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
+                namespaces=readable,
+                selector=self.settings.selector,
+                loop=asyncio.get_running_loop(),
+                on_event=self.handle_event,
             )
             self._watches.start()
             await self._until_watches_end(readable)

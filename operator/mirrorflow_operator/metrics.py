@@ -20,6 +20,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.leader = self._gauge("leader", "1 while this process leads.")
         self.flows = self._gauge("flows", "MirrorFlows in the watched namespaces.")
+        self.flows_not_ready = self._gauge(
+            "flows_not_ready", "MirrorFlows that are not Ready, without those that users paused or stopped."
+        )
         self.flows_seed_failed = self._gauge("flows_seed_failed", "MirrorFlows whose seed failed.")
         self.flows_different = self._gauge(
             "flows_different", "MirrorFlows whose verification found differences."

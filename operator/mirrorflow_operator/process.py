@@ -38,7 +38,7 @@ from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.conditions import Reason, is_unready
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
@@ -161,9 +161,17 @@ class Operator:
         metrics.queue_oldest.set_function(lambda: self.queue.oldest_s() if self.leader is not None else 0.0)
         metrics.polled_pods.set_function(lambda: len(self.poller))
         metrics.flows.set_function(lambda: len(self.cache.flows))
+        metrics.flows_not_ready.set_function(self._flows_not_ready)
         metrics.flows_seed_failed.set_function(lambda: self._flows_with(Reason.SEED_FAILED))
         metrics.flows_different.set_function(lambda: self._flows_with(Reason.DIFFERENCES_FOUND))
         metrics.flows_verification_overdue.set_function(lambda: self._flows_with(Reason.VERIFICATION_OVERDUE))
+
+    def _flows_not_ready(self) -> float:
+        """Returns how many flows are unready against their users' wishes; 0 as in `_flows_with`."""
+        if self.leader is None:
+            return 0.0
+        flows = self.cache.flows.values()
+        return float(sum(is_unready(one.resource.status.conditions) for one in flows))
 
     def _flows_with(self, reason: Reason) -> float:
         """Returns how many flows have a condition with that reason.

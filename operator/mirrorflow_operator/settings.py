@@ -18,6 +18,7 @@ class Settings:
     """The operator's settings. Names end in their unit. Times that tests shorten are settings, too."""
 
     namespaces: tuple[str, ...] = ()  # namespaces whose MirrorFlows are reconciled; empty: the whole cluster
+    selector: str = ""  # the label selector of these MirrorFlows; empty: all
     replicator_image: str = "mirrorflow/replicator"  # the repository, without a tag
     replicator_versions: tuple[str, ...] = ("0.1.0",)  # the available tags; the first is for new flows
     seed_image: str = "mirrorflow/seed"  # the repository of the Spark jobs; same versions as the replicator
@@ -47,6 +48,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     host, port = _listener(variables, default)
     return Settings(
         namespaces=_list(variables, "MIRRORFLOW_NAMESPACES"),
+        selector=variables.get("MIRRORFLOW_SELECTOR", ""),
         replicator_image=variables.get("MIRRORFLOW_REPLICATOR_IMAGE", default.replicator_image),
         replicator_versions=_list(variables, "MIRRORFLOW_REPLICATOR_VERSIONS") or default.replicator_versions,
         seed_image=variables.get("MIRRORFLOW_SEED_IMAGE", default.seed_image),

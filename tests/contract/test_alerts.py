@@ -149,7 +149,7 @@ def test_dashboards_ask_for_what_there_is(dashboard: Path) -> None:
     assert [] == [
         (expression, wrong)
         for expression in (*expressions, *series)
-        for wrong in _wrong(expression.replace("$__rate_interval", "5m"))
+        for wrong in _wrong(expression.replace("$__rate_interval", "5m").replace("$__range", "3h"))
     ]
     for panel in content["panels"]:
         for target in panel["targets"]:
@@ -157,6 +157,29 @@ def test_dashboards_ask_for_what_there_is(dashboard: Path) -> None:
                 one for labels in re.findall(r"by \(([^)]*)\)", target["expr"]) for one in labels.split(", ")
             }
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, panel["title"]
+
+
+def test_the_dashboard_of_flows_begins_with_single_figures_and_its_filters_apply() -> None:
+    """What is wrong is seen at once; each panel honours the namespace and the flow, but for those of the whole operator."""
+    content = json.loads((FILES / "dashboards" / "flows.json").read_text())
+    top = [one for one in content["panels"] if one["gridPos"]["y"] == 0]
+    unfiltered = {"Flows not Ready", "Versions"}
+
+    assert [one["name"] for one in content["templating"]["list"]] == [
+        "datasource",
+        "namespace",
+        "flow",
+        "topic",
+    ]
+    assert {one["type"] for one in top} == {"stat"}
+    assert {"Flows not Ready", "Worst lag", "Losses"} <= {one["title"] for one in top}
+    assert "table" in {one["type"] for one in content["panels"]}
+    assert [] == [
+        panel["title"]
+        for panel in content["panels"]
+        for target in panel["targets"]
+        if panel["title"] not in unfiltered and "$flow" not in target["expr"]
+    ]
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)

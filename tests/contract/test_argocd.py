@@ -43,7 +43,7 @@ EXPECTED = {
         "verification-failed",
         "verification-overdue",
     },
-    "Suspended": {"paused", "stopped", "seed-paused"},
+    "Suspended": {"paused", "stopped", "seed-paused", "reconciliation-paused"},
 }
 
 

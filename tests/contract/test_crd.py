@@ -11,8 +11,8 @@ from mirrorflow_operator.api.rules.table import validations
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "crds" / "mirrorflows.yaml"
-OF_THE_CHART = ROOT / "charts" / "mirrorflow" / "files" / "mirrorflows.yaml"
-SIZE_MAX_BYTES = 200_000  # client-side apply keeps the whole, as JSON, in an annotation of at most 262,144
+OF_THE_CHART = ROOT / "charts" / "mirrorflow" / "crds" / "mirrorflows.yaml"
+SIZE_MAX_BYTES = 240_000  # client-side apply keeps the whole, as JSON, in an annotation of at most 262,144
 FORBIDDEN = {
     "$ref",
     "anyOf",
@@ -43,7 +43,7 @@ def _nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str
 def test_the_written_definition_is_what_the_types_say() -> None:
     """`make crds` writes it anew."""
     assert text() == WRITTEN.read_text() == OF_THE_CHART.read_text()
-    assert len(json.dumps(definition())) < SIZE_MAX_BYTES
+    assert len(json.dumps(definition(), separators=(",", ":"))) < SIZE_MAX_BYTES
 
 
 def test_the_schema_is_structural_and_bounded() -> None:

@@ -6,6 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "Dockerfile").read_text().splitlines()
+BASE = re.compile(r"python:3\.\d+-slim(@sha256:[0-9a-f]{64})?")
+
+
+def _base() -> str:
+    return next(one for one in _after("ARG") if one.startswith("PYTHON=")).removeprefix("PYTHON=")
 
 
 def _after(word: str) -> list[str]:
@@ -19,9 +24,24 @@ def test_every_image_begins_with_an_official_python_of_a_named_version():
 
     foreign = {stage[0] for stage in stages} - names
 
-    assert len(foreign) == 1
-    assert re.fullmatch(r"python:3\.\d+-slim", foreign.pop())
-    assert {"operator", "replicator", "seed"} <= names
+    assert foreign == {"$PYTHON"}
+    assert BASE.fullmatch(_base())
+    assert {"operator", "replicator", "seed", "cli"} <= names
+
+
+def test_a_release_names_its_base_image_by_digest():
+    """A tag of Docker Hub is another image next week; `make pin` writes the digest."""
+    heading = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+
+    assert "(unreleased)" in heading or "@sha256:" in _base(), "run `make pin` before a release"
+
+
+def test_python_packages_of_images_are_those_that_the_tests_ran_with():
+    """Else a rebuild of a release may have other versions than the release."""
+    installed = [line for line in LINES if "pip " in line and "'.[" in line]
+
+    assert len(installed) == 4
+    assert all("--constraint constraints.txt" in line for line in installed)
 
 
 def test_each_spark_runs_on_a_java_of_its_own():

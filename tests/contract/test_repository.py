@@ -89,7 +89,8 @@ def test_the_chart_installs_this_version():
     chart = (ROOT / "charts" / "mirrorflow" / "Chart.yaml").read_text()
 
     assert {version[1]} == set(re.findall(r'^(?:version|appVersion): "?([^"\s]+)', chart, re.MULTILINE))
-    assert {version[1]} == set(re.findall(r"image: mirrorflow/\w+:(\S+)", chart))
+    images = dict(re.findall(r"image: mirrorflow/(\w+):(\S+)", chart))
+    assert images == dict.fromkeys(("operator", "replicator", "seed"), version[1])
 
 
 def test_the_chart_names_the_release_before():

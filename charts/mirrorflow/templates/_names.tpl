@@ -2,10 +2,13 @@
 {{- define "mirrorflow.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains .Chart.Name .Release.Name -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" (.Release.Name | trunc 29 | trimSuffix "-") .Chart.Name -}}
+{{- printf "%s-%s" (.Release.Name | trunc (sub 39 (len $name) | int) | trimSuffix "-") $name -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -41,6 +44,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: mirrorflow
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "mirrorflow.image" -}}
@@ -60,6 +66,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 []
 {{- else -}}
 {{- default (list .Release.Namespace) .Values.watch.namespaces | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* admission.csiDrivers as a JSON list. An upgrade with --reuse-values has no value that its first release did not have. */}}
+{{- define "mirrorflow.csiDrivers" -}}
+{{- if hasKey .Values.admission "csiDrivers" -}}
+{{- toJson .Values.admission.csiDrivers -}}
+{{- else -}}
+["secrets-store.csi.k8s.io"]
 {{- end -}}
 {{- end -}}
 

@@ -397,7 +397,7 @@ class Spec(ApiModel):
     version: Annotated[str, Field(max_length=64, pattern=r"^[a-zA-Z0-9._-]*$")] = Field(
         "",
         description="Version of the replicator. If empty, the version of the first start is pinned in the "
-        "status.",
+        "status. A minor version such as 0.1 follows the newest patch release that the operator offers.",
     )
     connectors: Connectors = Field(default_factory=Connectors, description="Workloads of the connectors.")
     internal_rest: InternalRest = Field(

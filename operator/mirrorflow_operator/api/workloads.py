@@ -87,8 +87,14 @@ class SecretVolume(ApiModel):
     secret_name: ObjectName = Field(description="Name of the Secret.")
 
 
+class EmptyDirVolume(ApiModel):
+    """Temporary directory that init containers and sidecars fill."""
+
+    size_limit: Quantity = Field("64Mi", description="Maximum size in bytes, for example 64Mi.")
+
+
 class Volume(ApiModel):
-    """Volume of the pod; exactly one of csi, secret and configMap is set. All are mounted read-only."""
+    """Volume of the pod; exactly one source is set. The connector's container mounts all of them read-only."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
         description="Name of the volume."
@@ -96,6 +102,9 @@ class Volume(ApiModel):
     csi: CsiVolume | None = Field(None, description="Inline volume of a CSI driver.")
     secret: SecretVolume | None = Field(None, description="Keys of a Secret as files.")
     config_map: ObjectReference | None = Field(None, description="Keys of a ConfigMap as files.")
+    empty_dir: EmptyDirVolume | None = Field(
+        None, description="Temporary directory, which init containers and sidecars may write."
+    )
 
 
 class VolumeMount(ApiModel):
@@ -212,6 +221,95 @@ class PodSecurityContext(ApiModel):
     )
 
 
+ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
+
+
+class ComputeAmounts(ApiModel):
+    """CPU, memory and local storage."""
+
+    cpu: Quantity | None = Field(None, description="CPU in cores, for example 500m.")
+    memory: Quantity | None = Field(None, description="Memory in bytes, for example 256Mi.")
+    ephemeral_storage: Quantity | None = Field(
+        None,
+        alias="ephemeral-storage",
+        description="Local storage in bytes, for example 256Mi.",
+    )
+
+
+class Resources(ApiModel):
+    """Compute resources that a container requests and may use."""
+
+    requests: ComputeAmounts = Field(
+        default_factory=ComputeAmounts, description="Minimum resources, used for scheduling."
+    )
+    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="Maximum resources.")
+
+
+class DnsOption(ApiModel):
+    """Option of the resolver."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="Name of the option, for example ndots."
+    )
+    value: Annotated[str, Field(max_length=64)] | None = Field(None, description="Value of the option.")
+
+
+class DnsConfig(ApiModel):
+    """Additions to the DNS settings that the cluster gives the pod."""
+
+    nameservers: Annotated[tuple[Annotated[str, Field(max_length=45)], ...], Field(max_length=3)] = Field(
+        (), description="IP addresses of DNS servers.", json_schema_extra=LIST_SET
+    )
+    searches: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=32)] = Field(
+        (), description="Domains in which host names are looked up.", json_schema_extra=LIST_SET
+    )
+    options: Annotated[tuple[DnsOption, ...], Field(max_length=20)] = Field(
+        (), description="Options of the resolver.", json_schema_extra=list_map("name")
+    )
+
+
+class InitVolumeMount(ApiModel):
+    """Folder of an init container in which a volume of the template is mounted."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
+        description="Name of the volume."
+    )
+    mount_path: Annotated[str, Field(max_length=256, pattern=r"^(/[A-Za-z0-9_.-]+)+$")] = Field(
+        description="Path of the folder."
+    )
+
+
+INIT_CONTAINERS_MAX = 5
+_Arguments = Annotated[tuple[Annotated[str, Field(max_length=TEXT_MAX)], ...], Field(max_length=LIST_MAX)]
+
+
+class InitContainer(ApiModel):
+    """Container that runs before the others, or a sidecar. It is unprivileged, and its root file system is read-only."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
+        description="Name of the container."
+    )
+    image: ImageName = Field(description="Container image.")
+    restart_policy: Literal["Always"] | None = Field(
+        None, description="Always: a sidecar, which runs as long as the pod."
+    )
+    command: _Arguments = Field((), description="Entry point. If empty, that of the image.")
+    args: _Arguments = Field((), description="Arguments. If command and args are empty, those of the image.")
+    env: tuple[EnvironmentVariable, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Environment variables of the container.",
+        json_schema_extra=list_map("name"),
+    )
+    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
+    volume_mounts: tuple[InitVolumeMount, ...] = Field(
+        (),
+        max_length=VOLUMES_MAX,
+        description="Folders in which volumes of the template are mounted. Those of emptyDir can be written.",
+        json_schema_extra=list_map("mountPath"),
+    )
+
+
 class Template(ApiModel):
     """Fields of the pod that can be customized. No user id is set by default."""
 
@@ -241,8 +339,17 @@ class Template(ApiModel):
         description="Host names that the pod resolves without DNS.",
         json_schema_extra=list_map("ip"),
     )
+    dns_config: DnsConfig = Field(
+        default_factory=DnsConfig, description="Additions to the DNS settings of the pod."
+    )
     security_context: PodSecurityContext = Field(
         default_factory=PodSecurityContext, description="User and group ids of the pod; not 0."
+    )
+    init_containers: tuple[InitContainer, ...] = Field(
+        (),
+        max_length=INIT_CONTAINERS_MAX,
+        description="Containers that run before the connector, in this order, and sidecars.",
+        json_schema_extra=list_map("name"),
     )
     env: tuple[EnvironmentVariable, ...] = Field(
         (),
@@ -269,25 +376,6 @@ class Template(ApiModel):
         le=3_600,
         description="How long the pod may take to stop, in seconds; in-flight requests are completed.",
     )
-
-
-ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
-
-
-class ComputeAmounts(ApiModel):
-    """CPU and memory."""
-
-    cpu: Quantity | None = Field(None, description="CPU in cores, for example 500m.")
-    memory: Quantity | None = Field(None, description="Memory in bytes, for example 256Mi.")
-
-
-class Resources(ApiModel):
-    """CPU and memory that a container requests and may use."""
-
-    requests: ComputeAmounts = Field(
-        default_factory=ComputeAmounts, description="Minimum resources, used for scheduling."
-    )
-    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="Maximum resources.")
 
 
 class ServiceAccount(ApiModel):

@@ -86,8 +86,9 @@ class ClusterCache:
     _by_flow: dict[Key, _FlowObjects] = field(default_factory=lambda: defaultdict(_FlowObjects))
     # resourceVersion, uid and flow of every cached object.
     _cached: dict[ObjectId, tuple[int, str, Key]] = field(default_factory=dict)
-    # Uids of deleted objects, the latest last; Kubernetes never reuses a uid.
-    _deleted_uids: dict[str, None] = field(default_factory=dict)
+    # Uids of deleted objects with the resourceVersion of their deletion, the latest last. A MirrorFlow that stops
+    # matching the operator's label selector is reported as deleted, and may match again later.
+    _deleted_uids: dict[str, int] = field(default_factory=dict)
 
     def identify(self, kubernetes_id: str) -> None:
         self.kubernetes_id = kubernetes_id
@@ -134,20 +135,16 @@ class ClusterCache:
         """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()
         if event == "DELETED":
-            return self.remove(
-                kind, body["metadata"]["namespace"], body["metadata"]["name"], body["metadata"]["uid"]
-            )
+            return self.remove(kind, body)
         return self.put(kind, body)
 
     def put(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
-        """Stores *body*, unless that version or a newer one is cached, or its uid was deleted."""
+        """Stores *body*, unless that version or a newer one is cached or was deleted."""
         metadata = body["metadata"]
-        if metadata["uid"] in self._deleted_uids:
+        version = _version(metadata)
+        if self._deleted_uids.get(metadata["uid"], -1) >= version:
             return NO_FLOWS
         object_id = (kind.name, metadata["namespace"], metadata["name"])
-        # A number that grows: promised since Kubernetes 1.35, always so with etcd.
-        text = metadata["resourceVersion"]
-        version = int(text) if text.isdigit() else 0
         cached = self._cached.get(object_id)
         if cached is not None and cached[0] >= version:
             return NO_FLOWS
@@ -160,13 +157,16 @@ class ClusterCache:
         self._cached[object_id] = (version, metadata["uid"], key)
         return affected | self._store(kind, object_id, key, body)
 
-    def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> frozenset[Key]:
-        """Removes the object with this *uid*; another object of its name may exist.
+    def remove(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
+        """Removes the object with the uid of *body*; another object of its name may exist.
 
         The garbage collector can be faster than the response to the write that created the object. The uid is
         remembered, so that such a late response is ignored.
         """
-        self._deleted_uids[uid] = None
+        metadata = body["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        self._deleted_uids.pop(uid, None)
+        self._deleted_uids[uid] = _version(metadata)
         if len(self._deleted_uids) > DELETED_MAX:
             del self._deleted_uids[next(iter(self._deleted_uids))]
         object_id = (kind.name, namespace, name)
@@ -257,28 +257,41 @@ class ClusterCache:
         return frozenset((key,))
 
 
-def selector_of(kind: ObjectKind) -> str:
-    """Returns the label selector for *kind*, so that the API server filters out objects of no flow."""
-    return "" if kind is MIRROR_FLOW else FLOW_LABEL
+def _version(metadata: Mapping[str, Any]) -> int:
+    """Returns the resourceVersion, a number that grows: promised since Kubernetes 1.35, always so with etcd."""
+    text = metadata.get("resourceVersion", "")
+    return int(text) if text.isdigit() else 0
 
 
-async def list_all(client: Client, cache: ClusterCache, namespace: str | None) -> dict[str, frozenset[Key]]:
-    """Reads every kind in *namespace* (None: all namespaces) into *cache*.
+def selector_of(kind: ObjectKind, flows: str = "") -> str:
+    """Returns the label selector for *kind*, so that the API server filters out objects of no flow.
+
+    *flows* is the selector of MirrorFlows; empty: all.
+    """
+    return flows if kind is MIRROR_FLOW else FLOW_LABEL
+
+
+async def list_all(
+    client: Client, cache: ClusterCache, namespace: str | None, flows: str = ""
+) -> dict[str, frozenset[Key]]:
+    """Reads every kind in *namespace* (None: all namespaces) into *cache*; *flows* is that of `selector_of`.
 
     Returns the kinds of which an object has changed, with the flows to reconcile. Raises ApiServerError; what was
     read until then stays in the cache.
     """
-    changed = {kind.name: await _list(client, cache, kind, namespace) for kind in WATCHED}
+    changed = {
+        kind.name: await _list(client, cache, kind, namespace, selector_of(kind, flows)) for kind in WATCHED
+    }
     return {kind: keys for kind, keys in changed.items() if keys}
 
 
 async def _list(
-    client: Client, cache: ClusterCache, kind: ObjectKind, namespace: str | None
+    client: Client, cache: ClusterCache, kind: ObjectKind, namespace: str | None, selector: str
 ) -> frozenset[Key]:
     seen: set[str] = set()
     changed: frozenset[Key] = frozenset()
     until = 0
-    async for version, bodies in client.chunks(kind, namespace, labels=selector_of(kind)):
+    async for version, bodies in client.chunks(kind, namespace, labels=selector):
         until = version
         for body in bodies:
             seen.add(body["metadata"]["uid"])
@@ -305,6 +318,7 @@ class Watches:
     """Watches all kinds of `WATCHED` and calls *on_event* in *loop* with each event."""
 
     namespaces: Sequence[str]  # empty: the whole cluster
+    selector: str = ""  # of MirrorFlows; empty: all
     loop: asyncio.AbstractEventLoop
     on_event: OnEvent
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -344,7 +358,7 @@ class Watches:
         try:
             await kopf.operator(
                 registry=self._registry(),
-                settings=_settings(),
+                settings=_settings(self.selector),
                 standalone=True,
                 clusterwide=not self.namespaces,
                 namespaces=list(self.namespaces),
@@ -387,7 +401,7 @@ class Watches:
         return seen
 
 
-def _settings() -> kopf.OperatorSettings:
+def _settings(flows: str) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # so that no right to list namespaces or CRDs is needed
@@ -401,7 +415,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = IDLE_TIMEOUT_S
     settings.execution.max_workers = 1  # no handler needs a thread
     for kind in WATCHED:
-        selector = selector_of(kind)
+        selector = selector_of(kind, flows)
         if selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector
     return settings

@@ -199,7 +199,7 @@ class Client:
         Raises ConflictError where the uid or resourceVersion in *body* does not match.
         """
         metadata = body["metadata"]
-        path = kind.path(metadata["namespace"], metadata["name"], subresource)
+        path = kind.path(metadata.get("namespace"), metadata["name"], subresource)
         params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         what = f"{kind.plural}/{subresource}" if subresource else kind.plural
         return await self._request("PATCH", path, "apply", what, params=params, body=body)

@@ -23,6 +23,7 @@ from mirrorflow_operator.plan.names import (
     HTTPS,
     MANAGED_BY,
     MANAGER,
+    PAUSE_ANNOTATION,
     RUN_LABEL,
     SCHEME_ANNOTATION,
 )
@@ -101,6 +102,7 @@ def cached_flow(body: Object) -> CachedFlow:
             created_s=created_s(body),
             flow=flow,
             errors=errors,
+            is_reconciliation_paused=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION) == "true",
             status=parse_status(status),
         ),
         resource_version=metadata["resourceVersion"],
@@ -226,6 +228,7 @@ def observed_pod(body: Object) -> ObservedPod:
     container: Object = next(
         (one for one in status.get("containerStatuses") or () if one.get("name") in _CONTAINERS), {}
     )
+    container = _failing_init_container(status) or container
     # A driver's termination message is its report, which can be parsed only if it is complete.
     message_max = REPORT_MAX if container.get("name") == DRIVER else MESSAGE_MAX
     state, last = container.get("state") or {}, container.get("lastState") or {}
@@ -257,6 +260,19 @@ def observed_pod(body: Object) -> ObservedPod:
         if scheduled.get("status") == "False"
         else "",
     )
+
+
+def _failing_init_container(status: Object) -> Object:
+    """Returns the status of the init container for which the pod's own container waits; empty if there is none.
+
+    An init container that is being started has the reason PodInitializing, or none.
+    """
+    for one in status.get("initContainerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "PodInitializing") != "PodInitializing":
+            found: Object = one
+            return found
+    return {}
 
 
 def _replicator(body: Object) -> Object:

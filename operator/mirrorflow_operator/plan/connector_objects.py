@@ -32,15 +32,20 @@ def objects(
     verifies: bool = False,
     seed_replaces_source: bool = False,
     has_defaults: bool = True,
+    operator_namespace: str = "",
 ) -> list[Object]:
     """Returns every object of *flow*, in the order in which they are needed.
 
     *shapes* override mode and number of pods from the spec. *verifies*: the operator has a certificate
     authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
-    *seed_replaces_source* is that of `connectors_by_pod`, *has_defaults* that of `ConnectorPods`.
+    *seed_replaces_source* is that of `connectors_by_pod`, *has_defaults* that of `ConnectorPods`,
+    *operator_namespace* that of `names.progress_readers`.
     """
     name = flow.metadata.name
-    found = [_service_account(names.metadata(name, flow.metadata.namespace, name), {}), _network_policy(flow)]
+    found = [
+        _service_account(names.metadata(name, flow.metadata.namespace, name), {}),
+        _network_policy(flow, names.progress_readers(operator_namespace)),
+    ]
     planned = {connector.kind: connector for connector in plan.connectors}
     for host, kinds in connectors_by_pod(
         flow.spec.connectors, planned, seed_replaces_source=seed_replaces_source
@@ -124,7 +129,7 @@ def _deployment(pods: ConnectorPods) -> Object:
     }
 
 
-def _network_policy(flow: MirrorFlow) -> Object:
+def _network_policy(flow: MirrorFlow, readers: list[Object]) -> Object:
     """Returns the NetworkPolicy by which only readers of progress or metrics reach a connector."""
     name = flow.metadata.name
     return {
@@ -134,8 +139,6 @@ def _network_policy(flow: MirrorFlow) -> Object:
         "spec": {
             "podSelector": {"matchLabels": names.selector(name)},
             "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [names.progress_readers()], "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}
-            ],
+            "ingress": [{"from": readers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
         },
     }

@@ -22,6 +22,7 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.workloads import (
     ConnectorKind,
     ForeignRecordPolicy,
+    Resources,
     Seed,
     SparkJob,
     Template,
@@ -35,6 +36,7 @@ from mirrorflow_operator.plan.pod_template import (
     WORKER_FILE,
     Mounts,
     environment_variables,
+    init_containers,
     mounts,
     pod_field_variable,
     pod_security,
@@ -74,6 +76,7 @@ class SparkDefaults:
 
     image: str
     account: str = SEED_ACCOUNT
+    operator_namespace: str = ""  # that of `names.progress_readers`
 
 
 SOURCE_FILE: Final = "source.properties"
@@ -282,6 +285,7 @@ def _executor(run: _Run, config_map: str) -> Object:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(run.mounts, template),
         "env": _variables(template),
+        **_local_storage(run.job.executors.resources),
     }
     return {
         "apiVersion": "v1",
@@ -292,11 +296,19 @@ def _executor(run: _Run, config_map: str) -> Object:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": pod_security(template),
+            **init_containers(template),
             "containers": [container],
             "volumes": volumes(config_map, run.mounts, template, tmp_size=SCRATCH_SIZE),
             **scheduling(template, run.selector),
         },
     }
+
+
+def _local_storage(resources: Resources) -> Object:
+    """Returns the part of the resources that Spark does not set itself; empty where it is not given."""
+    name = "ephemeral-storage"
+    given = {part: amounts[name] for part, amounts in resources_of(resources).items() if name in amounts}
+    return {"resources": {part: {name: amount} for part, amount in given.items()}} if given else {}
 
 
 def _variables(template: Template) -> list[Object]:
@@ -363,6 +375,7 @@ def _driver_pod(run: _Run, config_map: str, extra_variables: Sequence[Object]) -
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
             "securityContext": security,
+            **init_containers(template),
             "containers": [container],
             "volumes": [*volumes(config_map, run.mounts, template, tmp_size=SCRATCH_SIZE), *claims],
             **scheduling(template, run.selector),
@@ -409,7 +422,10 @@ def _network_policy(run: _Run) -> Object:
                         {"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT, PROGRESS_PORT)
                     ],
                 },
-                {"from": [names.progress_readers()], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
+                {
+                    "from": names.progress_readers(run.defaults.operator_namespace),
+                    "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}],
+                },
             ],
         },
     }

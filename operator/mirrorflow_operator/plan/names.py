@@ -19,6 +19,8 @@ CONTAINER: Final = "replicator"  # in the pods of connectors
 # On pods that serve HTTPS; the operator and Prometheus read it.
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTPS: Final = "https"
+# On a MirrorFlow: while it is "true", the operator reports the flow's state and changes none of its objects.
+PAUSE_ANNOTATION: Final = "mirrorflow.io/pause-reconciliation"
 # Labels of Spark jobs. The driver, not the operator, manages executors: they have these two, not FLOW_LABEL.
 RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
 RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
@@ -50,9 +52,22 @@ def run_labels(flow: str, run_kind: str) -> dict[str, str]:
     return {**labels(flow), "app.kubernetes.io/component": run_kind, **run_selector(flow, run_kind)}
 
 
-def progress_readers() -> dict[str, Any]:
-    """Returns the NetworkPolicy peer of operator and monitoring: namespaces labelled as progress readers."""
-    return {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
+def progress_readers(operator_namespace: str) -> list[dict[str, Any]]:
+    """Returns the NetworkPolicy peers that read progress: labelled namespaces, and the operator's pods.
+
+    *operator_namespace* is "" where it is unknown; then the operator's namespace needs the label, too.
+    """
+    readers: list[dict[str, Any]] = [
+        {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
+    ]
+    if operator_namespace:
+        readers.append(
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
+                "podSelector": {"matchLabels": {"app.kubernetes.io/name": MANAGER}},
+            }
+        )
+    return readers
 
 
 def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:

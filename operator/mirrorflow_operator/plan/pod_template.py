@@ -11,7 +11,7 @@ resource's secret fields) or a user did (as a reference in a `config`), and thos
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from mirrorflow_operator.api.workloads import (
     Connector,
     ConnectorKind,
     EnvironmentVariable,
+    InitContainer,
     Resources,
     Template,
     TopologySpread,
@@ -129,8 +130,36 @@ def resources_of(resources: Resources) -> dict[str, Any]:
 
 
 def _amounts(amounts: ComputeAmounts) -> dict[str, str]:
-    given = {"cpu": amounts.cpu, "memory": amounts.memory}
-    return {name: str(amount) for name, amount in given.items() if amount is not None}
+    given = amounts.model_dump(by_alias=True, exclude_none=True)
+    return {name: str(amount) for name, amount in given.items()}
+
+
+def init_containers(template: Template) -> dict[str, Any]:
+    """Returns the field with the init containers and sidecars of *template*; empty without them.
+
+    They may write its emptyDir volumes, which the pod's own container mounts read-only.
+    """
+    writable = {one.name for one in template.volumes if one.empty_dir is not None}
+    found = [_init_container(one, writable) for one in template.init_containers]
+    return {"initContainers": found} if found else {}
+
+
+def _init_container(one: InitContainer, writable: Collection[str]) -> dict[str, Any]:
+    optional: dict[str, Any] = {
+        "restartPolicy": one.restart_policy,
+        "command": list(one.command),
+        "args": list(one.args),
+        "env": [_variable(variable) for variable in one.env],
+        "resources": resources_of(one.resources),
+        "volumeMounts": [
+            # The API server stores no readOnly that is false.
+            {"name": mount.name, "mountPath": mount.mount_path}
+            | ({} if mount.name in writable else {"readOnly": True})
+            for mount in one.volume_mounts
+        ],
+    }
+    required = {"name": one.name, "image": one.image, "securityContext": CONTAINER_SECURITY}
+    return required | {name: part for name, part in optional.items() if part}
 
 
 def volumes(config_map: str, mounts: Mounts, template: Template, *, tmp_size: str) -> list[dict[str, Any]]:
@@ -156,6 +185,8 @@ def _additional_volume(volume: Volume) -> dict[str, Any]:
         found["csi"]["readOnly"] = True
     if volume.secret is not None:
         found["secret"]["defaultMode"] = SECRET_MODE
+    if volume.empty_dir is not None:
+        found["emptyDir"] = {"sizeLimit": str(volume.empty_dir.size_limit)}
     return found
 
 
@@ -171,7 +202,7 @@ def _volume(kind: str, at: int) -> str:
 
 
 def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the set fields for scheduling, image pull Secrets and host aliases.
+    """Returns the set fields for scheduling, image pull Secrets, host aliases and DNS.
 
     *selector* selects the pods for the topology spread.
     """
@@ -186,6 +217,7 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
         "priorityClassName": template.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
         "hostAliases": [{"ip": one.ip, "hostnames": list(one.hostnames)} for one in template.host_aliases],
+        "dnsConfig": template.dns_config.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return {name: part for name, part in parts.items() if part}
 
@@ -304,6 +336,7 @@ class ConnectorPods:
                 "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
                 "securityContext": pod_security(template),
+                **init_containers(template),
                 "containers": [_container(self)],
                 "volumes": volumes(self.name, self.mounts, template, tmp_size=TMP_SIZE),
                 **scheduling(template, names.selector(name, self.kind)),

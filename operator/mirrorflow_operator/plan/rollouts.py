@@ -210,7 +210,9 @@ _POD_PARTS: Final = {
     "priorityClassName": "priority class",
     "imagePullSecrets": "image pull Secrets",
     "hostAliases": "host aliases",
+    "dnsConfig": "DNS settings",
     "securityContext": "security context",
+    "initContainers": "init containers",
 }
 
 

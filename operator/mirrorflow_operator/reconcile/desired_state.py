@@ -91,6 +91,8 @@ def plan_flow(
         flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source
     )
     unchanged = DesiredState(due_jobs=due, connectors=connectors, pods=sharing)
+    if resource.is_reconciliation_paused:
+        return unchanged
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:
         return unchanged  # the flow was never admitted, so it has no pods to stop
@@ -142,12 +144,17 @@ def _objects(
         shapes=steps,
         verifies=bool(settings.progress_ca),
         seed_replaces_source=due.runs.replaces_source,
+        operator_namespace=settings.pod_namespace,
     )
     found = planned_with()
     if not all(map(has_pod_defaults, running.values())):
         found = with_kept_pods(found, planned_with(has_defaults=False), running)
     if due.runs.replaces_source:
         found = without_source_pods(found, flow)
-    defaults = SparkDefaults(image=f"{settings.seed_image}:{version}", account=settings.seed_account)
+    defaults = SparkDefaults(
+        image=f"{settings.seed_image}:{version}",
+        account=settings.seed_account,
+        operator_namespace=settings.pod_namespace,
+    )
     jobs = job_objects(flow, due.runs, defaults=defaults, flow_id=flow_id)
     return [*found, *jobs]

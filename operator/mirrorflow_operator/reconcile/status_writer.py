@@ -24,7 +24,7 @@ from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment
-from mirrorflow_operator.status.conditions import new_problems
+from mirrorflow_operator.status.conditions import ConditionType, new_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +160,7 @@ def _without_pod_counts(status: Status) -> Status:
 
 def _condition_meaning(condition: Condition) -> Condition:
     cleared = {"message": ""}
-    if condition.status is ConditionStatus.TRUE:
+    # The reason why the workloads do not match the spec changes with what people do, not with traffic.
+    if condition.status is ConditionStatus.TRUE and condition.type != ConditionType.RECONCILING.value:
         cleared["reason"] = ""
     return condition.model_copy(update=cleared)

@@ -54,6 +54,7 @@ class Resource:
     created_s: float
     flow: MirrorFlow | None = None
     errors: tuple[FieldError, ...] = ()
+    is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
     status: Status = field(default_factory=Status)  # empty where there is no readable status
 
     @property
@@ -92,11 +93,29 @@ def admit(
     if conflict is not None:
         flow, version = _stopped(resource.flow), pinned or versions[0]
         return Admission(flow=flow, version=version, flow_id=id_, refusal=conflict, has_conflict=True)
-    wanted = resource.flow.spec.version or pinned or versions[0]
+    wanted = _version(resource.flow.spec.version, pinned, versions)
     if wanted not in versions:
         refusal = _unknown_version(wanted, pinned, versions)
         return Admission(flow=resource.flow if pinned else None, version=pinned, flow_id=id_, refusal=refusal)
     return Admission(flow=resource.flow, version=wanted, flow_id=id_)
+
+
+def _version(wanted: str, pinned: str, versions: Sequence[str]) -> str:
+    """Returns the version that the spec asks for, where *wanted* is its own.
+
+    A minor version such as 1.1 means its newest patch release that the operator offers. It never leads to an older
+    one than *pinned*: an operator that is rolled back changes no flow.
+    """
+    patches = {_patch(one, wanted): one for one in (*versions, pinned)}
+    if not wanted or wanted in versions or set(patches) <= {-1}:
+        return wanted or pinned or versions[0]
+    return patches[max(patches)]
+
+
+def _patch(version: str, minor: str) -> int:
+    """Returns the patch number of *version*, -1 where it is no release of *minor*."""
+    before, _, patch = version.rpartition(".")
+    return int(patch) if before == minor and before.count(".") == 1 and patch.isdecimal() else -1
 
 
 def _flow_id(resource: Resource, kubernetes_id: str) -> str:

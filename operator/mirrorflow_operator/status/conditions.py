@@ -102,6 +102,7 @@ class Reason(Enum):
     SCALED_TO_ZERO = "ScaledToZero"
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
+    RECONCILIATION_PAUSED = "ReconciliationPaused"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
@@ -239,6 +240,12 @@ def new_problems(
             continue
         yielded |= {condition.reason, condition.message}
         yield condition.reason, condition.message
+
+
+def is_unready(conditions: Sequence[Condition]) -> bool:
+    """Whether a flow with *conditions* is not Ready, and no user asked for that, as by a pause or a seed."""
+    ready = next((one for one in conditions if one.type == ConditionType.READY.value), None)
+    return ready is None or (ready.status is not ConditionStatus.TRUE and ready.reason not in _REQUESTED)
 
 
 def _is_known(condition: Condition, before: Condition | None, causes: frozenset[str]) -> bool:

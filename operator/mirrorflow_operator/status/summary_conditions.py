@@ -12,6 +12,7 @@ from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.plan.names import PAUSE_ANNOTATION
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, is_overdue, is_rolling
 from mirrorflow_operator.status.pod_failures import Workload, workload_name
@@ -152,6 +153,9 @@ def _is_scaled_away(workload: Workload) -> bool:
     )
 
 
+_PAUSED: Final = f"The annotation {PAUSE_ANNOTATION} is true: the operator changes nothing of this flow until it is removed."
+
+
 def reconciling(
     observation: Observation, workloads: Sequence[Workload], stalled: Finding, replicating: Finding
 ) -> Finding:
@@ -159,6 +163,8 @@ def reconciling(
     kind = ConditionType.RECONCILING
     if stalled.status is ConditionStatus.TRUE:
         return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
+    if observation.resource.is_reconciliation_paused:
+        return yes(kind, Reason.RECONCILIATION_PAUSED, _PAUSED)
     if observation.write_error:
         return yes(kind, Reason.OBJECTS_REFUSED, _objects_refused(observation))
     if observation.runs.replaces_source:

@@ -173,7 +173,7 @@ KEYS: tuple[Key, ...] = (
         offset-syncs.topic.replication.factor [3]: -1: the cluster's default
         offset.lag.max [100]: the number of target offsets without an offset sync, after which the next one is written at once
         heartbeats.replication.enabled [true]:
-        emit.heartbeats.enabled [true]: in an mm2.properties, true also creates a herder for a flow that is not enabled
+        emit.heartbeats.enabled [true]: in an mm2.properties, true also emits heartbeats for disabled flows
         emit.heartbeats.interval.seconds [1]: negative: never
         heartbeats.topic.replication.factor [3]: -1: the cluster's default
         mirrorflow.heartbeats.emit.to [target]: `target`, `source` or both; on the source, the heartbeats are those of a flow in the reverse direction

@@ -34,7 +34,14 @@ from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, lag_of, ranges_of, tasks_of
+from mirrorflow_seed.seed.seed_plan import (
+    SeedRange,
+    SeedTask,
+    lag_of,
+    ranges_of,
+    tasks_of,
+    was_copied_before,
+)
 from mirrorflow_seed.seed.seed_task_attempt import (
     PartitionOutcome,
     PartitionResult,
@@ -222,6 +229,7 @@ class SeedJob:
         self._stalled_s = 0.0  # seconds without progress when the job was stopped for it, else 0
         self._logged_reasons: frozenset[str] = frozenset()  # of errors that block tasks
         self._memory_bytes = 0
+        self._left_at_start: int | None = None  # offsets, where each partition had been copied before
 
     async def run(self) -> int:
         """Runs the seed and returns the exit status.
@@ -257,6 +265,10 @@ class SeedJob:
             initial = await self._retry_transient(flow.claim)
             await self._require_no_foreign_records(flow, arrangement)
             ranges = await self._plan(flow, arrangement, initial=initial)
+            if was_copied_before(ranges, flow.next_offsets):
+                self._left_at_start = self._progress.lag
+            if self._left_at_start == 0:
+                return self._final_status(arrangement)
             retention = RetentionHolder(flow)
             await self._retry_transient(lambda: retention.begin(arrangement.names, ranges))
             self._phase = JobPhase.RUNNING
@@ -461,7 +473,14 @@ class SeedJob:
                 self._message = f"{len(arrangement.uncopied)} topics have no target topic."
             return EXIT_FAILED
         gap, cut_off = self._progress.gap_records, self._coordinator.unfinished
-        sentences = [f"{gap} offsets were deleted on the source before they were copied."] if gap else []
+        sentences = []
+        if self._left_at_start is not None:
+            sentences.append(
+                f"An earlier run or the connector had copied all but {self._left_at_start:,} offsets."
+                if self._left_at_start
+                else "Nothing was left: an earlier run or the connector had copied everything."
+            )
+        sentences += [f"{gap} offsets were deleted on the source before they were copied."] if gap else []
         if cut_off:
             sentences.append(
                 f"{cut_off} {'task was' if cut_off == 1 else 'tasks were'} cut off; others finished their work."

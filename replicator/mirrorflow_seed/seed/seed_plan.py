@@ -88,6 +88,15 @@ def ranges_of(
     return tuple(ranges)
 
 
+def was_copied_before(ranges: Iterable[SeedRange], positions: Mapping[TopicPartition, int]) -> bool:
+    """Returns whether an earlier run, or the connector, has copied each of *ranges* at least in part.
+
+    Empty partitions do not count, nor does a flow without any position.
+    """
+    begun = [seed_range.source in positions for seed_range in ranges if seed_range.end > 0]
+    return bool(begun) and all(begun)
+
+
 def tasks_of(ranges: Iterable[SeedRange], *, slots: int) -> tuple[SeedTask, ...]:
     """Returns the tasks for *ranges*, largest first; ranges that are already copied are left out.
 

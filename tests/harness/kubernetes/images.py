@@ -77,8 +77,16 @@ def build(target: str, *, version: str) -> Image:
     with _store():
         if _lacks_buildah():
             return _built_by_docker(name, target, version)
-        _provide_base(re.findall(r"^FROM (python:\S+)", DOCKERFILE.read_text(), re.MULTILINE)[0])
-        options = ("--isolation=chroot", "--layers", "--network=host", "--pull-never")
+        # The stand-in has no digest, so the build begins with the name alone.
+        base = re.findall(r"^ARG PYTHON=(python:[^\s@]+)", DOCKERFILE.read_text(), re.MULTILINE)[0]
+        _provide_base(base)
+        options = (
+            "--isolation=chroot",
+            "--layers",
+            "--network=host",
+            "--pull-never",
+            f"--build-arg=PYTHON={base}",
+        )
         links = _links_to_spark() if target == "seed" else ()
         _buildah("build", *options, *links, f"--target={target}", f"--tag={name}", str(ROOT))
         key = _buildah("images", "--quiet", "--no-trunc", name).strip().removeprefix("sha256:")

@@ -4,7 +4,7 @@
     release.load_images()
     release.install()
 
-In a namespace of its own, which may read progress; MirrorFlows of the whole cluster are served.
+In a namespace of its own; MirrorFlows of the whole cluster are served.
 """
 
 import json
@@ -52,10 +52,7 @@ class Release:
                 "kind": "Namespace",
                 "metadata": {
                     "name": NAMESPACE,
-                    "labels": {
-                        "mirrorflow.io/reads-progress": "true",
-                        "pod-security.kubernetes.io/enforce": "restricted",
-                    },
+                    "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
                 },
             }
         )

@@ -34,6 +34,8 @@ class Requests:
         content = json.loads(kubeconfig.read_text())
         self._server = content["clusters"][0]["cluster"]["server"]
         self._opener = _opener(tls_of(content))
+        token = content["users"][0]["user"].get("token")
+        self._identity = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def __call__(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
@@ -41,7 +43,10 @@ class Requests:
         """*path* begins with a slash; a text as *body* goes out as it is."""
         data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         request = urllib.request.Request(
-            self._server + path, data=data, method=method, headers={"Content-Type": content_type}
+            self._server + path,
+            data=data,
+            method=method,
+            headers={"Content-Type": content_type, **self._identity},
         )
         try:
             with self._opener.open(request, timeout=ANSWER_WAIT_S) as answer:

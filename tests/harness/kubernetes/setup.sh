@@ -3,6 +3,7 @@
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl; and definitions of the Prometheus operator
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
+#   setup.sh helm     Helm alone
 #   setup.sh argocd   besides, Argo CD's application controller and repo server; it needs Go 1.27, which Go fetches itself
 #   setup.sh packages those packages alone, with what images are built by
 # Idempotent: what is built is kept under the hash of what it is built from, a part of it too, where a build is interrupted.
@@ -170,9 +171,13 @@ if [ "${1:-}" = packages ]; then
   [ "$(id -u)" != 0 ] || install_packages
   exit
 fi
+provide_helm() { provide helm "two minutes" "$here"/helm/go.{mod,sum}; }
+if [ "${1:-}" = helm ]; then
+  provide_helm
+  exit
+fi
 provide control "ten minutes" "$here"/go/go.{mod,sum} "$here"/go/control/*.go
 provide monitoring "three seconds" "$here"/monitoring/go.{mod,sum}
-provide_helm() { provide helm "two minutes" "$here"/helm/go.{mod,sum}; }
 if [ "${1:-}" = kind ]; then
   provide kind "ten seconds" "$here"/kind/go.{mod,sum}
   provide_helm

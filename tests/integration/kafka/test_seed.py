@@ -67,6 +67,11 @@ def test_each_record_arrives_once_with_all_that_it_is(
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
     flow.assert_exact(f"{stem}-0")
+    # As of a flow that was deleted and is created again from Git.
+    status, report = seed(files_of(flow, f"{stem}-.*"), spark)
+    assert (status, report.phase, report.records) == (0, JobPhase.SUCCEEDED, 0)
+    assert report.message == "Nothing was left: an earlier run or the connector had copied everything."
+    flow.assert_exact(f"{stem}-0")
 
 
 def test_a_mistyped_topic_is_a_failure_that_names_it(

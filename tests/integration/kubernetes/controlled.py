@@ -64,10 +64,11 @@ def everything(
     """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
     waits = runs.replaces_source
     planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
-    found = objects(flow, planned, image=image, seed_replaces_source=waits)
+    namespace = flow.metadata.namespace  # the operator runs in it, too
+    found = objects(flow, planned, image=image, seed_replaces_source=waits, operator_namespace=namespace)
     if runs.replaces_source:
         found = without_source_pods(found, flow)
-    defaults = SparkDefaults(image=seed_image)
+    defaults = SparkDefaults(image=seed_image, operator_namespace=namespace)
     return [*found, *job_objects(flow, runs, defaults=defaults, flow_id=flow_id)]
 
 

@@ -164,20 +164,20 @@ def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo
     """Argo CD does not track CRDs: this one, and every MirrorFlow, stays when it is no longer rendered, and without the chart."""
     name = namespace.namespace
 
-    def chart(**crds: bool) -> None:
-        values = {"watch": {"namespaces": [name]}, "crds": crds}
-        helm = {"releaseName": "by-argo", "valuesObject": values}
+    def chart(*, skip_crds: bool) -> None:
+        values = {"watch": {"namespaces": [name]}}
+        helm = {"releaseName": "by-argo", "valuesObject": values, "skipCrds": skip_crds}
         argo.apply(argo.application("operator", path="chart", namespace=name, helm=helm))
 
     argo.write("chart", CHART)
-    chart(enabled=True)
+    chart(skip_crds=False)
     wait_until("the operator has pods", lambda: len(namespace.get("pods")["items"]) == 2, timeout_s=WAIT_S)
     run_pods(Requests(mirrorflows.kubectl.kubeconfig), ["10.0.0.1", "10.0.0.2"], namespace=name)
     argo.wait_for("operator", sync="Synced", health="Healthy")
     rendered = assert_no_drift(argo, "operator")["resources"]
     namespace.apply(manifest(FLOW))
 
-    chart(enabled=False)
+    chart(skip_crds=True)
     argo.refresh("operator")
     argo.wait_for("operator", sync="Synced", health="Healthy")
     not_rendered = assert_no_drift(argo, "operator")["resources"]

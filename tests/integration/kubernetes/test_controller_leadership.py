@@ -101,6 +101,31 @@ def test_who_was_frozen_for_longer_than_its_lease_ends_itself(
     assert mirrorflows.written_by(f"frozen-{namespace.namespace}") == before
 
 
+def test_operators_with_a_label_selector_share_a_namespace(start: Start, namespace: Kubectl):
+    """Each serves the flows that match its selector; a label that changes moves a flow from one to the other."""
+    for team in ("left", "right"):
+        start(team, MIRRORFLOW_LEASE=team, MIRRORFLOW_SELECTOR=f"team={team}").wait_until_leading()
+    document = manifest()
+    document["metadata"]["labels"] = {"team": "left"}
+    flow = document["metadata"]["name"]
+    namespace.apply(document)
+    namespace.apply(manifest("unclaimed"))
+
+    def writers() -> set[str]:
+        events = namespace.get("events", f"--field-selector=involvedObject.name={flow}")["items"]
+        return {one["reportingInstance"].split("_")[0] for one in events}
+
+    wait_until("one has it", lambda: writers() == {"left"})
+    namespace("label", "mirrorflow", flow, "team=right", "--overwrite")
+    namespace("delete", "deployment", f"{flow}-heartbeat")
+    wait_until("the other has it", lambda: writers() == {"left", "right"})
+    namespace("label", "mirrorflow", flow, "team=left", "--overwrite")
+    namespace("delete", "deployment", f"{flow}-heartbeat")
+    wait_until("it is complete again", lambda: f"Deployment {flow}-heartbeat" in there(namespace))
+
+    assert "status" not in namespace.get("mirrorflow", "unclaimed")
+
+
 def test_two_that_lead_at_once_agree_and_come_to_rest(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):

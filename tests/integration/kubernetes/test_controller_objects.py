@@ -370,7 +370,8 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
         kubeconfig=other.kubeconfig,
         folder=tmp_path,
         namespaces=[team.namespace],
-        environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0"},
+        # In the namespace of the first, which the flows' NetworkPolicies admit.
+        environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0", "POD_NAMESPACE": "default"},
     ) as again:
         again.wait_until_leading()
         wait_until(

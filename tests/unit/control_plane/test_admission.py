@@ -18,6 +18,10 @@ LOOP = Problem(Reason.LOOP_FOUND, "Flows a and b make a loop.")
         ("", "1.0.0", ("1.1.0", "1.0.0"), "1.0.0"),  # an upgraded operator rolls nothing
         ("1.1.0", "1.0.0", ("1.1.0", "1.0.0"), "1.1.0"),  # an upgrade, one flow at a time
         ("1.0.0", "1.1.0", ("1.1.0", "1.0.0"), "1.0.0"),  # and back
+        ("1.1", "", ("1.2.0", "1.1.2", "1.1.10"), "1.1.10"),  # the newest patch release, by number
+        ("1.1", "1.1.2", ("1.1.3", "1.1.2"), "1.1.3"),  # an upgraded operator brings it along
+        ("1.1", "1.0.4", ("1.1.3", "1.1.2"), "1.1.3"),
+        ("1.1", "1.1.2", ("1.1", "1.1.3"), "1.1"),  # a tag of one's own is itself
     ],
 )
 def test_a_flow_keeps_its_version_until_the_spec_names_another(
@@ -30,7 +34,9 @@ def test_a_flow_keeps_its_version_until_the_spec_names_another(
     assert (flow, version, None) == (found.flow, found.version, found.refusal)
 
 
-@pytest.mark.parametrize(("wanted", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0")])
+@pytest.mark.parametrize(
+    ("wanted", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0"), ("9.0", "1.0.0"), ("1.1", "1.1.4")]
+)
 def test_a_running_flow_with_an_unknown_version_keeps_its_version(wanted: str, pinned: str) -> None:
     """All else of its spec is carried out; the sentence names what there is."""
     flow = mirror_flow(version=wanted)

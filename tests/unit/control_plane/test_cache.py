@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_operator.cluster import cache as module
 from mirrorflow_operator.cluster.cache import ClusterCache
-from mirrorflow_operator.cluster.client import CONFIG_MAP
+from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
 
 KEY = ("flows", "east-to-west")
 
@@ -48,6 +48,23 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
     cache.put(CONFIG_MAP, config_map(uid="b", version=9))
 
     assert uids(cache) == {"b"}
+
+
+def test_a_flow_that_matches_the_selector_again_is_cached_again():
+    """The API server reports a MirrorFlow whose label is removed as deleted; its uid stays."""
+    cache = ClusterCache()
+
+    def labelled(version: int) -> dict[str, Any]:
+        metadata = {**config_map(uid="a", version=version)["metadata"], "labels": {"team": "payments"}}
+        return {"metadata": metadata, "spec": {}}
+
+    cache.put(MIRROR_FLOW, labelled(1))
+    cache.handle_event(MIRROR_FLOW, "DELETED", labelled(2))
+    assert not cache.flows
+
+    cache.put(MIRROR_FLOW, labelled(3))
+
+    assert set(cache.flows) == {KEY}
 
 
 def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch):

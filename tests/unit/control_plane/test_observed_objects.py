@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mirrorflow_operator.cluster.observed_objects import cached_flow
+from mirrorflow_operator.cluster.observed_objects import cached_flow, observed_pod
 
 SMALLEST = Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml"
 
@@ -42,3 +42,28 @@ def test_a_pinned_version_survives_a_status_that_another_release_has_written() -
         status.observed_generation,
         [one.type for one in status.conditions],
     )
+
+
+def test_a_pod_waits_for_the_reason_of_its_init_container() -> None:
+    """Its own container says only PodInitializing, for as long as an init container fails."""
+    own = {"name": "replicator", "state": {"waiting": {"reason": "PodInitializing"}}}
+    failing = {
+        "name": "fetch",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+        "lastState": {"terminated": {"exitCode": 7, "reason": "Error"}},
+    }
+    starting = {"name": "fetch", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+    def seen(init: dict[str, Any]) -> tuple[str, int | None]:
+        pod = observed_pod(
+            {
+                "metadata": {"name": "p", "uid": "1"},
+                "spec": {"containers": [{"name": "replicator", "image": "x"}]},
+                "status": {"initContainerStatuses": [init], "containerStatuses": [own]},
+            }
+        )
+        return pod.waiting_reason, pod.exit_code
+
+    assert seen(failing) == ("CrashLoopBackOff", 7)
+    assert seen(starting) == ("PodInitializing", None)

@@ -161,6 +161,27 @@ def test_the_leader_counts_flows_with_failed_runs():
     assert figures() == [1, 2, 0]
 
 
+def test_the_leader_counts_flows_that_are_not_ready_against_their_users_wishes():
+    """One figure for a dashboard: a pause is no reason for an alarm."""
+    operator = Operator(settings=Settings())
+    operator._gauges()
+    for name, status, reason in (
+        ("ready", "True", "Replicating"),
+        ("paused", "False", "Paused"),
+        ("stuck", "False", "Stuck"),
+        ("unknown", "Unknown", "ProgressUnknown"),
+    ):
+        moment = "2026-01-01T00:00:00Z"
+        ready = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": moment}
+        operator.cache.put(
+            MIRROR_FLOW, _object(1, uid=name, name=name, spec={}, status={"conditions": [ready]})
+        )
+    operator.cache.put(MIRROR_FLOW, _object(1, uid="new", name="new", spec={}))
+    operator.leader = cast("Leader", SimpleNamespace())
+
+    assert operator.metrics.registry.get_sample_value("mirrorflow_operator_flows_not_ready") == 3
+
+
 def test_an_outdated_event_changes_nothing():
     """Own writes are cached before the watch reports them."""
     cache = ClusterCache()
@@ -177,9 +198,9 @@ def test_deleting_an_object_keeps_a_newer_one_of_the_same_name():
     cache.put(CONFIG_MAP, _object(5, uid="first"))
     cache.put(CONFIG_MAP, _object(7, uid="second"))
 
-    assert cache.remove(CONFIG_MAP, "here", "flow", "first") == frozenset()
+    assert cache.remove(CONFIG_MAP, _object(6, uid="first")) == frozenset()
     assert cache.children(KEY)
-    assert cache.remove(CONFIG_MAP, "here", "flow", "second") == {KEY}
+    assert cache.remove(CONFIG_MAP, _object(8, uid="second")) == {KEY}
     assert not cache.children(KEY)
 
 

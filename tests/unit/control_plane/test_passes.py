@@ -129,12 +129,12 @@ class Story:
             ),
         )
 
-    def write(self, name: str = KEY[1], **spec: Any) -> None:
+    def write(self, name: str = KEY[1], annotations: Object | None = None, **spec: Any) -> None:
         """A user writes the flow."""
         body = document(**spec)
-        body["metadata"]["name"] = name
+        body["metadata"] |= {"name": name, "annotations": annotations or {}}
         self.api.store(MIRROR_FLOW, body, seen=True)
-        self.lines.append(f"-- {name}: {spec}")
+        self.lines.append(f"-- {name}: {annotations or ''}{spec}")
 
     def roll_out(self) -> None:
         """Every Deployment has the pods that it wants, and they are ready."""
@@ -416,6 +416,17 @@ def a_pinned_version_survives_an_upgrade_of_the_operator() -> Story:
     return story
 
 
+def reconciling_is_paused_by_an_annotation_and_continues() -> Story:
+    story = begun()
+    story.roll_out()
+    pause = {"mirrorflow.io/pause-reconciliation": "true"}
+    story.write(annotations=pause, connectors={"source": {"tasks": 2}})
+    story.run()
+    story.write(connectors={"source": {"tasks": 2}})
+    story.run()
+    return story
+
+
 SCENARIOS = (
     a_new_flow_is_started_and_then_nothing_is_written,
     a_changed_setting_rolls_one_connector,
@@ -436,6 +447,7 @@ SCENARIOS = (
     a_deleted_object_is_created_again,
     a_restart_is_reported_when_the_pods_are_new,
     a_pinned_version_survives_an_upgrade_of_the_operator,
+    reconciling_is_paused_by_an_annotation_and_continues,
 )
 
 

@@ -329,6 +329,11 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "Replicating",
     ),
     "rolling-out": (_rolling, "True", "Replicating"),
+    "reconciliation-paused": (
+        lambda: observed(resource=resource(is_reconciliation_paused=True)),
+        "True",
+        "Replicating",
+    ),
     "paused": (_paused, "False", "Paused"),
     "pausing": (lambda: _ending(_paused()), "False", "Pausing"),
     "pausing-in-place": (

@@ -10,6 +10,7 @@ from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
+from mirrorflow_operator.plan.pod_template import CONTAINER_SECURITY
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from tests.unit.control_plane.observations import document, mirror_flow
@@ -70,6 +71,33 @@ REFERENCES: dict[str, Any] = {
     ],
     "logging": {"level": "Debug", "format": "Json"},
 }
+CONTAINERS: dict[str, Any] = {
+    "volumes": [
+        {"name": "files", "emptyDir": {"sizeLimit": "16Mi"}},
+        {"name": "more", "secret": {"secretName": "b"}},
+    ],
+    "volumeMounts": [{"name": "files", "mountPath": "/mnt/files"}],
+    "initContainers": [
+        {
+            "name": "fetch",
+            "image": "tools:1",
+            "args": ["fetch"],
+            "env": REFERENCES["env"],
+            "volumeMounts": [{"name": "files", "mountPath": "/out"}, {"name": "more", "mountPath": "/in"}],
+        },
+        {
+            "name": "renew",
+            "image": "tools:1",
+            "restartPolicy": "Always",
+            "resources": {"limits": {"memory": "32Mi"}},
+        },
+    ],
+}
+DNS: dict[str, Any] = {
+    "nameservers": ["10.0.0.53"],
+    "searches": ["kafka.example"],
+    "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}],
+}
 
 
 def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
@@ -109,9 +137,50 @@ def test_every_pod_has_references_in_its_environment() -> None:
         assert found["MIRRORFLOW_LOG_FORMAT"]["value"] == "json"
 
 
+def test_every_pod_has_the_init_containers_and_sidecars() -> None:
+    """Within the restricted standard; they write an emptyDir, which the pod's own container reads."""
+    for pod in pods_of_all_kinds(CONTAINERS):
+        fetch, renew = pod["initContainers"]
+        mounts = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
+
+        assert fetch["securityContext"] == renew["securityContext"] == CONTAINER_SECURITY
+        assert (fetch["args"], fetch["env"], "restartPolicy" in fetch) == (
+            ["fetch"],
+            REFERENCES["env"],
+            False,
+        )
+        assert [one.get("readOnly", False) for one in fetch["volumeMounts"]] == [False, True]
+        assert mounts["files"]["readOnly"]
+        assert (renew["restartPolicy"], renew["resources"]) == ("Always", {"limits": {"memory": "32Mi"}})
+        assert {"name": "files", "emptyDir": {"sizeLimit": "16Mi"}} in pod["volumes"]
+
+
+def test_every_pod_has_the_dns_settings() -> None:
+    assert all(pod["dnsConfig"] == DNS for pod in pods_of_all_kinds({"dnsConfig": DNS}))
+
+
+def test_every_pod_has_limits_on_local_storage() -> None:
+    resources = {"requests": {"ephemeral-storage": "64Mi"}, "limits": {"ephemeral-storage": "256Mi"}}
+    flow = mirror_flow(
+        connectors={"source": {"resources": resources}},
+        seed={"runId": "1", "driver": {"resources": resources}, "executors": {"resources": resources}},
+    )
+    connector = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
+    jobs = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
+    pods = [
+        next(one for one in connector if one["kind"] == "Deployment")["spec"]["template"]["spec"],
+        next(one for one in jobs if one["kind"] == "Job")["spec"]["template"]["spec"],
+        json.loads(next(one for one in jobs if one["kind"] == "ConfigMap")["data"][EXECUTOR_FILE])["spec"],
+    ]
+
+    assert [pod["containers"][0]["resources"] for pod in pods] == [resources] * 3
+
+
 @pytest.mark.parametrize(
     ("template", "word"),
     [
+        ({"dnsConfig": DNS}, "DNS settings"),
+        ({"initContainers": CONTAINERS["initContainers"][1:]}, "init containers"),
         (VOLUMES, "volumes"),
         ({**VOLUMES, "volumeMounts": []}, "volumes"),
         ({"env": REFERENCES["env"]}, "env"),

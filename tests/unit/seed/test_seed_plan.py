@@ -1,5 +1,6 @@
 """Tests up to which offset each partition is seeded, and which task copies it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,10 @@ from mirrorflow_seed.seed.seed_plan import (
     lag_of,
     ranges_of,
     tasks_of,
+    was_copied_before,
 )
+
+A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
 logs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 50)),
@@ -102,3 +106,18 @@ def test_lag_counts_offsets_before_the_frozen_ends():
 
 def _range(index: int, size: int) -> SeedRange:
     return SeedRange(index=index, topic="t", partition=index, start=0, end=100, bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("positions", "before"),
+    [({}, False), ({A0: 5}, False), ({A0: 5, A1: 5}, True), ({A0: 1, A1: 0}, True)],
+    ids=["none", "one-of-two", "all", "in-part"],
+)
+def test_a_flow_was_copied_before_where_each_partition_with_records_has_a_position(
+    positions: dict[TopicPartition, int], *, before: bool
+) -> None:
+    """An empty partition has none; a flow without any position is new."""
+    logs = {A0: SeedLog(start=0, end=5), A1: SeedLog(start=0, end=5), A2: SeedLog(start=0, end=0)}
+
+    assert was_copied_before(ranges_of(logs, positions, {}), positions) == before
+    assert not was_copied_before(ranges_of({A2: SeedLog(start=0, end=0)}, {}, {}), {})

@@ -93,17 +93,19 @@ JOB_RULES: Final = (
 )
 
 
+def _fields_of(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
+    return tuple(f"{path}.{name}" for path in paths for name in below)
+
+
 _CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorKind)
 _TEMPLATES: Final = tuple(f"{path}.template" for path in (*_CONNECTORS, "spec.seed", "spec.verify"))
+_VARIABLES: Final = _fields_of(_TEMPLATES, "env[]", "initContainers[].env[]")
+_OWN_CONTAINERS: Final = ["replicator", "driver", "executor"]
 # The operator finds its objects by its labels.
 _RESERVED_PREFIXES: Final = ("mirrorflow.io/", "kubernetes.io/", "k8s.io/", "app.kubernetes.io/")
 _COLOCATE: Final = "spec.connectors.colocate"
 _ONE_POD: Final = f"connectors of {_COLOCATE} share one pod"
 _UNSET: Final = Connector()
-
-
-def _fields_of(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
-    return tuple(f"{path}.{name}" for path in paths for name in below)
 
 
 def _count(*sources: object | None) -> int:
@@ -130,7 +132,9 @@ def _sets_pod_field(field: str, connector: str) -> str:
     """Returns the CEL condition that *connector* sets the pod field *field*; CEL cannot check `affinity`."""
     parts = {
         "resources": tuple(
-            f"{part}.{amount}" for part in ("requests", "limits") for amount in ("cpu", "memory")
+            f"{part}.{amount}"
+            for part in ("requests", "limits")
+            for amount in ("cpu", "memory", "ephemeral__dash__storage")
         ),
         "template": (
             "priorityClassName",
@@ -143,7 +147,8 @@ def _sets_pod_field(field: str, connector: str) -> str:
         "serviceAccount": ("annotations",),
         "template": (
             "labels", "annotations", "nodeSelector", "tolerations", "topologySpread", "imagePullSecrets",
-            "hostAliases", "securityContext.supplementalGroups", "env", "volumes", "volumeMounts",
+            "hostAliases", "dnsConfig.nameservers", "dnsConfig.searches", "dnsConfig.options",
+            "securityContext.supplementalGroups", "initContainers", "env", "volumes", "volumeMounts",
         ),
     }.get(field, ())  # fmt: skip
     own = f"{connector}.{field}"
@@ -235,7 +240,7 @@ WORKLOAD_RULES: Final = (
         action="remove it",
     ),
     Rule(
-        paths=_fields_of(_TEMPLATES, "env[]"),
+        paths=_VARIABLES,
         field="valueFrom",
         violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
         is_violated=lambda self: self.value_from is not None and self.value,
@@ -243,7 +248,7 @@ WORKLOAD_RULES: Final = (
         action="set one of them",
     ),
     Rule(
-        paths=_fields_of(_TEMPLATES, "env[].valueFrom"),
+        paths=tuple(f"{path}.valueFrom" for path in _VARIABLES),
         violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
         is_violated=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
         problem="a reference has exactly one source",
@@ -251,10 +256,10 @@ WORKLOAD_RULES: Final = (
     ),
     Rule(
         paths=_fields_of(_TEMPLATES, "volumes[]"),
-        violated_if="[has(self.csi), has(self.secret), has(self.configMap)].filter(set, set).size() != 1",
-        is_violated=lambda self: _count(self.csi, self.secret, self.config_map) != 1,
+        violated_if="[has(self.csi), has(self.secret), has(self.configMap), has(self.emptyDir)].filter(set, set).size() != 1",
+        is_violated=lambda self: _count(self.csi, self.secret, self.config_map, self.empty_dir) != 1,
         problem="volume <<self.name>> must have exactly one source",
-        action="set one of csi, secret and configMap",
+        action="set one of csi, secret, configMap and emptyDir",
     ),
     Rule(
         paths=_fields_of(_TEMPLATES, "volumes[]"),
@@ -279,6 +284,27 @@ WORKLOAD_RULES: Final = (
         violated_if="!has(self.volumes) || !self.volumes.exists(volume, volume.name == entry.name)",
         is_violated=lambda entry, self: entry.name not in {volume.name for volume in self.volumes},
         problem="<<entry.name>> is not in volumes",
+        action="add the volume, or remove the mount",
+    ),
+    Rule(
+        paths=_TEMPLATES,
+        field="initContainers",
+        member="entry",
+        violated_if=f"entry.name in {_OWN_CONTAINERS}",
+        is_violated=lambda entry, _: entry.name in _OWN_CONTAINERS,
+        problem="<<entry.name>> is the name of the pod's own container",
+        action="use another name",
+    ),
+    Rule(
+        paths=_TEMPLATES,
+        field="initContainers",
+        member="entry",
+        violated_if="has(entry.volumeMounts) && entry.volumeMounts.exists(mount, !has(self.volumes) ||"
+        " !self.volumes.exists(volume, volume.name == mount.name))",
+        is_violated=lambda entry, self: (
+            {mount.name for mount in entry.volume_mounts} - {volume.name for volume in self.volumes}
+        ),
+        problem="<<entry.name>> mounts a volume that is not in volumes",
         action="add the volume, or remove the mount",
     ),
     Rule(

@@ -18,6 +18,10 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.skipping import skip_without
 
 TEAM = "team"
+VALUES = (
+    "--set=watch.cluster=true",
+    '--set-json=admission.workloads.initContainerRepositories=["registry.example/certificates"]',
+)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +38,7 @@ def installed(
     """Its own server: the release's policies are about every namespace."""
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
-        helm("install", RELEASE, str(CHART), "--create-namespace", "--set=watch.cluster=true")
+        helm("install", RELEASE, str(CHART), "--create-namespace", *VALUES)
         server.kubectl("create", "namespace", TEAM)
         yield server
 

@@ -153,6 +153,15 @@ def test_sixteen_secrets_are_asked_for_and_no_more(alice: Kubectl, administrator
 
 TEMPLATES: dict[str, Any] = {
     "variable": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "k"}}}]},
+    "init-container": {
+        "initContainers": [
+            {
+                "name": "a",
+                "image": "a:1",
+                "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "k"}}}],
+            }
+        ]
+    },
     "volume": {"volumes": [{"name": "a", "secret": {"secretName": SECRET}}]},
     "login": {
         "volumes": [
@@ -261,7 +270,7 @@ def _is_used(flow: dict[str, Any]) -> bool:
     variables = {
         one["valueFrom"]["secretKeyRef"]["name"]
         for pod in pods
-        for container in pod["containers"]
+        for container in (*pod["containers"], *pod.get("initContainers", ()))
         for one in container.get("env", ())
         if "secretKeyRef" in one.get("valueFrom", {})
     }

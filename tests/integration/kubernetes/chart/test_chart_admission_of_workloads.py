@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
     ),
     "untagged-image": (lambda: _of_container(image="mirrorflow/replicator"), "an image is not from"),
     "second-image": (
-        lambda: _of_pod(initContainers=[{"name": "first", "image": "other:1"}]),
-        "an image is not from",
+        lambda: _of_pod(initContainers=[{"name": "first", "image": "mirrorflow/replicator:1"}]),
+        "the image of an init container or sidecar is not allowed",
     ),
     "escalation": (lambda: _secured(allowPrivilegeEscalation=True), "restricted Pod Security Standard"),
     "capability": (
@@ -197,9 +198,13 @@ def test_what_is_not_planned_is_refused(bounded: Kubectl, case: str):
     assert sentence in answer.message
 
 
+DRIVER_POD = "a-driver"
+AS_DRIVER = f'--overrides={{"spec":{{"serviceAccountName":"{SEED_ACCOUNT}"}}}}'
+
+
 @pytest.fixture
 def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
-    """A driver in a team's namespace, with the role that the chart would make there."""
+    """A driver in a team's namespace, with the token of its pod and the role that the chart would make there."""
     bind = f"--serviceaccount={TEAM}:{SEED_ACCOUNT}"
     administrator("create", "serviceaccount", SEED_ACCOUNT)
     administrator(
@@ -207,31 +212,82 @@ def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
         "role",
         SEED_ACCOUNT,
         "--resource=pods,configmaps,jobs.batch",
-        "--verb=create,get,patch,delete",
+        "--verb=create,get,patch,delete,deletecollection",
     )
     administrator("create", "rolebinding", SEED_ACCOUNT, f"--role={SEED_ACCOUNT}", bind)
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{TEAM}")
-    yield installed.user(f"system:serviceaccount:{TEAM}:{SEED_ACCOUNT}", groups).within(TEAM)
+    administrator("run", DRIVER_POD, "--image=mirrorflow/seed:1", AS_DRIVER)
+    token = administrator(
+        "create", "token", SEED_ACCOUNT, "--bound-object-kind=Pod", f"--bound-object-name={DRIVER_POD}"
+    )
+    kubeconfig = installed.folder / "driver.kubeconfig"
+    document = json.loads(administrator.kubeconfig.read_text())
+    document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token.strip()}}]
+    kubeconfig.write_text(json.dumps(document))
+    yield replace(administrator, kubeconfig=kubeconfig)
     administrator("delete", "rolebinding,role,serviceaccount", SEED_ACCOUNT)
+    administrator("delete", "pod", DRIVER_POD, "--force")
 
 
-def test_a_driver_makes_executors_and_nothing_else(bounded: Kubectl, driver: Kubectl):  # noqa: ARG001  enforced
+@pytest.fixture
+def executor(administrator: Kubectl, driver: Kubectl) -> Callable[..., Object]:  # noqa: ARG001  its pod
+    """Executors as Spark makes them: the driver's pod owns them."""
+    uid = administrator.get("pod", DRIVER_POD)["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": DRIVER_POD, "uid": uid, "controller": True}
+
+    def made(**changes: Any) -> Object:
+        pod = _executor(**changes)
+        pod["metadata"]["ownerReferences"] = [owner]
+        return pod
+
+    return made
+
+
+def test_a_driver_writes_and_deletes_its_own_executors_alone(
+    bounded: Kubectl,  # noqa: ARG001  enforced
+    driver: Kubectl,
+    administrator: Kubectl,
+    executor: Callable[..., Object],
+):
+    """Its account may delete pods, and Kubernetes cannot bound that by a label: the policy goes by the owner."""
+    wait_until("it may", lambda: "cannot" not in _applied(driver, executor()).message)
+    own = _applied(driver, executor())
+    foreign = _applied(driver, _executor())
+    administrator("run", "theirs", "--image=other:1", "--labels=spark-role=executor", AS_DRIVER)
+    refusal = "a driver may write and delete only the pods of its own executors"
+
+    assert own.status == 201, own.message
+    assert refusal in foreign.message
+    with pytest.raises(KubectlError, match=refusal):
+        driver("delete", "pod", "theirs", "--wait=false")
+    with pytest.raises(KubectlError, match=refusal):
+        driver("delete", "--raw", f"/api/v1/namespaces/{TEAM}/pods?labelSelector=spark-role%3Dexecutor")
+    assert administrator.get("pod", "theirs")["metadata"].get("deletionTimestamp") is None
+    driver.apply(executor())
+    driver("delete", "pod", "an-executor", "--wait=false")
+    administrator("delete", "pod", "theirs", "--force")
+
+
+def test_a_driver_makes_executors_and_nothing_else(
+    bounded: Kubectl,  # noqa: ARG001  enforced
+    driver: Kubectl,
+    executor: Callable[..., Object],
+):
     """Who takes its token has pods as the chart allows them: these images, no token, no host, no root."""
-    wait_until("it may", lambda: "cannot" not in _applied(driver, _executor()).message)
-    made = _applied(driver, _executor())
+    wait_until("it may", lambda: "cannot" not in _applied(driver, executor()).message)
+    made = _applied(driver, executor())
     assert made.status == 201, made.message
 
     host = {"name": "v", "hostPath": {"path": "/"}}
     refused = {
-        "the network or the processes of the node": [_executor(hostNetwork=True)],
+        "the network or the processes of the node": [executor(hostNetwork=True)],
         # Kubernetes itself turns a token into a volume, before policies look.
         "a volume must be": [
-            _executor(automountServiceAccountToken=True),
-            _executor(volumes=[*_executor()["spec"]["volumes"], host]),
+            executor(automountServiceAccountToken=True),
+            executor(volumes=[*executor()["spec"]["volumes"], host]),
         ],
-        "restricted Pod Security": [_executor(securityContext={})],
+        "restricted Pod Security": [executor(securityContext={})],
         "an image is not from": [
-            _executor(containers=[{**_executor()["spec"]["containers"][0], "image": "other:1"}])
+            executor(containers=[{**executor()["spec"]["containers"][0], "image": "other:1"}])
         ],
         "a driver may not access batch/jobs": [_of_seed("Job")],
         "a driver may not access /configmaps": [_of_seed("ConfigMap")],

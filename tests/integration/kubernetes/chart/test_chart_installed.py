@@ -9,7 +9,7 @@ from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, RELEASE, Manifest, Values, rendered
 from tests.harness.kubernetes.helm import Helm
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.integration.kubernetes.chart.conftest import TEAM
+from tests.integration.kubernetes.chart.conftest import TEAM, VALUES
 from tests.integration.kubernetes.chart.test_chart_rendered import MODES
 
 OF_PROMETHEUS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # kinds of an operator that is not here
@@ -92,7 +92,7 @@ def test_flows_outlive_the_release(installed: ApiServer):
     left = team.get("mirrorflows")["items"]
     helm("install", "again", str(CHART), "--create-namespace", "--set=crds.enabled=false")
     helm("uninstall", "again")
-    first("install", RELEASE, str(CHART), "--set=watch.cluster=true", "--take-ownership")
+    first("install", RELEASE, str(CHART), *VALUES)
 
     assert [one["metadata"]["name"] for one in left] == ["stays"]
     team("delete", "mirrorflow", "stays")

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ EVERYTHING: Values = {
     "imagePullSecrets": ["registry"],
     "priorityClassName": "system-cluster-critical",
     "podLabels": {"team": "kafka"},
+    "commonLabels": {"cost-center": "42"},
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
 }
 MODES: dict[str, Values] = {
@@ -177,23 +179,40 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
             assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_each_flows_own_policy_admits_the_operator(mode: str):
+    """Its own pods and no others of its namespace, which needs no label."""
+    deployment = next(one for one in _of(mode) if one["kind"] == "Deployment")
+    operators = deployment["spec"]["template"]["metadata"]["labels"]
+
+    _, peer = names.progress_readers(NAMESPACE)
+
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+    assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+
+
 @pytest.mark.parametrize(
-    ("mode", "namespaces"), [("own", [NAMESPACE]), ("several", ["kafka-east", "kafka-west"]), ("cluster", [])]
+    ("values", "namespaces"),
+    [
+        (chart.OWN_NAMESPACE, [NAMESPACE]),
+        (chart.SEVERAL_NAMESPACES, ["kafka-east", "kafka-west"]),
+        (chart.WHOLE_CLUSTER, []),
+    ],
 )
-def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: str, namespaces: list[str]):
-    """Its own pods and no others of its namespace, and every pod of a flow, drivers of Spark jobs among them."""
+def test_further_readers_are_admitted_to_connectors_where_their_namespaces_are_known(
+    values: Values, namespaces: list[str]
+):
+    """To every pod of a flow, drivers of Spark jobs among them."""
+    reader = {"podSelector": {"matchLabels": {"app": "scraper"}}}
     policies = [
         one
-        for one in _of(mode)
+        for one in rendered({**values, "networkPolicy": {"from": [reader]}})
         if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-connectors")
     ]
-    operators = _one(_of(mode), "Deployment")["spec"]["template"]["metadata"]["labels"]
 
     assert [one["metadata"]["namespace"] for one in policies] == namespaces
     for one in policies:
-        [peer] = one["spec"]["ingress"][0]["from"]
-        assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
-        assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+        assert one["spec"]["ingress"][0]["from"] == [reader]
         selected = one["spec"]["podSelector"]["matchLabels"]
         assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
         assert selected.items() <= names.run_labels("east-to-west", "seed").items()
@@ -214,6 +233,20 @@ def test_replicas_of_the_operator_spread_over_nodes_without_a_zone():
     assert own["affinity"] == {"nodeAffinity": {}}
 
 
+def test_names_and_labels_can_be_set():
+    """Every object has the labels; no name of the chart's is left but those that are the same in every release."""
+    found = rendered({"nameOverride": "mirrors", "commonLabels": {"cost-center": "42"}})
+    longest = rendered({"nameOverride": "m" * 20}, namespace="x")
+
+    assert [] == [one for one in found if one["metadata"]["labels"].get("cost-center") != "42"]
+    assert {one["metadata"]["name"] for one in found if one["kind"] == "Deployment"} == {
+        "mirrorflow-mirrors-operator"
+    }
+    assert all(len(one["metadata"]["name"]) <= 63 for one in longest)
+    [deployment] = [one for one in found if one["kind"] == "Deployment"]
+    assert "cost-center" not in deployment["spec"]["selector"]["matchLabels"]
+
+
 def test_two_releases_do_not_meet():
     """What belongs to no namespace carries the release's own in its name; every name has room."""
     one, other = rendered(namespace="a"), rendered(namespace="b")
@@ -226,9 +259,7 @@ def test_two_releases_do_not_meet():
         for release in (one, other)
     ]
 
-    assert of_the_cluster[0] & of_the_cluster[1] == {
-        ("CustomResourceDefinition", "mirrorflows.mirrorflow.io")
-    }
+    assert of_the_cluster[0] & of_the_cluster[1] == set()
     longest = rendered({"fullnameOverride": "a" * 40})
     assert all(
         len(one["metadata"]["name"]) <= 63
@@ -237,15 +268,26 @@ def test_two_releases_do_not_meet():
     )
 
 
-def test_the_definition_is_the_one_of_the_types_and_stays():
-    """Beside labels, the chart adds the word that keeps Helm from deleting it."""
-    written = yaml.safe_load((CHART.parents[1] / "crds" / "mirrorflows.yaml").read_text())
-    definition = _one(_of("own"), "CustomResourceDefinition", "mirrorflows.mirrorflow.io")
+def test_the_definition_is_no_part_of_a_release():
+    """So Helm installs it, and neither takes it back nor deletes it; the operator updates it, unless it must not."""
+    right = {"customresourcedefinitions"}
 
-    assert definition["spec"] == written["spec"]
-    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    kinds = {one["kind"] for one in rendered({"crds": {"enabled": False}})}
-    assert "CustomResourceDefinition" not in kinds
+    assert "CustomResourceDefinition" not in {one["kind"] for one in _of("own")}
+    assert any(right == set(rule["resources"]) for rule in rules_of(_of("own")))
+    assert not any(
+        right & set(rule["resources"]) for rule in rules_of(rendered({"crds": {"enabled": False}}))
+    )
+
+
+def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
+    """Helm then has no value that is new since, and refuses none that was removed."""
+    reused = Path(shutil.copytree(CHART, tmp_path / "chart"))
+    shutil.copy(Path(__file__).parent / "values-of-1a40a54.yaml", reused / "values.yaml")
+
+    found = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered(chart=reused)}
+    wanted = {f"{one['kind']} {one['metadata']['name']}": one for one in rendered()}
+
+    assert found == wanted
 
 
 def test_the_secrets_policy_knows_where_pods_mount_secrets():
@@ -271,7 +313,8 @@ def test_values_are_described_each():
             )
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert set(schema["properties"]) - {"global"} == set(defaults)
+    removed = {name for name, one in schema["properties"].items() if one["description"].startswith("Removed")}
+    assert set(schema["properties"]) - {"global"} - removed == set(defaults)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +331,7 @@ def test_values_are_described_each():
         ({"replicator": {"repository": "a b"}}, "at '/replicator/repository'"),
         ({"env": [{"name": "MIRRORFLOW_LEASE", "value": "x"}]}, "at '/env/0/name'"),
         ({"alerts": {"disabled": ["lag"]}}, "at '/alerts/disabled/0'"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "invalid propertyName 'app.kubernetes.io/name'"),
         (
             {"watch": {"namespaces": ["a"], "cluster": True}},
             "watch.namespaces and watch.cluster are both set",

@@ -135,6 +135,9 @@ def test_each_right_is_needed_and_each_need_is_granted(
         "MIRRORFLOW_REPLICATOR_IMAGE": "mirrorflow/replicator",
     }
     administrator("delete", "lease", OPERATOR, f"--namespace={NAMESPACE}", "--ignore-not-found")
+    administrator(
+        "annotate", "crd", "mirrorflows.mirrorflow.io", "mirrorflow.io/release-"
+    )  # as Helm installs it
 
     def found() -> set[str]:
         items = administrator.get(KINDS, f"--selector=mirrorflow.io/flow={NAME}")["items"]

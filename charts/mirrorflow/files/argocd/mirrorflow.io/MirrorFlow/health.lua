@@ -31,6 +31,9 @@ if ready.reason == "Paused" or ready.reason == "Stopped" then
   return health("Suspended", ready)
 end
 local reconciling = condition("Reconciling")
+if reconciling.reason == "ReconciliationPaused" then
+  return health("Suspended", reconciling)
+end
 if reconciling.status == "True" then
   return health("Progressing", reconciling)
 end

@@ -1,0 +1,130 @@
+"""Helm's upgrade, rollback and upgrade again, with eight flows: nothing that flows have is lost, and no connector is replaced."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR_GROUPS, OPERATOR_USER, RELEASE
+from tests.harness.kubernetes.helm import Helm
+from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.operator_process import OperatorProcess
+
+FLOWS = [f"flow-{number}" for number in range(8)]
+CRD = "mirrorflows.mirrorflow.io"
+OLD_VALUES = Path(__file__).parent / "values-of-1a40a54.yaml"
+
+
+def _earlier_chart(folder: Path) -> Path:
+    """A chart with the values of an earlier release, and a CRD without a field that is pinned and one of the spec."""
+    chart = Path(shutil.copytree(CHART, folder / "earlier"))
+    shutil.copy(OLD_VALUES, chart / "values.yaml")
+    file = chart / "crds" / "mirrorflows.yaml"
+    definition = yaml.safe_load(file.read_text())
+    properties = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    del properties["status"]["properties"]["flowId"]
+    del properties["spec"]["properties"]["takeOverFrom"]
+    file.write_text(yaml.safe_dump(definition))
+    return chart
+
+
+def _flow(name: str) -> dict[str, Any]:
+    """Between clusters of its own."""
+    sides = {
+        side: {"alias": f"{side}-{name}", "bootstrapServers": [f"{side}.{name}.example:9092"]}
+        for side in ("source", "target")
+    }
+    return {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": name},
+        "spec": {**sides, "takeOverFrom": [f"former-{name}"]},
+    }
+
+
+def _fields(kubectl: Kubectl) -> set[str]:
+    """Which of both fields the CRD has."""
+    version = kubectl.get("crd", CRD)["spec"]["versions"][0]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]
+    return {"flowId", "takeOverFrom"} & {
+        *properties["status"]["properties"], *properties["spec"]["properties"]
+    }  # fmt: skip
+
+
+def _pinned(kubectl: Kubectl) -> Mapping[str, tuple[str, str, list[str]]]:
+    return {
+        one["metadata"]["name"]: (
+            one["status"].get("version", ""),
+            one["status"].get("flowId", ""),
+            one["spec"].get("takeOverFrom", []),
+        )
+        for one in kubectl.get("mirrorflows")["items"]
+        if "status" in one
+    }
+
+
+def _templates(kubectl: Kubectl) -> Mapping[str, Any]:
+    return {
+        one["metadata"]["name"]: (one["metadata"]["uid"], one["spec"]["template"])
+        for one in kubectl.get("deployments", "--selector=mirrorflow.io/flow")["items"]
+    }
+
+
+@pytest.mark.usefixtures("with_helm")
+def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path: Path):
+    """The CRD gets the newer fields and keeps them; reused values that were removed are named and refuse nothing."""
+    with ApiServer(folder=tmp_path / "server", controllers=False) as server:
+        helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
+        helm(
+            "install",
+            RELEASE,
+            str(_earlier_chart(tmp_path)),
+            "--create-namespace",
+            "--set=watch.cluster=true",
+        )
+        server.kubectl("create", "namespace", "team")
+        team = server.kubectl.within("team")
+        earlier = _fields(team)
+
+        said = helm("upgrade", RELEASE, str(CHART), "--reuse-values")
+        of_helm = _fields(team)
+        _reconcile(server, tmp_path / "first", apply=True)
+        pinned, templates = _pinned(team), _templates(team)
+        helm("rollback", RELEASE)
+        after_rollback, kept = _fields(team), _pinned(team)
+        helm("upgrade", RELEASE, str(CHART), "--reuse-values")
+        _reconcile(server, tmp_path / "second", apply=False)
+
+        assert (earlier, of_helm) == (set(), set())
+        assert "The value autoscaleCalmSeconds was removed and has no effect" in said
+        assert set(pinned) == set(FLOWS)
+        assert all(version and id_ and former for version, id_, former in pinned.values())
+        assert after_rollback == _fields(team) == {"flowId", "takeOverFrom"}
+        assert pinned == kept == _pinned(team)
+        assert templates == _templates(team)
+        assert len(templates) == 3 * len(FLOWS)
+
+
+def _reconcile(server: ApiServer, folder: Path, *, apply: bool) -> None:
+    """The operator of this work tree, with the rights that the chart gives, works until nothing is left to do."""
+    user = server.user(OPERATOR_USER, OPERATOR_GROUPS)
+    team = server.kubectl.within("team")
+    with OperatorProcess(
+        kubeconfig=user.kubeconfig,
+        folder=folder,
+        environment={"POD_NAMESPACE": NAMESPACE, "MIRRORFLOW_LEASE": "mirrorflow-operator"},
+    ) as process:
+        process.wait_until_leading()
+        for name in FLOWS if apply else ():
+            team.apply(_flow(name))
+        wait_until(
+            "all are reconciled",
+            lambda: len(_pinned(team)) == len(FLOWS) and len(_templates(team)) == 3 * len(FLOWS),
+        )
+        wait_until("nothing is left to do", lambda: process.idle)
+        process.child.stop()

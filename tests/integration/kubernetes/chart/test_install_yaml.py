@@ -1,0 +1,37 @@
+"""install.yaml, for people without Helm: a real API server takes it as one file."""
+
+from pathlib import Path
+
+import pytest
+
+from release.contents import installation
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes import chart
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.chart import CHART, KUBERNETES
+
+NAMESPACE = "mirrorflow-system"
+
+
+@pytest.mark.usefixtures("with_helm")
+def test_one_file_installs_the_operator(tmp_path: Path):
+    """And a second time nothing changes."""
+    rendered = chart.helm(
+        "template", "mirrorflow", str(CHART), f"--namespace={NAMESPACE}",
+        f"--kube-version={KUBERNETES}", "--include-crds", "--no-hooks",
+    )  # fmt: skip
+    file = tmp_path / "install.yaml"
+    file.write_text(installation(rendered, NAMESPACE))
+    with ApiServer(folder=tmp_path / "server", controllers=False) as server:
+        apply = ("apply", "--server-side", f"--filename={file}")
+        operator = server.kubectl.within(NAMESPACE)
+        operator(*apply)
+        wait_until(
+            "MirrorFlows are known",
+            lambda: "mirrorflows" in server.kubectl("api-resources", "--api-group=mirrorflow.io"),
+        )
+        before = operator.get("deployment", "mirrorflow-operator")["metadata"]["generation"]
+        operator(*apply)
+
+        assert operator.get("deployment", "mirrorflow-operator")["metadata"]["generation"] == before
+        assert operator.get("validatingadmissionpolicies")["items"]
