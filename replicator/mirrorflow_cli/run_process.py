@@ -32,23 +32,38 @@ from mirrorflow_cli.errors import FailedError
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
 
+
+class LogInUseError(FailedError):
+    """Another run writes the log."""
+
+
 LOG_BYTES_MAX = 10 * 1024 * 1024  # some 60,000 lines
 KEPT_MAX = 3  # NAME.1 is the newest
 
 
 class LogFile:
-    """The log file at *path*, created if missing. Raises FailedError if it cannot be written."""
+    """The log file at *path*, created if missing, and locked: a second run would rotate it away from the first.
+
+    Raises FailedError if it cannot be written, or another run writes it.
+    """
 
     def __init__(self, path: Path, *, max_bytes: int = LOG_BYTES_MAX) -> None:
         self.path = path
         self._max_bytes = max_bytes
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.file: IO[bytes] = path.open("ab", buffering=0)
         except OSError as error:
             raise FailedError(
                 f"The log {path} cannot be written: {error.strerror}; choose another with --log."
             ) from error
+        try:
+            # Its children have the same open file, so it stays locked until the last of them has ended.
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise LogInUseError(
+                f"The log {path} is written by another run; choose another with --log."
+            ) from None
 
     @property
     def size_bytes(self) -> int:
@@ -71,6 +86,27 @@ class LogFile:
 
     def _rotated(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+RUNS_MAX = 100  # of one flow at a time; each has a log of its own
+
+
+def log_of_flow(name: str) -> LogFile:
+    """Returns the log of a run of the flow *name*: NAME.log, or NAME-2.log while another run of it writes that.
+
+    Raises FailedError.
+    """
+    folder = state_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FailedError(
+            f"The log folder {folder} cannot be created: {error.strerror}; choose a file with --log."
+        ) from error
+    for number in range(1, RUNS_MAX):
+        with contextlib.suppress(LogInUseError):
+            return LogFile(folder / (f"{name}.log" if number == 1 else f"{name}-{number}.log"))
+    return LogFile(folder / f"{name}-{RUNS_MAX}.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

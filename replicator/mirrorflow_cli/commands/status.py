@@ -7,8 +7,10 @@ from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
+from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_process import RunningFlow, running_flows
-from mirrorflow_cli.run_progress import Progress, lag_in_words, problems, read_progress, reasons
+from mirrorflow_cli.run_progress import Progress, read_progress
+from mirrorflow_replicator.http.progress_text import lag_in_words, reasons, state_of
 
 COLUMNS = (
     "flow",
@@ -51,6 +53,11 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def problems(progress: Progress) -> list[str]:
+    """Returns why records are not copied, and the warnings of all connectors."""
+    return [*(one.line for one in causes(progress)), *notes(progress)]
+
+
 def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
     age = f"{max(0, now_ms - one.began_ms) // 1000}s"
     process = (age, str(one.pid), str(one.replicator_pid or "-"), one.url or "-")
@@ -59,7 +66,7 @@ def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[s
     summary = progress.summary
     return (
         one.name,
-        ", ".join((str(summary.get("replicating", "")), *reasons(progress))),
+        "waiting" if progress.is_standby else ", ".join((state_of(summary), *reasons(summary))),
         str(progress.partitions_total),
         lag_in_words(summary),
         f"{summary.get('recordsPerSecond', 0):,.0f}",
