@@ -88,8 +88,11 @@ def read_progress(url: str) -> Progress | None:
     """Returns the progress of the process at *url* (http://host:port); None if it does not answer now."""
     summary = _get(url, "/progress")
     rows = _get(url, f"/progress/partitions?limit={PARTITIONS_MAX}")
-    if summary is None or rows is None:
-        return None
+    return None if summary is None or rows is None else progress_of(summary, rows)
+
+
+def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress:
+    """Returns the progress in the answers of `/progress` and `/progress/partitions`."""
     connector = str(summary.get("connector", ""))
     own: Mapping[str, Any] = next(
         (one for one in rows.get("connectors", ()) if one.get("connector") == connector), {}

@@ -5,7 +5,7 @@
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
 `task` is internal: the process of one task, started by the others. Exit status: 0 stopped gracefully, 2 wrong
-settings or a missing Python package (stderr says which), 1 any other error.
+settings or a missing Python package (stderr says which), 130 stopped by Ctrl-C, 1 any other error.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mirrorflow_replicator import logs
 if TYPE_CHECKING:
     from mirrorflow_core.settings import WorkerSettings
     from mirrorflow_replicator.worker.herder import StateFiles
+    from mirrorflow_replicator.worker.main_process import Worker
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Replicates topics between Kafka clusters, each record once.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
-    forms = parser.add_subparsers(dest="form", required=True, metavar="FORM")
+    forms = parser.add_subparsers(dest="form", required=True, metavar="MODE")
     standalone = forms.add_parser(
         "standalone", help="run connectors from Kafka Connect's own files (KIP-304)"
     )
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> int:
     from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
-    from mirrorflow_replicator.worker.main_process import Worker  # noqa: PLC0415
+    from mirrorflow_replicator.worker.main_process import EXIT_INTERRUPTED, Worker  # noqa: PLC0415
 
     try:
         settings = _settings(options)
@@ -109,12 +110,23 @@ def _serve(options: argparse.Namespace) -> int:
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
     try:
-        asyncio.run(worker.run())
+        return EXIT_INTERRUPTED if _run(worker, options.form) else 0
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
     except MirrorFlowError as error:
         return _end(EXIT_FAILED, str(error))
-    return 0
+
+
+def _run(worker: Worker, form: str) -> bool:
+    """Runs *worker*; returns whether Ctrl-C has ended it. It shows its progress, unless it has a runner that does."""
+    from mirrorflow_replicator.worker.process_registry import registered_if_possible  # noqa: PLC0415
+    from mirrorflow_replicator.worker.progress_log import ProgressLog  # noqa: PLC0415
+
+    if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
+        return asyncio.run(worker.run())
+    with registered_if_possible({"form": form}) as file:
+        progress = ProgressLog(worker.view, file=file, is_terminal=sys.stderr.isatty())
+        return asyncio.run(worker.run(reports=progress.run))
 
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:

@@ -224,7 +224,7 @@ class Runner:
                 signal.signal(number, handler)
         return status
 
-    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[None]:
+    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[object]:
         name = self._options.name
         return registered(name, process.files) if name else nullcontext()
 
