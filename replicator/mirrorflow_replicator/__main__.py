@@ -82,20 +82,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     forms = parser.add_subparsers(dest="form", required=True, metavar="MODE")
-    standalone = forms.add_parser(
-        "standalone", help="run connectors from Kafka Connect's own files (KIP-304)"
+    standalone = _add_mode(
+        forms,
+        "standalone",
+        "run connectors from Kafka Connect's own files (KIP-304)",
+        "worker.properties source.properties",
+        "worker.properties source.properties checkpoint.properties",
     )
     standalone.add_argument("worker", type=Path, metavar="worker.properties")
     standalone.add_argument("connectors", type=Path, nargs="+", metavar="connector.properties")
-    distributed = forms.add_parser(
-        "distributed", help="run the connectors of Kafka Connect's config topic, changed over REST"
+    distributed = _add_mode(
+        forms,
+        "distributed",
+        "run the connectors of Kafka Connect's config topic, changed over REST",
+        "worker.properties",
+        "worker.properties source.properties",
     )
     distributed.add_argument("worker", type=Path, metavar="worker.properties")
     distributed.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties")
-    mm2 = forms.add_parser("mm2", help="run every flow of a MirrorMaker 2 file")
+    mm2 = _add_mode(
+        forms,
+        "mm2",
+        "run every flow of a MirrorMaker 2 file",
+        "mm2.properties",
+        "mm2.properties --clusters west",
+    )
     mm2.add_argument("file", type=Path, metavar="mm2.properties")
     mm2.add_argument("--clusters", nargs="+", metavar="ALIAS", help="only flows to these targets")
     return parser
+
+
+def _add_mode(
+    forms: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, *examples: str
+) -> argparse.ArgumentParser:
+    """Adds the mode *name*; its help ends with the *examples*, which are its arguments."""
+    lines = (f"mirrorflow-replicator {name} {example}" for example in examples)
+    return forms.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="\n  ".join(["examples:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _serve(options: argparse.Namespace) -> int:

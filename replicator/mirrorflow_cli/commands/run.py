@@ -329,6 +329,8 @@ class Runner:
 # A blocker may end by itself within this time after it was first reported: a refused creation is tried again after
 # 1, 3 and 7 s, and brokers that start do not know all of their topics yet.
 HEALS_WITHIN_S = 15.0
+# Topics are listed again 2 s after the start, and 2 s later: then `topics` is probably mistyped.
+LISTED_AGAIN_WITHIN_S = 5.0
 # Reasons that only a user can remove.
 _FINAL = frozenset(
     error.reason
@@ -344,13 +346,16 @@ _FINAL = frozenset(
 )
 
 
+NOTHING_SELECTED = "nothing selected"
+
+
 def blocker(progress: Progress | None) -> str:
     """Returns the transient condition that blocks the run now; "" without one."""
     if progress is None:
         return ""
     if progress.uncopied:
         return "uncopied"
-    return "nothing selected" if progress.nothing_selected else progress.reason
+    return NOTHING_SELECTED if progress.nothing_selected else progress.reason
 
 
 def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
@@ -363,7 +368,8 @@ def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
         return None
     if progress.caught_up:
         return ""
-    return _failure(progress, is_settled=blocked_s >= HEALS_WITHIN_S) or None
+    heals_within_s = LISTED_AGAIN_WITHIN_S if blocker(progress) == NOTHING_SELECTED else HEALS_WITHIN_S
+    return _failure(progress, is_settled=blocked_s >= heals_within_s) or None
 
 
 def late(progress: Progress | None, limit: str) -> str:
