@@ -6,6 +6,7 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -29,12 +30,22 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints *rows* below the column names, each column as wide as its widest cell."""
-    widths = _widths(columns, rows)
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, dispensable: Sequence[str] = ()
+) -> None:
+    """Prints *rows* below the column names, each column as wide as its widest cell.
+
+    Columns of *dispensable* are left out, in that order, where a terminal is too narrow for them.
+    """
+    shown, widths = list(range(len(columns))), _widths(columns, rows)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns + GAP
+        shown = fitting(columns, rows, width=width, gap=GAP, dispensable=dispensable)
     for row in (columns, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        print((" " * GAP).join(row[at].ljust(widths[at]) for at in shown).rstrip())
+
+
+GAP = 2  # spaces between columns
 
 
 def is_live_terminal(stream: TextIO) -> bool:

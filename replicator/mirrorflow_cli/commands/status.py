@@ -24,6 +24,7 @@ COLUMNS = (
     "replicator pid",
     "address",
 )
+DISPENSABLE = ("address", "copied", "run pid", "records/s")  # where a terminal is narrow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print("No flow runs on this machine for this user; `mirrorflow run` starts one.")
         return EXIT_DONE
     now_ms = time.time_ns() // 1_000_000
-    print_table(COLUMNS, [_row(one, progress, now_ms) for one, progress in found])
+    rows = [_row(one, progress, now_ms) for one, progress in found]
+    print_table(COLUMNS, rows, dispensable=DISPENSABLE)
     for one, progress in found:
         for sentence in problems(one, progress):
             print(f"{one.name}: {sentence}")
@@ -64,7 +66,7 @@ def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[s
     age = f"{max(0, now_ms - one.began_ms) // 1000}s"
     process = (age, str(one.pid or "-"), str(one.replicator_pid or "-"), one.url or "-")
     if progress is None:
-        return (one.name, "not answering", "?", "?", "?", "?", *process)
+        return (one.name, "starting" if one.problems else "not answering", "?", "?", "?", "?", *process)
     summary = progress.summary
     return (
         one.name,
