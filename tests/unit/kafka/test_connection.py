@@ -406,6 +406,27 @@ def test_refused_credentials_say_what_the_broker_said() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [(34, "the listener does not use SASL, as security.protocol does"), (35, "UNSUPPORTED_VERSION")],
+)
+def test_refused_handshake_is_explained(error: int, problem: str) -> None:
+    """A listener without SASL answers with an error that names a state."""
+
+    async def script(broker: Broker) -> None:
+        await broker.greet()
+        handshake = await broker.next()
+        answer = SaslHandshakeResponse(error_code=error, mechanisms=[])
+        await broker.say(handshake.answer(bytes(answer.encode(version=1))))
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            with pytest.raises(AuthenticationFailedError, match=problem):
+                await connect(port, Plain())
+
+    run(test())
+
+
 def test_requests_wait_for_reauthentication_and_keep_their_order() -> None:
     """Before the session ends SASL runs again in place; what is sent meanwhile comes after it, in order (KIP-368)."""
     bodies: list[bytes] = []
