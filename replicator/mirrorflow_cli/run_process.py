@@ -29,7 +29,7 @@ from mirrorflow_cli.errors import FailedError
 from mirrorflow_cli.run_progress import Progress, progress_of, read_progress
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
-from mirrorflow_replicator.worker import process_registry
+from mirrorflow_replicator.worker import running_processes
 
 
 class LogInUseError(FailedError):
@@ -95,7 +95,7 @@ def log_of_flow(name: str) -> LogFile:
 
     Raises FailedError.
     """
-    folder = process_registry.state_folder()
+    folder = running_processes.state_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -311,7 +311,7 @@ def _level_and_text(line: str) -> tuple[str, str]:
 class RunningFlow:
     """A flow that runs here now; `url` is None until its replicator has written its HTTP address.
 
-    Of a replicator without a runner `pid` is None, and `written` what it wrote last; `problems` explain why it shows no flow.
+    A replicator without a runner has no `pid`, and `written` is what it wrote last; `problems` explain why it shows no flow.
     """
 
     name: str
@@ -334,12 +334,12 @@ def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextMana
 
     *files* are those of its process.
     """
-    return process_registry.registered({"flow": name, "urlFile": str(files.http)})
+    return running_processes.registered({"flow": name, "urlFile": str(files.http)})
 
 
 def running_flows() -> tuple[RunningFlow, ...]:
     """Returns all running flows, by name, then oldest first."""
-    found = [flow for fields in process_registry.registered_processes() for flow in _flows_of(fields)]
+    found = [flow for fields in running_processes.registered_processes() for flow in _flows_of(fields)]
     return tuple(sorted(found, key=lambda one: (one.name, one.began_ms)))
 
 

@@ -147,8 +147,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _run(worker: Worker, form: str) -> bool:
     """Runs *worker*; returns whether Ctrl-C has ended it. It shows its progress, unless it has a runner that does."""
-    from mirrorflow_replicator.worker.process_registry import registered_if_possible  # noqa: PLC0415
     from mirrorflow_replicator.worker.progress_log import ProgressLog  # noqa: PLC0415
+    from mirrorflow_replicator.worker.running_processes import registered_if_possible  # noqa: PLC0415
 
     if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
         return asyncio.run(worker.run())

@@ -16,7 +16,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.http import progress
 from mirrorflow_replicator.http.progress_text import reasons, state_of, summary_line
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
-from mirrorflow_replicator.worker.process_registry import write_progress
+from mirrorflow_replicator.worker.running_processes import write_progress
 
 LOOK_S: Final = 5.0
 LOOK_SHARE: Final = 200  # a look may take 1/200 of the time: with ten thousand partitions it takes some 50 ms

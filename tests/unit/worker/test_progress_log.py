@@ -9,8 +9,8 @@ import pytest
 
 from mirrorflow_cli.__main__ import main
 from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_replicator.worker.process_registry import registered, registered_if_possible
 from mirrorflow_replicator.worker.progress_log import LOG_LINE_S, ProgressLog
+from mirrorflow_replicator.worker.running_processes import registered, registered_if_possible
 from tests.unit.http.reports import connector, partition, task, view
 
 NAME = "east->west.MirrorSourceConnector"
