@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -30,6 +31,9 @@ from mirrorflow_cli.run_progress import Progress, progress_of, read_progress
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_replicator.worker import running_processes
+
+# The children of a run have its log open, too. The kernel ends them with it, in a moment if it was killed.
+LOCK_WAIT_S, LOCK_POLL_S = 0.5, 0.05
 
 
 class LogInUseError(FailedError):
@@ -55,14 +59,12 @@ class LogFile:
             raise FailedError(
                 f"The log {path} cannot be written: {error.strerror}; choose another with --log."
             ) from error
-        try:
-            # Its children have the same open file, so it stays locked until the last of them has ended.
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.file.close()
-            raise LogInUseError(
-                f"The log {path} is written by another run; choose another with --log."
-            ) from None
+        deadline_s = time.monotonic() + LOCK_WAIT_S
+        while not _lock(self.file):
+            if time.monotonic() >= deadline_s:
+                self.file.close()
+                raise LogInUseError(f"The log {path} is written by another run; choose another with --log.")
+            time.sleep(LOCK_POLL_S)
 
     @property
     def size_bytes(self) -> int:
@@ -85,6 +87,17 @@ class LogFile:
 
     def _rotated(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Locks *file* for this run; returns False if another run holds it. Devices such as /dev/null are shared."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 RUNS_MAX = 100  # of one flow at a time; each has a log of its own

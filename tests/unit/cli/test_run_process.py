@@ -40,6 +40,8 @@ def test_two_runs_of_a_flow_have_a_log_each(tmp_path: Path, monkeypatch: pytest.
         assert ["f.log", "f-2.log"] == [first.path.name, second.path.name]
         with pytest.raises(FailedError, match=r"f.log is written by another run; choose another with --log"):
             LogFile(first.path)
+    with closing(LogFile(Path("/dev/null"))), closing(LogFile(Path("/dev/null"))):
+        pass
     with closing(log_of_flow("f")) as third:
         assert "f.log" == third.path.name
 
