@@ -117,9 +117,13 @@ def _of_partitions(rows: Sequence[Mapping[str, Any]], away: frozenset[str]) -> I
 
 
 def _is_consequence(row: Mapping[str, Any], reason: str, away: frozenset[str]) -> bool:
-    if any(reason in _WAITS_FOR[side] for side in away):
-        return True
-    return reason in _WAITS_FOR["target"] and not _has_something(row)
+    return any(reason in _WAITS_FOR[side] for side in away) or is_moot(row)
+
+
+def is_moot(row: Mapping[str, Any]) -> bool:
+    """Returns whether a partition waits for the target and has nothing to copy: no one misses anything."""
+    waits = row.get("reason") in _WAITS_FOR["target"] and row.get("phase") != "stopped"
+    return waits and not _has_something(row)
 
 
 def notes(progress: Progress) -> list[str]:

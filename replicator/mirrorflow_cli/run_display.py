@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirrorflow_cli.output import fitting, shortened
-from mirrorflow_cli.run_causes import Cause, CauseAges, causes, notes
+from mirrorflow_cli.run_causes import Cause, CauseAges, causes, is_moot, notes
 from mirrorflow_cli.run_progress import (
     COLUMNS,
     DISPENSABLE,
@@ -226,7 +226,10 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int, rows_ma
     """Returns the table; each of its rows takes one line."""
     topics = [*by_topic(rows).items()]
     is_cut = len(topics) > rows_max
-    found = [cells(topic, partitions) for topic, partitions in topics[: rows_max - is_cut or 1]]
+    found = [
+        cells(topic, [{**row, "reason": ""} if is_moot(row) else row for row in partitions])
+        for topic, partitions in topics[: rows_max - is_cut or 1]
+    ]
     shown = fitting(COLUMNS, found, width=width - 1, gap=BORDERS, dispensable=DISPENSABLE)
     taken = sum(max(len(row[at]) for row in (COLUMNS, *found)) + BORDERS for at in shown[1:])
     topic_max = max(TOPIC_MIN, width - 1 - taken - BORDERS)
