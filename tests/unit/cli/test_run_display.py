@@ -134,8 +134,8 @@ def test_columns_that_do_not_change_give_way_to_those_that_do(width: int, column
 
 def test_topic_with_nothing_to_copy_has_no_reason_to_wait() -> None:
     """Only the one that has records to copy."""
-    away = {"reason": "Unreachable", "message": "Cluster west cannot be reached."}
-    rows = (_row("waits", **away), _row("idle", **away, lagRecords=0))
+    waits = _row("waits", reason="Unreachable", message="Cluster west cannot be reached.")
+    rows = (waits, {**waits, "topic": "idle", "lagRecords": 0})
     drawn = _table_of(120, 25, Progress(connector="C", summary=SUMMARY, partitions=rows))
 
     assert [True, False] == ["Unreachable" in line for line in drawn if line.startswith("│")]
