@@ -280,8 +280,8 @@ class FlowExistsError(IdentityError):
     reason = "FlowExists"
 
     def __init__(self, *, source: str, target: str, owner: str, claimant: str, process: str = "") -> None:
-        """*process*: the one that runs the flow *owner* now; "" if none does, or it is not known."""
-        runs = f" ({process})" if process else ""
+        """*process*: the last one that claimed the flow *owner* and has not left; "" if there is none, or it is not known."""
+        runs = f" (last claimed by {process})" if process else ""
         super().__init__(
             f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
             f"Stop the other flow{runs} and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias "
