@@ -56,6 +56,7 @@ from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
+from mirrorflow_replicator.http.progress_text import counted
 
 UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 # In the order in which missing ones are reported.
@@ -76,7 +77,8 @@ async def check_source(
     Configs that may not be described are left out. *also_needed* is what the other connectors need.
     """
     topics = selected.topics
-    findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
+    verb = "matches" if len(topics) == 1 else "match"
+    findings.fact(f"{counted(len(topics), 'topic')} of {settings.source_alias} {verb}")
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
     needed: dict[str, tuple[Operation, ...]] = dict.fromkeys(wanted, SOURCE_TOPIC.existing)
     if settings.syncs is not None and settings.syncs.on_source:
@@ -266,7 +268,8 @@ async def check_source_groups(
     named = (literal_name(pattern) for pattern in settings.groups)
     hidden = [name for name in named if name and name not in listed and selects(name)]
     await _check_groups(source, settings.source_alias, hidden, {DESCRIBE: groups.may_describe}, findings)
-    findings.fact(f"{len(selected)} consumer groups of {settings.source_alias} match")
+    verb = "matches" if len(selected) == 1 else "match"
+    findings.fact(f"{counted(len(selected), 'consumer group')} of {settings.source_alias} {verb}")
     return selected
 
 

@@ -5,9 +5,11 @@
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +30,60 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints *rows* below the column names, each column as wide as its widest cell."""
-    widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, dispensable: Sequence[str] = ()
+) -> None:
+    """Prints *rows* below the column names, each column as wide as its widest cell.
+
+    Columns of *dispensable* are left out, in that order, where a terminal is too narrow for them.
+    """
+    shown, widths = list(range(len(columns))), _widths(columns, rows)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns + GAP
+        shown = fitting(columns, rows, width=width, gap=GAP, dispensable=dispensable)
     for row in (columns, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        print((" " * GAP).join(row[at].ljust(widths[at]) for at in shown).rstrip())
+
+
+GAP = 2  # spaces between columns
+
+
+def is_live_terminal(stream: TextIO) -> bool:
+    """Whether *stream* is a terminal on which lines can be redrawn (TERM=dumb cannot)."""
+    return stream.isatty() and os.environ.get("TERM", "dumb").lower() not in {"dumb", "unknown", ""}
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+
+
+def fitting(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int,
+    gap: int,
+    dispensable: Sequence[str],
+) -> list[int]:
+    """Returns the indices of the columns to show in *width* characters, of which each column takes *gap* besides its text.
+
+    Columns of *dispensable* are left out in that order, until the others fit.
+    """
+    widths = _widths(columns, rows)
+    shown = list(range(len(columns)))
+    for name in dispensable:
+        if sum(widths[at] + gap for at in shown) <= width:
+            break
+        shown.remove(columns.index(name))
+    return shown
+
+
+def shortened(name: str, length_max: int) -> str:
+    """Returns *name* with its middle left out if it is longer: names of one kind differ at both ends."""
+    if len(name) <= length_max:
+        return name
+    tail = (length_max - 1) // 2
+    return f"{name[: length_max - 1 - tail]}…{name[len(name) - tail :]}"
 
 
 SHOWN_MAX = 20  # names of one kind; the others are counted

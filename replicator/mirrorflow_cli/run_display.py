@@ -1,6 +1,7 @@
 """Displays the progress of `mirrorflow run`: as plain lines, a live table on a terminal, or JSON lines.
 
-Progress goes to stdout; restarts of the replicator, and errors, go to stderr. JSON lines go to stdout only.
+Progress goes to stdout; restarts of the replicator, and errors, go to stderr. JSON lines go to stdout only. The table keeps
+within the terminal: columns that rarely change are left out first, then rows, so that the errors below it stay visible.
 """
 
 import json
@@ -14,21 +15,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mirrorflow_cli.output import fitting, shortened
+from mirrorflow_cli.run_causes import Cause, CauseAges, causes, is_moot, notes
 from mirrorflow_cli.run_progress import (
     COLUMNS,
+    DISPENSABLE,
     FIGURES,
     Progress,
     RecentRates,
     by_topic,
     cells,
     companion_line,
-    companion_problems,
-    is_starting,
-    lag_in_words,
-    problems,
-    reasons,
-    totals,
+    line_of,
 )
+from mirrorflow_replicator.http.progress_text import reasons, state_of
 
 LINE_INTERVAL_S = 10.0  # seconds; unlike a terminal, a log keeps every line
 
@@ -64,11 +64,14 @@ class Display(Protocol):
 class PlainDisplay:
     """Prints a progress line every 10 seconds, and at once when the state or a reason changes.
 
-    Restarts of the replicator and errors go to stderr.
+    Restarts of the replicator and errors go to stderr. A cause is printed once it has lasted for *hold_s*: within that
+    time `failed` may be called with it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, hold_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._hold_s = hold_s
+        self._ages = CauseAges(clock)
         self._shown_s = -LINE_INTERVAL_S
         self._words: tuple[str, ...] = ()
         self._last = ""  # the newest line, if it was not printed
@@ -90,16 +93,17 @@ class PlainDisplay:
         The source connector has one line; another connector has one when it has changed; an error is shown
         once.
         """
-        found = [
-            *problems(progress),
-            *(text for one in progress.companions for text in companion_problems(one)),
-        ]
-        for sentence in found:
-            if sentence not in self._problems:
+        found = {text: text for text in notes(progress)}
+        for cause in self._ages.of(causes(progress)):
+            if self._ages.known_s(cause) >= self._hold_s:
+                found[cause.key] = cause.line
+        for key, sentence in found.items():
+            if key not in self._problems:
                 self._print(sentence)
         self._problems = frozenset(found)
-        self._last = one_line(self._rates.of(progress))
-        words = (str(progress.summary.get("replicating")), *reasons(progress))
+        seen = self._rates.of(progress)
+        self._last = line_of(seen)
+        words = (state_of(seen.summary), str(seen.is_standby), *reasons(seen.summary))
         if words != self._words or self._clock() - self._shown_s >= LINE_INTERVAL_S:
             self._words = words
             self._show_last()
@@ -139,24 +143,10 @@ def stopping_line(*, is_interrupted: bool) -> str:
     return "stopping; Ctrl-C again kills" if is_interrupted else "stopping"
 
 
-def one_line(progress: Progress) -> str:
-    """Returns the summary as text; "starting" while no figures are known."""
-    if is_starting(progress):
-        return f"{progress.connector}: starting"
-    summary = progress.summary
-    parts = [
-        f"{progress.connector}: {summary.get('replicating', '')}",
-        f"{progress.partitions_total} partitions",
-        f"lag {lag_in_words(summary)}",
-        f"{summary.get('recordsPerSecond', 0):,.0f} records/s",
-        f"{summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s",
-        f"{summary.get('records', 0):,} copied",
-        *reasons(progress),
-    ]
-    return ", ".join(parts)
-
-
-ROWS_MAX = 30  # one screen; the summary line covers all
+ROWS_MAX = 30  # the summary line covers all
+FRAME_LINES = 6  # of the table: title, three of the head, the last; and the cursor's
+BORDERS = 3  # characters of a column besides its text
+TOPIC_MIN = 12  # a shortened name that can still be told from others
 EVENTS_MAX = 5  # the newest: restarts, and the last log line of an ended process
 
 
@@ -165,10 +155,14 @@ class TableDisplay:
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
+        self._console = console or Console()
         self._events: list[str] = []
+        self._failure = ""
         self._progress: Progress | None = None
+        self._causes: tuple[Cause, ...] = ()
         self._rates = RecentRates()
-        self._live = Live(console=console, auto_refresh=False)
+        self._ages = CauseAges()
+        self._live = Live(console=self._console, auto_refresh=False)
         self._live.start()
 
     def started(self, pid: int, starts: int) -> None:
@@ -181,6 +175,7 @@ class TableDisplay:
 
     def progress(self, progress: Progress) -> None:
         self._progress = self._rates.of(progress)
+        self._causes = self._ages.of(causes(progress))
         self._draw()
 
     def caught_up(self) -> None:
@@ -190,6 +185,7 @@ class TableDisplay:
         self._event(stopping_line(is_interrupted=is_interrupted))
 
     def failed(self, sentence: str) -> None:
+        self._failure = sentence
         self._event(sentence)
 
     def close(self) -> None:
@@ -201,36 +197,50 @@ class TableDisplay:
 
     def _draw(self) -> None:
         progress = self._progress
+        below = Group(*self._lines(), *(Text(event, style="dim") for event in self._events))
         rows = progress.partitions if progress is not None else ()
+        height = self._console.height - len(self._console.render_lines(below)) - FRAME_LINES
         # An empty table would look as if there were nothing to copy.
-        title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
-        self._live.update(
-            Group(title, *_lines(progress), *(Text(event, style="dim") for event in self._events)),
-            refresh=True,
+        title: RenderableType = (
+            _table(self._title, rows, width=self._console.width, rows_max=max(1, min(height, ROWS_MAX)))
+            if rows
+            else Text(self._title, style="italic")
         )
+        self._live.update(Group(title, below), refresh=True)
+
+    def _lines(self) -> list[Text]:
+        """Returns a line for each connector, then the causes and the warnings of all."""
+        progress = self._progress
+        if progress is None:
+            return [Text("starting")]
+        shown = (one for one in self._causes if one.text.rstrip(".") not in self._failure)
+        return [
+            Text(line_of(progress)),
+            *(Text(companion_line(one)) for one in progress.companions),
+            *(Text(one.line, style="red") for one in shown),
+            *(Text(sentence, style="yellow") for sentence in notes(progress)),
+        ]
 
 
-def _lines(progress: Progress | None) -> list[Text]:
-    """Returns a line for each connector, then the errors of all."""
-    if progress is None:
-        return [Text("starting")]
-    wrong = [*problems(progress), *(text for one in progress.companions for text in companion_problems(one))]
-    return [
-        Text(totals(progress)),
-        *(Text(companion_line(one)) for one in progress.companions),
-        *(Text(sentence, style="red") for sentence in wrong),
+def _table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int, rows_max: int) -> Table:
+    """Returns the table; each of its rows takes one line."""
+    topics = [*by_topic(rows).items()]
+    is_cut = len(topics) > rows_max
+    found = [
+        cells(topic, [{**row, "reason": ""} if is_moot(row) else row for row in partitions])
+        for topic, partitions in topics[: rows_max - is_cut or 1]
     ]
-
-
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    shown = fitting(COLUMNS, found, width=width - 1, gap=BORDERS, dispensable=DISPENSABLE)
+    taken = sum(max(len(row[at]) for row in (COLUMNS, *found)) + BORDERS for at in shown[1:])
+    topic_max = max(TOPIC_MIN, width - 1 - taken - BORDERS)
     table = Table(title=title, title_justify="left")
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in FIGURES else "left", overflow="fold")
-    topics = by_topic(rows)
-    for topic, partitions in list(topics.items())[:ROWS_MAX]:
-        table.add_row(*(Text(cell) for cell in cells(topic, partitions)))
-    if len(topics) > ROWS_MAX:
-        table.add_row(f"and {len(topics) - ROWS_MAX} more")
+    for at in shown:
+        name = COLUMNS[at]
+        table.add_column(name, justify="right" if name in FIGURES else "left", no_wrap=True)
+    for row in found:
+        table.add_row(*(Text(shortened(row[at], topic_max) if at == 0 else row[at]) for at in shown))
+    if is_cut:
+        table.add_row(f"and {len(topics) - len(found)} more")
     return table
 
 
@@ -248,7 +258,7 @@ class JsonDisplay:
         self._event("ended", status=status, message=last_log_line, restartsInSeconds=restarts_in_s)
 
     def progress(self, progress: Progress) -> None:
-        """Prints `progress`: the source connector's summary, its partitions, and topics without a copy.
+        """Prints `progress`: the source connector's summary, its partitions, why it does not copy, and its warnings.
 
         Then prints one `companion` for each other connector: name and class, state, message, warnings,
         groups, heartbeats.
@@ -260,6 +270,11 @@ class JsonDisplay:
             partitions=list(progress.partitions),
             uncopied=list(progress.uncopied),
             nothingSelected=progress.nothing_selected,
+            causes=[
+                {"message": one.text, "partitions": one.partitions, "forSeconds": one.for_s}
+                for one in causes(progress)
+            ],
+            warnings=list(progress.warnings),
         )
         for one in progress.companions:
             self._event("companion", **one.received)

@@ -7,9 +7,6 @@ Its files are the properties of worker and connectors, the HTTP address, which t
 the log. Properties hold references, never a resolved secret, and only the current user can read them. The
 process keeps its log open, so a large log is copied and then truncated (like logrotate's copytruncate). Lines
 written between the two steps, a few at most, are lost from the copy.
-
-Each run also holds a locked file for `running_flows`. The kernel releases the lock however a run ends, so an
-unlocked file belongs to a killed run and is removed.
 """
 
 import contextlib
@@ -19,36 +16,55 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from mirrorflow_cli import exit_with_parent
 from mirrorflow_cli.errors import FailedError
+from mirrorflow_cli.run_progress import Progress, progress_of, read_progress
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
+from mirrorflow_replicator.worker import running_processes
+
+# The children of a run have its log open, too. The kernel ends them with it, in a moment if it was killed.
+LOCK_WAIT_S, LOCK_POLL_S = 0.5, 0.05
+
+
+class LogInUseError(FailedError):
+    """Another run writes the log."""
+
 
 LOG_BYTES_MAX = 10 * 1024 * 1024  # some 60,000 lines
 KEPT_MAX = 3  # NAME.1 is the newest
 
 
 class LogFile:
-    """The log file at *path*, created if missing. Raises FailedError if it cannot be written."""
+    """The log file at *path*, created if missing, and locked: a second run would rotate it away from the first.
+
+    Raises FailedError if it cannot be written, or another run writes it.
+    """
 
     def __init__(self, path: Path, *, max_bytes: int = LOG_BYTES_MAX) -> None:
         self.path = path
         self._max_bytes = max_bytes
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.file: IO[bytes] = path.open("ab", buffering=0)
         except OSError as error:
             raise FailedError(
                 f"The log {path} cannot be written: {error.strerror}; choose another with --log."
             ) from error
+        deadline_s = time.monotonic() + LOCK_WAIT_S
+        while not _lock(self.file):
+            if time.monotonic() >= deadline_s:
+                self.file.close()
+                raise LogInUseError(f"The log {path} is written by another run; choose another with --log.")
+            time.sleep(LOCK_POLL_S)
 
     @property
     def size_bytes(self) -> int:
@@ -71,6 +87,38 @@ class LogFile:
 
     def _rotated(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Locks *file* for this run; returns False if another run holds it. Devices such as /dev/null are shared."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+RUNS_MAX = 100  # of one flow at a time; each has a log of its own
+
+
+def log_of_flow(name: str) -> LogFile:
+    """Returns the log of a run of the flow *name*: NAME.log, or NAME-2.log while another run of it writes that.
+
+    Raises FailedError.
+    """
+    folder = running_processes.state_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FailedError(
+            f"The log folder {folder} cannot be created: {error.strerror}; choose a file with --log."
+        ) from error
+    for number in range(1, RUNS_MAX):
+        with contextlib.suppress(LogInUseError):
+            return LogFile(folder / (f"{name}.log" if number == 1 else f"{name}-{number}.log"))
+    return LogFile(folder / f"{name}-{RUNS_MAX}.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +188,7 @@ TAIL_BYTES = 4_096  # bytes at the end of the log in which to search for the las
 # Start of a line that the replicator logs; lines of a traceback and its exit message do not match.
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ROUTINE_LEVELS = frozenset({"INFO", "DEBUG"})
+WRITTEN_MAX_MS = 60_000  # a replicator writes its progress every 5 s; an older one says nothing about now
 REPLICATOR = (sys.executable, "-m", "mirrorflow_replicator", "standalone")
 
 
@@ -273,80 +322,64 @@ def _level_and_text(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFlow:
-    """A flow that runs here now; `url` is None until its replicator has written its HTTP address."""
+    """A flow that runs here now; `url` is None until its replicator has written its HTTP address.
+
+    A replicator without a runner has no `pid`, and `written` is what it wrote last; `problems` explain why it shows no flow.
+    """
 
     name: str
-    pid: int  # of `mirrorflow run`
+    pid: int | None  # of `mirrorflow run`
     replicator_pid: int | None  # None while it waits for a restart
     began_ms: int  # wall clock
-    url: str | None
+    url: str | None = None
+    written: Mapping[str, Any] | None = None
+    problems: tuple[str, ...] = ()
+
+    def progress(self) -> Progress | None:
+        """Reads its progress; None if it does not answer now."""
+        if self.written is not None:
+            return progress_of(self.written["summary"], self.written["table"])
+        return None if self.url is None else read_progress(self.url)
 
 
-def state_folder() -> Path:
-    """Returns the folder for this user's logs and state (XDG Base Directory Specification)."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "mirrorflow"
-
-
-@contextlib.contextmanager
-def registered(name: str, files: ProcessFiles) -> Iterator[None]:
+def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextManager[Path]:
     """Registers the flow *name* for `running_flows` inside the block. Raises OSError.
 
     *files* are those of its process.
     """
-    folder = _running_folder()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / f"{os.getpid()}.json"
-    fields = {
-        "flow": name,
-        "pid": os.getpid(),
-        "beganMs": time.time_ns() // 1_000_000,
-        "urlFile": str(files.http),
-    }
-    with path.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        json.dump(fields, file)
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    return running_processes.registered({"flow": name, "urlFile": str(files.http)})
 
 
 def running_flows() -> tuple[RunningFlow, ...]:
     """Returns all running flows, by name, then oldest first."""
-    found = [
-        one for path in _running_folder().glob("*.json") if (one := _read_running_flow(path)) is not None
-    ]
+    found = [flow for fields in running_processes.registered_processes() for flow in _flows_of(fields)]
     return tuple(sorted(found, key=lambda one: (one.name, one.began_ms)))
 
 
-def _running_folder() -> Path:
-    return state_folder() / "running"
-
-
-def _read_running_flow(path: Path) -> RunningFlow | None:
-    try:
-        with path.open("r", encoding="utf-8") as file:
-            if _is_unlocked(file.fileno()):
-                path.unlink(missing_ok=True)
-                return None
-            fields = json.load(file)
-        url_file = Path(fields["urlFile"])
-        files = ProcessFiles(folder=url_file.parent, connectors=())
-        return RunningFlow(
-            name=fields["flow"],
-            pid=fields["pid"],
-            replicator_pid=files.replicator_pid(),
+def _flows_of(fields: Mapping[str, Any]) -> Iterator[RunningFlow]:
+    """Yields the flows of one registered process; none if its fields are not those of this version."""
+    with contextlib.suppress(KeyError, TypeError):
+        if "urlFile" in fields:
+            files = ProcessFiles(folder=Path(fields["urlFile"]).parent, connectors=())
+            yield RunningFlow(
+                name=fields["flow"],
+                pid=fields["pid"],
+                replicator_pid=files.replicator_pid(),
+                began_ms=fields["beganMs"],
+                url=files.url(),
+            )
+            return
+        written = fields.get("progress", {})
+        is_fresh = time.time_ns() // 1_000_000 - written.get("writtenMs", 0) <= WRITTEN_MAX_MS
+        shown = written.get("connectors", ()) if is_fresh else ()
+        plain = RunningFlow(
+            name=fields["form"],
+            pid=None,
+            replicator_pid=fields["pid"],
             began_ms=fields["beganMs"],
-            url=files.url(),
+            problems=tuple(written.get("warnings", ())) if is_fresh and not shown else (),
         )
-    except (OSError, ValueError, KeyError):
-        return None  # The run has just ended, or has not written its file yet.
-
-
-def _is_unlocked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        for one in shown:
+            yield replace(plain, name=one["summary"]["flow"], written=one)
+        if not shown:
+            yield plain

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from mirrorflow_replicator.http.progress_text import counted, partitions_total, summary_line
+
 ANSWER_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly
 ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
 PARTITIONS_MAX = 100_000
@@ -48,6 +50,10 @@ class Progress:
     nothing_selected: str = ""
     problem: str = ""  # why the connector as a whole does not copy; "" while nothing is known to be wrong
     reason: str = ""  # the class of `problem`, such as FlowExists
+    task_problems: tuple[tuple[str, str], ...] = ()  # reason and message of each task that has failed
+    warnings: tuple[str, ...] = ()  # of the source connector
+    is_standby: bool = False  # another process owns the flow, and copies
+    sides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # `source` and `target`: as received
     companions: tuple[Companion, ...] = ()
 
     @property
@@ -57,7 +63,7 @@ class Progress:
 
     @property
     def partitions_total(self) -> int:
-        return int(self.summary.get("partitions", {}).get("total", 0))
+        return partitions_total(self.summary)
 
     @property
     def behind(self) -> int:
@@ -82,8 +88,11 @@ def read_progress(url: str) -> Progress | None:
     """Returns the progress of the process at *url* (http://host:port); None if it does not answer now."""
     summary = _get(url, "/progress")
     rows = _get(url, f"/progress/partitions?limit={PARTITIONS_MAX}")
-    if summary is None or rows is None:
-        return None
+    return None if summary is None or rows is None else progress_of(summary, rows)
+
+
+def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress:
+    """Returns the progress in the answers of `/progress` and `/progress/partitions`."""
     connector = str(summary.get("connector", ""))
     own: Mapping[str, Any] = next(
         (one for one in rows.get("connectors", ()) if one.get("connector") == connector), {}
@@ -98,6 +107,12 @@ def read_progress(url: str) -> Progress | None:
         nothing_selected=str(rows.get("nothingSelected", "")),
         problem=" ".join(str(own.get("message", "")).split()) if is_failed else "",
         reason=str(own.get("reason", "")) if is_failed else "",
+        task_problems=tuple(
+            (str(task.get("reason", "")), str(task.get("message", ""))) for task in own.get("failedTasks", ())
+        ),
+        warnings=tuple(map(str, own.get("warnings", ()))),
+        is_standby=own.get("standby") is True,
+        sides={side: own[side] for side in ("source", "target") if side in own},
         companions=tuple(
             Companion(received=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
         ),
@@ -179,8 +194,9 @@ def _with_rates(progress: Progress, counts: Counts, before: Counts, span_s: floa
 
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
 FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
+# Left out in this order where they do not fit: first those that do not change while a flow runs.
+DISPENSABLE = ("guarantee", "target", "partitions", "MB/s", "reason")
 PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
-PROBLEMS_MAX = 5  # sentences per connector; they tend to repeat for each topic
 
 
 def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -208,48 +224,11 @@ def cells(topic: str, partitions: Sequence[Mapping[str, Any]]) -> tuple[str, ...
     )
 
 
-def is_starting(progress: Progress) -> bool:
-    """Returns whether nothing is known yet about the partitions; figures would be meaningless zeros."""
-    return progress.partitions_total == 0 and progress.summary.get("replicating") == "Waiting"
-
-
-def problems(progress: Progress) -> list[str]:
-    """Returns errors of topics and partitions, the first few of each; further topics are only counted."""
-    messages = [str(row["message"]) for row in progress.partitions if row.get("message")]
-    further = progress.uncopied_total - len(progress.uncopied[:PROBLEMS_MAX])
-    rest = [f"Not copied either: {further} more."] if further > 0 else []
-    nothing = [progress.nothing_selected] if progress.nothing_selected else []
-    return [*nothing, *progress.uncopied[:PROBLEMS_MAX], *rest, *messages[:PROBLEMS_MAX]]
-
-
-def reasons(progress: Progress) -> list[str]:
-    """Returns each reason why something is not copied, with its count."""
-    return [f"{one['reason']} x{one['count']}" for one in progress.summary.get("reasons", ())]
-
-
-def lag_in_words(summary: Mapping[str, Any]) -> str:
-    """Returns the lag in records, as "at least N" or "?" if some of it is unknown."""
-    partitions = summary.get("partitions", {})
-    records, unknown = summary.get("lagRecords", 0), partitions.get("lagUnknown", 0)
-    is_unreached = summary.get("source", {}).get("reach") == "Unreachable" and not partitions.get("total")
-    if unknown or is_unreached:
-        return f"at least {records:,}" if records else "?"
-    return f"{records:,}"
-
-
-def totals(progress: Progress) -> str:
-    """Returns a connector's summary as text."""
-    if is_starting(progress):
-        return f"{progress.connector}: starting"
-    summary = progress.summary
-    lag_s = summary.get("lagSeconds")
-    behind = "" if lag_s is None else f" ({lag_s:,.1f} s)"
-    return (
-        f"{progress.connector}: {summary.get('replicating', '')}, {progress.partitions_total} partitions,"
-        f" lag {lag_in_words(summary)} records{behind},"
-        f" {summary.get('recordsPerSecond', 0):,.0f} records/s, {summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s,"
-        f" {summary.get('records', 0):,} copied" + "".join(f", {reason}" for reason in reasons(progress))
-    )
+def line_of(progress: Progress) -> str:
+    """Returns the source connector's summary as text."""
+    if progress.is_standby:
+        return f"{progress.connector}: waiting for the process that owns the flow"
+    return summary_line({"connector": progress.connector, **progress.summary})
 
 
 def companion_line(one: Companion) -> str:
@@ -260,25 +239,11 @@ def companion_line(one: Companion) -> str:
     parts = [] if one.received.get("state") == "RUNNING" else [str(one.received.get("reason") or "failed")]
     if groups:
         parts += [
-            f"{groups['selected']:,} groups",
-            f"{groups['checkpoints']:,} checkpoints",
-            f"{groups['moved']:,} offsets committed to groups",
+            counted(groups["selected"], "group"),
+            counted(groups["checkpoints"], "checkpoint"),
+            f"{counted(groups['moved'], 'offset')} committed to groups",
         ]
         parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
     if beats:
         parts.append("heartbeats to " + " and ".join(str(beat["cluster"]) for beat in beats))
     return f"{one.connector}: {', '.join(parts)}"
-
-
-def companion_problems(one: Companion) -> list[str]:
-    """Returns the errors and warnings that such a connector reports, the first few."""
-    messages = [str(one.received["message"])] if one.received.get("message") else []
-    messages += [str(warning) for warning in one.received.get("warnings", ())]
-    further = (
-        len(messages)
-        - PROBLEMS_MAX
-        + int(one.received.get("warningsTotal", 0))
-        - len(one.received.get("warnings", ()))
-    )
-    rest = [f"{further} more."] if further > 0 else []
-    return [f"{one.connector}: {sentence}" for sentence in (*messages[:PROBLEMS_MAX], *rest)]

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import add_flow_arguments, flow_from, layout_from, valid_plan
+from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_core.java.properties import read_size_bytes
 
@@ -53,7 +54,9 @@ def display_of(
         return JsonLines()
     shown_on = sys.stdout if stream is None else stream
     return (
-        BarDisplay(progress_format, shown_on) if shown_on.isatty() else LineDisplay(progress_format, shown_on)
+        BarDisplay(progress_format, shown_on)
+        if is_live_terminal(shown_on)
+        else LineDisplay(progress_format, shown_on)
     )
 
 

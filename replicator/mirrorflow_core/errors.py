@@ -15,6 +15,10 @@ KEPT_ON_COPY = (
 )
 
 
+# Where a flow's source gets its alias: in the resource, in properties, and at the command line.
+ALIAS_SETTINGS = "spec.source.alias, source.cluster.alias or --from-alias"
+
+
 def accept_or_skip(change: str) -> str:
     """Returns the advice for records that a copy refuses: *change* its settings, or leave the records out."""
     return f"{change}, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}"
@@ -275,10 +279,13 @@ class FlowExistsError(IdentityError):
 
     reason = "FlowExists"
 
-    def __init__(self, *, source: str, target: str, owner: str, claimant: str) -> None:
+    def __init__(self, *, source: str, target: str, owner: str, claimant: str, process: str = "") -> None:
+        """*process*: the last one that claimed the flow *owner* and has not left; "" if there is none, or it is not known."""
+        runs = f" (last claimed by {process})" if process else ""
         super().__init__(
             f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
-            "Stop the other flow and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias."
+            f"Stop the other flow{runs} and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias "
+            f"({ALIAS_SETTINGS})."
         )
 
 

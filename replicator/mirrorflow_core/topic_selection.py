@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from mirrorflow_core.java.patterns import compile_patterns, literal_name
+from mirrorflow_core.java.patterns import compile_patterns, literal_name, meant_by_glob
 from mirrorflow_core.replication_policy import HEARTBEATS, is_worker_topic
 from mirrorflow_core.transforms import TopicTransforms
 
@@ -171,7 +171,10 @@ class TopicSelection:
         return f"{opening}. Of {len(data)} topics {counts}.{self._meant(data)}"
 
     def _meant(self, topics: Collection[str]) -> str:
-        """Returns a hint with the topic whose name is closest to a configured one."""
+        """Returns a hint: the expression for what looks like a shell's pattern, or the topic with the closest name."""
+        for pattern in self._patterns:
+            if meant := meant_by_glob(pattern):
+                return f" `topics` has {pattern}: is {meant} meant?"
         for pattern in self._patterns:
             for name in difflib.get_close_matches(pattern, topics, n=1, cutoff=SIMILARITY_MIN):
                 return f" `topics` has {pattern}: is {name} meant?"

@@ -5,7 +5,7 @@
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
 `task` is internal: the process of one task, started by the others. Exit status: 0 stopped gracefully, 2 wrong
-settings or a missing Python package (stderr says which), 1 any other error.
+settings or a missing Python package (stderr says which), 130 stopped by Ctrl-C, 1 any other error.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mirrorflow_replicator import logs
 if TYPE_CHECKING:
     from mirrorflow_core.settings import WorkerSettings
     from mirrorflow_replicator.worker.herder import StateFiles
+    from mirrorflow_replicator.worker.main_process import Worker
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
@@ -80,26 +81,54 @@ def _parser() -> argparse.ArgumentParser:
         description="Replicates topics between Kafka clusters, each record once.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
-    forms = parser.add_subparsers(dest="form", required=True, metavar="FORM")
-    standalone = forms.add_parser(
-        "standalone", help="run connectors from Kafka Connect's own files (KIP-304)"
+    forms = parser.add_subparsers(dest="form", required=True, metavar="MODE")
+    standalone = _add_mode(
+        forms,
+        "standalone",
+        "run connectors from Kafka Connect's own files (KIP-304)",
+        "worker.properties source.properties",
+        "worker.properties source.properties checkpoint.properties",
     )
     standalone.add_argument("worker", type=Path, metavar="worker.properties")
     standalone.add_argument("connectors", type=Path, nargs="+", metavar="connector.properties")
-    distributed = forms.add_parser(
-        "distributed", help="run the connectors of Kafka Connect's config topic, changed over REST"
+    distributed = _add_mode(
+        forms,
+        "distributed",
+        "run the connectors of Kafka Connect's config topic, changed over REST",
+        "worker.properties",
+        "worker.properties source.properties",
     )
     distributed.add_argument("worker", type=Path, metavar="worker.properties")
     distributed.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties")
-    mm2 = forms.add_parser("mm2", help="run every flow of a MirrorMaker 2 file")
+    mm2 = _add_mode(
+        forms,
+        "mm2",
+        "run every flow of a MirrorMaker 2 file",
+        "mm2.properties",
+        "mm2.properties --clusters west",
+    )
     mm2.add_argument("file", type=Path, metavar="mm2.properties")
     mm2.add_argument("--clusters", nargs="+", metavar="ALIAS", help="only flows to these targets")
     return parser
 
 
+def _add_mode(
+    forms: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, *examples: str
+) -> argparse.ArgumentParser:
+    """Adds the mode *name*; its help ends with the *examples*, which are its arguments."""
+    lines = (f"mirrorflow-replicator {name} {example}" for example in examples)
+    return forms.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="\n  ".join(["examples:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def _serve(options: argparse.Namespace) -> int:
     from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
-    from mirrorflow_replicator.worker.main_process import Worker  # noqa: PLC0415
+    from mirrorflow_replicator.worker.main_process import EXIT_INTERRUPTED, Worker  # noqa: PLC0415
 
     try:
         settings = _settings(options)
@@ -109,12 +138,23 @@ def _serve(options: argparse.Namespace) -> int:
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
     try:
-        asyncio.run(worker.run())
+        return EXIT_INTERRUPTED if _run(worker, options.form) else 0
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
     except MirrorFlowError as error:
         return _end(EXIT_FAILED, str(error))
-    return 0
+
+
+def _run(worker: Worker, form: str) -> bool:
+    """Runs *worker*; returns whether Ctrl-C has ended it. It shows its progress, unless it has a runner that does."""
+    from mirrorflow_replicator.worker.progress_log import ProgressLog  # noqa: PLC0415
+    from mirrorflow_replicator.worker.running_processes import registered_if_possible  # noqa: PLC0415
+
+    if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
+        return asyncio.run(worker.run())
+    with registered_if_possible({"form": form}) as file:
+        progress = ProgressLog(worker.view, file=file, is_terminal=sys.stderr.isatty())
+        return asyncio.run(worker.run(reports=progress.run))
 
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:

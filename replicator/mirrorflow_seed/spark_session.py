@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ KUBERNETES_PREFIX = "k8s://"
 # does is decided in `seed.seed_task_attempt`.
 TASK_FAILURES_MAX = 8
 CAUSE_CHARACTERS_MAX = 500
+STDERR = 2  # the file descriptor
 BASE_CONF = {
     "spark.speculation": "false",
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
@@ -64,13 +66,40 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
         if key.startswith("spark."):
             conf.set(key, value)
     try:
-        context = SparkContext(conf=conf)
+        with _without_java_notice():
+            context = SparkContext(conf=conf)
     except Exception as error:
         raise JobFailedError(f"Spark cannot be started: {cause_of(error)}") from error
     try:
         yield context
     finally:
         context.stop()
+
+
+# The JVM prints this for a module that Spark loads, and has no switch for it.
+JAVA_NOTICE = b"WARNING: Using incubator modules"
+
+
+@contextlib.contextmanager
+def _without_java_notice() -> Iterator[None]:
+    """Leaves JAVA_NOTICE out of the stderr of a process that is started inside the block; passes on all else."""
+    reading, writing = os.pipe()
+    stderr = os.dup(STDERR)
+    os.dup2(writing, STDERR)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, os.dup(stderr)), daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, STDERR)
+        os.close(stderr)
+
+
+def _pass_on(reading: int, stderr: int) -> None:
+    with open(reading, "rb") as lines, open(stderr, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(JAVA_NOTICE):
+                out.write(line)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_replicator.version import connect_version
+
 ROOT = Path(__file__).parents[2]
 MODULES = [path for folder in ("operator", "replicator") for path in (ROOT / folder).rglob("*.py")]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -46,3 +48,11 @@ def test_commands_exist(document: Path):
     used = set(re.findall(r"(?:`|^\s*)make ([a-z-]+)", document.read_text(), re.MULTILINE))
 
     assert set() == used - known
+
+
+def test_version_in_the_connect_pages_example_is_this_one():
+    """What `GET /` returns."""
+    text = (ROOT / "docs" / "connect-worker.md").read_text()
+    (own,) = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert connect_version(own) in text

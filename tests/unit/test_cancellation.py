@@ -1,10 +1,11 @@
 """A task that is waited for may be cancelled, and so may the task that waits: neither cancellation is lost."""
 
 import asyncio
+import gc
 
 import pytest
 
-from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cancellation import cancel_and_wait, together
 
 
 class Job:
@@ -75,3 +76,25 @@ def test_an_error_of_the_task_is_raised() -> None:
             await cancel_and_wait(job.task)
 
     asyncio.run(run())
+
+
+def test_several_errors_are_all_retrieved_and_the_first_is_raised() -> None:
+    """Otherwise asyncio logs the others with a traceback when they are collected."""
+    unretrieved: list[str] = []
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unretrieved.append(str(context["message"]))
+        )
+        running = [asyncio.create_task(fail(error)) for error in (ZeroDivisionError(), KeyError())]
+        with pytest.raises(ZeroDivisionError):
+            await together(running)
+        del running
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert [] == unretrieved

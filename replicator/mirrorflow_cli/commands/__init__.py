@@ -1,9 +1,13 @@
 """Defines the subcommands of `mirrorflow` and its argument parser."""
 
 import argparse
+import difflib
 import importlib
-from collections.abc import Container
+import re
+from collections.abc import Collection, Container
+from typing import Any, NoReturn
 
+from mirrorflow_cli.command_examples import examples_of
 from mirrorflow_replicator.version import version
 
 # Heading -> name of a module of this package -> help. Only the module of the command in use is imported, for a
@@ -48,9 +52,38 @@ class _GroupedHelp(argparse.HelpFormatter):
         return text if heading is None else f"\n  {heading}:\n{text}"
 
 
+_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
+_NO_OPTION = re.compile(r"unrecognized arguments: (--[\w-]+)")
+_OPTION = re.compile(r"--[\w-]+")
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """Suggests the command or the option that a mistyped one is meant to be."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.loaded: list[argparse.ArgumentParser] = [self]  # parsers whose options may be meant
+
+    def error(self, message: str) -> NoReturn:
+        """Prints *message*, or a shorter one with a suggestion, and exits with 2."""
+        if found := _NO_COMMAND.match(message):
+            name = found[1]
+            message = f"there is no command {name}{_suggestion(name, COMMANDS)}`mirrorflow --help` lists all."
+        elif found := _NO_OPTION.match(message):
+            options = (option for parser in self.loaded for option in _OPTION.findall(parser.format_usage()))
+            message += _suggestion(found[1], [*options]).rstrip("; ")
+        super().error(message)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    """Returns the end of a clause: a question for the likely one of *known*, or a semicolon."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}? " if close else "; "
+
+
 def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
     """Returns the parser; the commands in *loaded* have their flags, the others only their help text."""
-    parser = argparse.ArgumentParser(
+    parser = _CommandParser(
         prog="mirrorflow",
         description="Replicate Kafka topics from one cluster to another.",
         formatter_class=_GroupedHelp,
@@ -59,9 +92,16 @@ def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=examples_of(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         if name in loaded:
             implementation = importlib.import_module(f"mirrorflow_cli.commands.{name}")
             implementation.add_arguments(command)
+            parser.loaded.append(command)
             command.set_defaults(execute=implementation.execute)
     return parser

@@ -71,6 +71,7 @@ from mirrorflow_replicator.connectors.internal_topics import (
     is_internal,
 )
 from mirrorflow_replicator.copy.task_parts import flow_topics
+from mirrorflow_replicator.http.progress_text import counted
 
 # APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
 TARGET_APIS = {
@@ -103,7 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
         for problem in findings.problems:
             print(f"fail  {problem}")
         count = len(findings.problems)
-        print(f"{planned.flow}: {count} problems" if count else f"{planned.flow} can run")
+        print(f"{planned.flow}: {counted(count, 'problem')}" if count else f"{planned.flow} can run")
     return EXIT_FAILED if findings.problems else EXIT_DONE
 
 
@@ -206,7 +207,7 @@ async def _check_brokers(
     cluster: Cluster, alias: str, apis: dict[int, tuple[str, str, str]], findings: Findings
 ) -> None:
     brokers = sorted(cluster.metadata.brokers)
-    findings.fact(f"{alias} is cluster {cluster.cluster_id} with {len(brokers)} brokers")
+    findings.fact(f"{alias} is cluster {cluster.cluster_id} with {counted(len(brokers), 'broker')}")
     for node_id in brokers:
         try:
             versions = (await cluster.connection(node_id)).versions
@@ -371,7 +372,9 @@ async def check_creation(
     }
     await _check_settings(target, settings, present, source, new, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
-    findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+    findings.would(
+        "grow", [f"{growth.name} to {counted(growth.total, 'partition')}" for growth in planned.grow]
+    )
 
 
 async def _check_replicas(

@@ -1,7 +1,7 @@
 """`mirrorflow dump`: prints the records of a flow's internal topics, one per line; changes nothing.
 
-It prints every record that still exists, in log order, so superseded records are shown too. A record that
-cannot be decoded is printed as unreadable, and reading continues, as in the connectors. These topics hold no
+It prints the records that still exist, in log order; of positions only the newest for each partition, unless `--all` is
+given. A record that cannot be decoded is printed as unreadable, and reading continues, as in the connectors. These topics hold no
 payloads of users.
 """
 
@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
-    checkpoint_settings,
     flow_from,
     layout_from,
     source_settings,
@@ -44,12 +43,14 @@ class DumpTopic:
     client: ClientSettings
     name: str
     read: Read
+    newest_only: bool = False  # leave out records that a later one with the same key supersedes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = sorted(_TOPICS)
     parser.add_argument("what", choices=kinds, metavar="WHAT", help=", ".join(kinds))
     add_flow_arguments(parser, addresses=True)
+    parser.add_argument("--all", action="store_true", help="print superseded positions, too")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
@@ -58,6 +59,8 @@ def execute(arguments: argparse.Namespace) -> int:
     planned = valid_plan(flow_from(arguments), layout_from(arguments))
     settings, _ = source_settings(planned)
     topic = _TOPICS[arguments.what](planned, settings)
+    if arguments.all:
+        topic = replace(topic, newest_only=False)
     asyncio.run(_dump(topic, settings, as_json=arguments.json))
     return EXIT_DONE
 
@@ -69,7 +72,13 @@ async def _dump(topic: DumpTopic, settings: SourceSettings, *, as_json: bool) ->
             alias = topic.client.alias
             raise FailedError(f"There is no topic {topic.name} of {alias}, or Describe on it is not granted.")
         for partition in partitions:
+            newest: dict[bytes | None, Record] = {}
             async for record in MirrorLog(cluster, topic.name, partition).read_new():
+                if topic.newest_only:
+                    newest[record.key] = record
+                else:
+                    print(_line(topic, partition, record, as_json=as_json))
+            for record in sorted(newest.values(), key=lambda one: one.offset):
                 print(_line(topic, partition, record, as_json=as_json))
 
 
@@ -119,7 +128,8 @@ def _positions(_: Plan, settings: SourceSettings) -> DumpTopic:
             problem="positions are in a file",
             action=f"read {settings.offsets.file}",
         )
-    return DumpTopic(client=settings.offsets.client, name=settings.offsets.topic, read=_read_position)
+    offsets = settings.offsets
+    return DumpTopic(client=offsets.client, name=offsets.topic, read=_read_position, newest_only=True)
 
 
 def _checkpoints(_: Plan, settings: SourceSettings) -> DumpTopic:
@@ -127,10 +137,11 @@ def _checkpoints(_: Plan, settings: SourceSettings) -> DumpTopic:
     return DumpTopic(client=settings.target_admin, name=topic, read=_as_fields(decode_checkpoint))
 
 
-def _offset_syncs(planned: Plan, settings: SourceSettings) -> DumpTopic:
-    checkpoint = checkpoint_settings(planned)
-    on_source = checkpoint.syncs_on_source
-    client = checkpoint.source_consumer if on_source else checkpoint.target_consumer
+def _offset_syncs(_: Plan, settings: SourceSettings) -> DumpTopic:
+    if settings.syncs is None:
+        raise FailedError("The flow writes no offset syncs (emit.offset-syncs.enabled=false).")
+    on_source = settings.syncs.on_source
+    client = settings.source_admin if on_source else settings.target_admin
     name = offset_syncs_topic(settings, on_source=on_source)
     return DumpTopic(client=client, name=name, read=_as_fields(decode_offset_sync))
 

@@ -1,4 +1,4 @@
-"""`mirrorflow plan`: prints the connectors, their properties, and the topics that match now.
+"""`mirrorflow plan`: prints what a flow copies, creates and follows; with `--properties` also its connectors' properties.
 
 References stay unresolved. With several files it also reports conflicts between the flows
 (`mirrorflow_operator.plan.flow_conflicts`), with ids and topics of reachable clusters: loops, and topics that two
@@ -7,14 +7,16 @@ flows write to, make the exit status 1.
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mirrorflow_cli.check_permissions import own_topics
 from mirrorflow_cli.clusters import connected, selected_topics, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flow_arguments import (
     add_flow_arguments,
+    companion_settings,
     flows_from,
     layout_from,
     source_settings,
@@ -28,6 +30,8 @@ from mirrorflow_operator.plan.flow_conflicts import Conflict, Endpoint, FlowRout
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.connectors.internal_topics import internal_topics
+from mirrorflow_replicator.http.progress_text import counted, duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +54,16 @@ class PlannedFlow:
     settings: SourceSettings
     notes: tuple[str, ...]
     topics: tuple[TopicPlan, ...] | None = None
+    creates: tuple[str, ...] | None = None  # topics that the target lacks; None: not known
     nothing_selected: str = ""
     problem: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flow_arguments(parser, addresses=True, several=True)
+    parser.add_argument(
+        "--properties", action="store_true", help="print the properties of the connectors, too"
+    )
     parser.add_argument("--offline", action="store_true", help="do not connect to the clusters")
     add_json_argument(parser)
 
@@ -72,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         one = _flow_plan(planned, offline=arguments.offline)
         found.append(one)
         if not arguments.json:
-            _print(one, is_named=len(flows) > 1)
+            _print(one, with_properties=arguments.properties)
     problems = [one.problem for one in found if one.problem]
     notes: list[str] = []
     if len(flows) > 1:
@@ -108,6 +116,7 @@ async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str
         problem = f"Topics are not listed. {error} --offline does without them."
         return PlannedFlow(planned=planned, settings=settings, notes=notes, problem=problem)
     target_of = make_selection(settings).target_topic
+    creates, unknown = await _missing_topics(planned, settings, map(target_of, selected.topics))
     topics = tuple(
         TopicPlan(topic=topic, target=target_of(topic), partitions=partitions)
         for topic, partitions in selected.topics.items()
@@ -115,30 +124,87 @@ async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str
     return PlannedFlow(
         planned=planned,
         settings=settings,
-        notes=notes,
+        notes=(*notes, unknown) if unknown else notes,
         topics=topics,
+        creates=creates,
         nothing_selected=selected.nothing_selected,
     )
 
 
-def _print(one: PlannedFlow, *, is_named: bool) -> None:
-    if is_named:
-        print(f"# Flow {one.planned.flow}")
+async def _missing_topics(
+    planned: Plan, settings: SourceSettings, copies: Iterable[str]
+) -> tuple[tuple[str, ...] | None, str]:
+    """Returns which topics the flow would create on the target, or None and a sentence if that is not known."""
+    checkpoint, heartbeat, _ = companion_settings(planned)
+    own = [*internal_topics(settings), *own_topics(checkpoint, heartbeat)]
+    try:
+        async with connected(settings.target_admin, settings) as target:
+            present = await topic_sizes(target)
+    except (ClusterError, SettingError) as error:
+        return None, f"What would be created is not listed. {error}"
+    wanted = dict.fromkeys((*copies, *(topic.name for topic in own)))
+    return tuple(name for name in wanted if name not in present), ""
+
+
+def _print(one: PlannedFlow, *, with_properties: bool) -> None:
+    settings = one.settings
+    print(f"{one.planned.flow}: {settings.source_alias} -> {settings.target_alias}")
+    for line in (*_copied(one), *_created(one), *_followed(one)):
+        print(f"  {line}")
+    for note in (*one.notes, one.nothing_selected):
+        if note:
+            print(f"# {note}")
+    if not with_properties:
+        return
     for connector in one.planned.connectors:
-        print(f"# {connector.name}")
         print(f"# {connector.name}: worker.properties")
         print(_readable(connector.worker_properties))
         print(f"# {connector.name}: connector.properties")
         print(_readable(connector.connector_properties))
-    for note in one.notes:
-        print(f"# {note}")
+
+
+def _copied(one: PlannedFlow) -> Iterator[str]:
     if one.topics is None:
+        yield f"copies topics that match {', '.join(one.settings.topics)}"
         return
-    print(f"# {len(one.topics)} topics match now")
-    if one.nothing_selected:
-        print(f"# {one.nothing_selected}")
+    yield f"copies {counted(len(one.topics), 'topic')} now"
     for topic in one.topics:
-        print(f"{topic.topic} -> {topic.target}  ({topic.partitions} partitions)")
+        yield f"  {topic.topic} -> {topic.target}  ({counted(topic.partitions, 'partition')})"
+
+
+def _created(one: PlannedFlow) -> Iterator[str]:
+    if one.creates is None:
+        return
+    yield f"creates {counted(len(one.creates), 'topic')} on {one.settings.target_alias}"
+    for name in one.creates:
+        yield f"  {name}"
+
+
+def _followed(one: PlannedFlow) -> Iterator[str]:
+    """Yields what the flow does for as long as it runs."""
+    settings = one.settings
+    checkpoint, heartbeat, _ = companion_settings(one.planned)
+    found = [
+        (
+            f"new topics that match {', '.join(settings.topics)}, and new partitions",
+            settings.refresh_topics_s,
+        ),
+        ("settings of topics", settings.sync_configs_s),
+        ("ACLs of topics", settings.sync_acls_s),
+    ]
+    if checkpoint is not None:
+        groups = ", ".join(checkpoint.groups)
+        found += [
+            (f"checkpoints of consumer groups that match {groups}", checkpoint.emit_s),
+            ("offsets of these groups on the target", checkpoint.sync_s),
+        ]
+    if heartbeat is not None:
+        clusters = " and ".join(beat.target_alias for beat in heartbeat.beats)
+        found.append((f"heartbeats to {clusters}", heartbeat.interval_s))
+    yield "follows"
+    for what, every_s in found:
+        if every_s is not None:
+            yield f"  {what}, every {duration(every_s)}"
 
 
 def _readable(properties: Mapping[str, str]) -> str:
@@ -159,6 +225,7 @@ def _as_json(one: PlannedFlow) -> dict[str, Any]:
             }
             for connector in one.planned.connectors
         ],
+        "creates": None if one.creates is None else list(one.creates),
         "notes": [*one.notes, *([one.nothing_selected] if one.nothing_selected else [])],
         "topics": None
         if one.topics is None

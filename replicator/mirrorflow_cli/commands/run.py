@@ -24,6 +24,8 @@ from types import FrameType
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, UsageError
 from mirrorflow_cli.flow_arguments import add_flow_arguments, flow_from, layout_from, valid_plan
+from mirrorflow_cli.output import is_live_terminal
+from mirrorflow_cli.run_causes import causes
 from mirrorflow_cli.run_display import Display, JsonDisplay, PlainDisplay, TableDisplay
 from mirrorflow_cli.run_process import (
     EXIT_SETTINGS,
@@ -31,10 +33,10 @@ from mirrorflow_cli.run_process import (
     LogFile,
     ProcessFiles,
     ReplicatorProcess,
+    log_of_flow,
     registered,
-    state_folder,
 )
-from mirrorflow_cli.run_progress import Progress, read_progress
+from mirrorflow_cli.run_progress import Progress, line_of, read_progress
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
@@ -45,6 +47,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_operator.plan.properties import ConnectorPlan
+from mirrorflow_replicator.http.progress_text import counted
 from mirrorflow_replicator.logs import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 
 PORT_MAX = 65_535
@@ -96,7 +99,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     if log is not None:
         print(f"log: {log.path}", file=sys.stderr, flush=True)
-    display = _display(as_json=arguments.json, title=f"{flow.spec.source.alias} → {flow.spec.target.alias}")
+    title = f"{flow.spec.source.alias} → {flow.spec.target.alias}"
+    display = _display(as_json=arguments.json, title=title, waits_for_end=arguments.until_caught_up)
     options = RunOptions(
         until_caught_up=arguments.until_caught_up,
         time_limit_s=arguments.time_limit,
@@ -136,16 +140,19 @@ def tcp_port(text: str) -> int:
     return int(text)
 
 
-def _display(*, as_json: bool, title: str) -> Display:
+def _display(*, as_json: bool, title: str, waits_for_end: bool) -> Display:
+    """Returns the display for stdout. *waits_for_end*: the run may soon fail with the cause that is seen now."""
     if as_json:
         return JsonDisplay()
-    return TableDisplay(title) if sys.stdout.isatty() else PlainDisplay()
+    if is_live_terminal(sys.stdout):
+        return TableDisplay(title)
+    return PlainDisplay(hold_s=HEALS_WITHIN_S if waits_for_end else 0.0)
 
 
 def _log(name: str | None, flow: str) -> LogFile | None:
     if name == "-":
         return None
-    return LogFile(Path(name) if name else state_folder() / f"{flow}.log")
+    return LogFile(Path(name)) if name else log_of_flow(flow)
 
 
 TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
@@ -192,6 +199,7 @@ class Runner:
         self._polled_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
         self._blocker, self._blocked_since_s = "", self._began_s
+        self._outcome = ""  # why the run has failed
 
     def run(self) -> int:
         """Runs until caught up (if requested), a signal, or an invalid setting that no restart fixes.
@@ -210,12 +218,13 @@ class Runner:
                         status = self._loop(process)
                     finally:
                         self._stop(process)
+                    self._report_end(status)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return status
 
-    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[None]:
+    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[object]:
         name = self._options.name
         return registered(name, process.files) if name else nullcontext()
 
@@ -274,17 +283,21 @@ class Runner:
                 self._blocker, self._blocked_since_s = blocker(progress), now_s
             outcome = verdict(progress, blocked_s=now_s - self._blocked_since_s)
         if outcome is None and self._is_late(now_s):
-            outcome = f"Not caught up within {self._options.time_limit_s:g} s."
+            outcome = late(progress, f"{self._options.time_limit_s:g} s")
         if progress is not None and (outcome is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
             self._shown_at_s = now_s
             self._display.progress(progress)
         if outcome is None:
             return None
-        if outcome:
-            self._display.failed(outcome)
-            return EXIT_FAILED
-        self._display.caught_up()
-        return EXIT_DONE
+        self._outcome = outcome
+        return EXIT_FAILED if outcome else EXIT_DONE
+
+    def _report_end(self, status: int) -> None:
+        """Displays how a run until caught up has ended, as its last line."""
+        if status == EXIT_FAILED and self._outcome:
+            self._display.failed(self._outcome)
+        elif status == EXIT_DONE:
+            self._display.caught_up()
 
     def _is_late(self, now_s: float) -> bool:
         limit_s = self._options.time_limit_s
@@ -316,6 +329,8 @@ class Runner:
 # A blocker may end by itself within this time after it was first reported: a refused creation is tried again after
 # 1, 3 and 7 s, and brokers that start do not know all of their topics yet.
 HEALS_WITHIN_S = 15.0
+# Topics are listed again 2 s after the start, and 2 s later: then `topics` is probably mistyped.
+LISTED_AGAIN_WITHIN_S = 5.0
 # Reasons that only a user can remove.
 _FINAL = frozenset(
     error.reason
@@ -331,13 +346,16 @@ _FINAL = frozenset(
 )
 
 
+NOTHING_SELECTED = "nothing selected"
+
+
 def blocker(progress: Progress | None) -> str:
     """Returns the transient condition that blocks the run now; "" without one."""
     if progress is None:
         return ""
     if progress.uncopied:
         return "uncopied"
-    return "nothing selected" if progress.nothing_selected else progress.reason
+    return NOTHING_SELECTED if progress.nothing_selected else progress.reason
 
 
 def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
@@ -350,7 +368,18 @@ def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
         return None
     if progress.caught_up:
         return ""
-    return _failure(progress, is_settled=blocked_s >= HEALS_WITHIN_S) or None
+    heals_within_s = LISTED_AGAIN_WITHIN_S if blocker(progress) == NOTHING_SELECTED else HEALS_WITHIN_S
+    return _failure(progress, is_settled=blocked_s >= heals_within_s) or None
+
+
+def late(progress: Progress | None, limit: str) -> str:
+    """Returns that a run has not caught up within *limit*, and why."""
+    if progress is None:
+        return f"Not caught up within {limit}: the replicator has not answered yet."
+    why = next((one.line for one in causes(progress)), "")
+    if not why and progress.is_standby:
+        why = " ".join(progress.warnings)
+    return f"Not caught up within {limit}: {why or line_of(progress) + '.'}"
 
 
 def _failure(progress: Progress, *, is_settled: bool) -> str:
@@ -365,8 +394,9 @@ def _failure(progress: Progress, *, is_settled: bool) -> str:
         return progress.problem if is_settled or progress.reason in _FINAL else ""
     if progress.all_stopped:
         first = progress.all_stopped[0]
+        stopped = len(progress.all_stopped)
         return (
-            f"{len(progress.all_stopped)} partitions have stopped before they had caught up; first:"
+            f"{counted(stopped, 'partition')} stopped before catching up; first:"
             f" {first.get('message') or first.get('reason')}"
         )
     return ""

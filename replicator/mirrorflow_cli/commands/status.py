@@ -1,4 +1,4 @@
-"""`mirrorflow status`: prints the flows that `mirrorflow run` runs on this machine, and their progress."""
+"""`mirrorflow status`: prints the flows that run on this machine for this user, and their progress."""
 
 import argparse
 import time
@@ -7,8 +7,10 @@ from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
+from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_process import RunningFlow, running_flows
-from mirrorflow_cli.run_progress import Progress, lag_in_words, problems, read_progress, reasons
+from mirrorflow_cli.run_progress import Progress
+from mirrorflow_replicator.http.progress_text import lag_in_words, reasons, state_of
 
 COLUMNS = (
     "flow",
@@ -22,6 +24,7 @@ COLUMNS = (
     "replicator pid",
     "address",
 )
+DISPENSABLE = ("address", "copied", "run pid", "records/s")  # where a terminal is narrow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise FailedError(
             f"No flow {arguments.flow} runs on this machine for this user; `mirrorflow status` lists those that do."
         )
-    found = [(one, None if one.url is None else read_progress(one.url)) for one in flows]
+    found = [(one, one.progress()) for one in flows]
     if arguments.json:
         print_json({"flows": [_as_json(one, progress) for one, progress in found]})
         return EXIT_DONE
@@ -44,22 +47,30 @@ def execute(arguments: argparse.Namespace) -> int:
         print("No flow runs on this machine for this user; `mirrorflow run` starts one.")
         return EXIT_DONE
     now_ms = time.time_ns() // 1_000_000
-    print_table(COLUMNS, [_row(one, progress, now_ms) for one, progress in found])
+    rows = [_row(one, progress, now_ms) for one, progress in found]
+    print_table(COLUMNS, rows, dispensable=DISPENSABLE)
     for one, progress in found:
-        for sentence in () if progress is None else problems(progress):
+        for sentence in problems(one, progress):
             print(f"{one.name}: {sentence}")
     return EXIT_DONE
 
 
+def problems(one: RunningFlow, progress: Progress | None) -> list[str]:
+    """Returns why records are not copied, and the warnings of all connectors."""
+    if progress is None:
+        return [*one.problems]
+    return [*(cause.line for cause in causes(progress)), *notes(progress)]
+
+
 def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
     age = f"{max(0, now_ms - one.began_ms) // 1000}s"
-    process = (age, str(one.pid), str(one.replicator_pid or "-"), one.url or "-")
+    process = (age, str(one.pid or "-"), str(one.replicator_pid or "-"), one.url or "-")
     if progress is None:
-        return (one.name, "not answering", "?", "?", "?", "?", *process)
+        return (one.name, "starting" if one.problems else "not answering", "?", "?", "?", "?", *process)
     summary = progress.summary
     return (
         one.name,
-        ", ".join((str(summary.get("replicating", "")), *reasons(progress))),
+        "waiting" if progress.is_standby else ", ".join((state_of(summary), *reasons(summary))),
         str(progress.partitions_total),
         lag_in_words(summary),
         f"{summary.get('recordsPerSecond', 0):,.0f}",
@@ -77,5 +88,5 @@ def _as_json(one: RunningFlow, progress: Progress | None) -> dict[str, Any]:
         "beganMs": one.began_ms,
         "url": one.url,
         "progress": None if progress is None else dict(progress.summary),
-        "problems": [] if progress is None else problems(progress),
+        "problems": problems(one, progress),
     }

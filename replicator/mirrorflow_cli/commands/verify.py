@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from mirrorflow_cli.spark_jobs import JobProgressFormat, JsonLines, add_job_arguments, display_of, run_job
+from mirrorflow_replicator.http.progress_text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +89,7 @@ def line_of(report: Any) -> str:
     return ", ".join(
         [
             report.phase.value.lower(),
-            f"{_compared(report)} of {windows.total} windows",
+            f"{_compared(report)} of {counted(windows.total, 'window')}",
             *(f"{count} {name}" for name, count in found.items() if count),
             f"{report.source_records:,} + {report.target_records:,} records",
         ]

@@ -197,6 +197,16 @@ def literal_name(pattern: str) -> str | None:
     return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
 
 
+# A name with a * behind one of its own characters: valid as an expression, and most often meant as a shell's pattern.
+_GLOB = re.compile(r"[a-zA-Z0-9_.*-]*[a-zA-Z0-9_-]\*[a-zA-Z0-9_.*-]*")
+_STAR = re.compile(r"(?<![.*])\*")
+
+
+def meant_by_glob(pattern: str) -> str:
+    """Returns the expression for what *pattern* means as a shell's pattern; "" if it does not look like one."""
+    return _STAR.sub(".*", pattern) if _GLOB.fullmatch(pattern) else ""
+
+
 _TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)
 
 

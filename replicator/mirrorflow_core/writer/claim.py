@@ -50,6 +50,12 @@ class Claim:
         tasks = [ids.task(number) for number in range(self.tasks)]
         return tuple(name for task in tasks for name in (*task, task.spare))
 
+    @property
+    def running_process(self) -> str:
+        """The process that owns the flow, for users: `process 4711 on host a`; "" once it has left."""
+        host, _, rest = self.process.partition("/")
+        return "" if self.left else f"process {rest.partition('/')[0]} on host {host}"
+
     def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":
         """Returns the claim as the owner writes it at *now_ms*."""
         return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left)

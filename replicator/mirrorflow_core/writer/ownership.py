@@ -15,7 +15,7 @@ All functions are generators, see `broker_requests`. The runner lets only one tr
 run at a time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,8 +61,13 @@ class FlowExists:
 # -- waiting for the flow
 
 
-def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
-    """Waits until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready."""
+def wait_for_turn(
+    plan: FlowPlan, on_owner: Callable[[Claim], None] = lambda _: None
+) -> Steps[FlowExists | None]:
+    """Waits until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready.
+
+    *on_owner* is called with the owner's newest claim.
+    """
     watch = ClaimWatch(None, 0)
     while True:
         now_ms: int = yield from send(Pause(POLL_MS))
@@ -70,6 +75,8 @@ def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
         before = watch
         # A claim that is gone was deleted with its topic: a living owner writes it again.
         watch = watch.observe(claims.committed[-1] if claims.committed else watch.claim, now_ms)
+        if watch.claim is not None:
+            on_owner(watch.claim)
         owner = None if watch.claim is None else watch.claim.flow
         if watch.claim is not None and owner not in {plan.claim.flow, *plan.takes_over}:
             return FlowExists(watch.claim)

@@ -29,8 +29,11 @@ async def together(running: Sequence[asyncio.Task[None]]) -> None:
     """Waits until one of *running* has ended, then cancels the others. Raises what it raised."""
     try:
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in running:
-            if task.done():
-                task.result()
+        ended = [task for task in running if task.done()]
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # retrieved: of several errors only the first is raised
+        for task in ended:
+            task.result()
     finally:
         await asyncio.gather(*(cancel_and_wait(task) for task in running if not task.done()))

@@ -29,7 +29,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.wire.primitives import Cursor
-from mirrorflow_kafka.client.error_codes import UNSUPPORTED_VERSION
+from mirrorflow_kafka.client.error_codes import UNSUPPORTED_VERSION, name_of
 from mirrorflow_kafka.client.frames import FrameError, FrameProtocol
 from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import tls_problem
@@ -78,6 +78,7 @@ HANDSHAKE_TIMEOUT_S = 30.0  # per request; `open_connection` limits the whole ha
 # SCRAM takes two rounds, GSSAPI three; a broker that sends more challenges is not authenticating.
 SASL_ROUNDS_MAX = 10
 UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
 _HANDSHAKE_VERSION = 1
 _VERSION = metadata.version("mirrorflow")
 
@@ -373,7 +374,9 @@ class Connection:
         response = await self._handshake(request)
         if response.error_code:
             offered = ", ".join(response.mechanisms or ()) or "none"
-            problem = f"error {response.error_code} to the handshake"
+            problem = f"{name_of(response.error_code)} in response to the SASL handshake"
+            if response.error_code == ILLEGAL_SASL_STATE:
+                problem = "the listener does not use SASL, as security.protocol does"
             if response.error_code == UNSUPPORTED_SASL_MECHANISM:
                 problem = f"the listener offers {offered}; set sasl.mechanism"
             raise self.authentication_error(client.mechanism, problem)

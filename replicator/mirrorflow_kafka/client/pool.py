@@ -10,6 +10,9 @@ unreachable addresses.
 """
 
 import asyncio
+import os
+import re
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -38,20 +41,23 @@ class Reachability:
         self._clock = clock
         self._reason: str | None = None  # why it is unreachable; "" if reachable; None if unknown
         self._since_s = clock()
+        self._message = ""
 
     def opened(self, *, is_bootstrap: bool) -> None:
         """Notes that a connection was opened, to a broker or to a bootstrap address."""
         if self._reason is None or (self._reason and not is_bootstrap):
-            self._reason, self._since_s = "", self._clock()
+            self._reason, self._since_s, self._message = "", self._clock(), ""
 
     def failed(self, error: ClusterError) -> None:
         """Notes that a connection attempt failed."""
         if not self._reason and not self._is_open():
-            self._reason, self._since_s = error.reason, self._clock()
+            self._reason, self._since_s, self._message = error.reason, self._clock(), str(error)
 
     def report(self, cluster_id: str) -> SideReport:
         """Returns the current state, and since when it holds."""
-        return SideReport(reason=self._reason, since_s=self._since_s, cluster_id=cluster_id)
+        return SideReport(
+            reason=self._reason, since_s=self._since_s, cluster_id=cluster_id, message=self._message
+        )
 
 
 CONNECT_TIMEOUT_S = 10.0  # Java's socket.connection.setup.timeout.ms
@@ -102,6 +108,17 @@ async def open_connection(
     return connection
 
 
+def connect_problem(error: OSError) -> str:
+    """Returns the system's words for a failed connection, each once, without asyncio's: `Connection refused`."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    # asyncio joins the errors of several addresses of one name in a text of this form.
+    numbers = (
+        [error.errno] if error.errno else [int(one) for one in re.findall(r"\[Errno (\d+)\]", str(error))]
+    )
+    return " or ".join(dict.fromkeys(map(os.strerror, numbers))) or str(error)
+
+
 async def _connect(connection: Connection, host: str, port: int, security: ClientSecurity | None) -> None:
     loop = asyncio.get_running_loop()
     where = {"cluster": connection.cluster, "addresses": connection.address}
@@ -110,7 +127,7 @@ async def _connect(connection: Connection, host: str, port: int, security: Clien
             lambda: connection.frames, host, port, happy_eyeballs_delay=NEXT_ADDRESS_DELAY_S
         )
     except OSError as error:
-        raise UnreachableError(problem=error.strerror or str(error), **where) from error
+        raise UnreachableError(problem=connect_problem(error), **where) from error
     if security is None or security.ssl_context is None:
         return
     try:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Self
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
@@ -92,7 +92,18 @@ def parse_connector(
         # Java's heartbeat connector ignores `enabled`: an mm2.properties has herders for heartbeats only.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
         is_paused=read.choice("mirrorflow.state", ("running", "paused")) == "paused",
-        warnings=(*converter_warnings(properties, worker), *_never_copied(source)),
+        warnings=(*converter_warnings(properties, worker), *_never_copied(source), *_glob_warnings(read)),
+    )
+
+
+def _glob_warnings(read: PropertyReader) -> tuple[str, ...]:
+    """Returns a warning for each expression that is probably meant as a shell's pattern."""
+    return tuple(
+        f"{key}: {pattern} is a regular expression, in which * repeats the character before it; "
+        f"write {meant} if * stands for any characters."
+        for key in ("topics", "topics.exclude", "groups", "groups.exclude")
+        for pattern in read.names(key, ())
+        if (meant := meant_by_glob(pattern))
     )
 
 

@@ -85,6 +85,7 @@ async def spawn() -> ChildProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
+            process_group=0,  # Ctrl-C is for the worker, which stops its tasks
         )
     )
 

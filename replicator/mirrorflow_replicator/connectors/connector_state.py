@@ -44,7 +44,7 @@ class ClusterClients:
         if isinstance(error, _CLUSTER_ERRORS):
             before = self._failed.get(error.cluster)
             since_s = self._clock() if before is None else before.since_s
-            self._failed[error.cluster] = SideReport(reason=error.reason, since_s=since_s)
+            self._failed[error.cluster] = SideReport(reason=error.reason, since_s=since_s, message=str(error))
 
     def connected(self, cluster: Cluster) -> None:
         """Notes that a client exists: its own state counts from now on."""

@@ -36,7 +36,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
-from mirrorflow_core.writer.claim import RENEW_MS
+from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transactional_ids import WriterIds
@@ -124,6 +124,11 @@ class FlowOwner:
     def is_waiting(self) -> bool:
         """Whether another process owns the flow."""
         return self._takeover.is_waiting
+
+    @property
+    def owner(self) -> Claim | None:
+        """The newest claim of the process that this one waits for, if it was read."""
+        return self._takeover.owner if self.is_waiting else None
 
     @property
     def is_first(self) -> bool:

@@ -70,6 +70,7 @@ class FlowTakeover:
 
     def __init__(self, settings: SourceSettings, group: str) -> None:
         self.is_waiting = False  # another process owns the flow
+        self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
         self._since_s: float | None = None  # monotonic
         self._settings = settings
@@ -82,8 +83,8 @@ class FlowTakeover:
         return self._since_s is not None and time.monotonic() - self._since_s >= STALLED_AFTER_S
 
     def stand_by(self) -> None:
-        """Notes that another process owns the flow."""
-        self.is_waiting = True
+        """Notes that another process owns the flow; which one is not known yet."""
+        self.is_waiting, self.owner = True, None
 
     def plan(self, clusters: FlowClusters, *, tasks: int = 0) -> FlowPlan:
         """Returns a plan without partitions."""
@@ -137,6 +138,7 @@ class FlowTakeover:
                 raise self._flow_exists(newest)
             refuse_changed_clusters(newest, plan.claim, self._settings)
             is_owned = not (is_owner or newest.left or _is_dead(newest.process))
+            self.owner = newest
             if is_owned and must_wait(newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts):
                 await self._wait_for_turn(clusters, plan)
         # In a group each process finds where its tasks start, and a flow that is migrated has no positions yet.
@@ -158,10 +160,13 @@ class FlowTakeover:
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
         self.is_waiting = not self._group
-        found = await clusters.runner.run(wait_for_turn(plan))
+        found = await clusters.runner.run(wait_for_turn(plan, self._note_owner))
         if isinstance(found, FlowExists):
             self.is_waiting = False
             raise self._flow_exists(found.claim)
+
+    def _note_owner(self, claim: Claim) -> None:
+        self.owner = claim
 
     def _flow_exists(self, claim: Claim) -> FlowExistsError:
         settings = self._settings
@@ -170,6 +175,7 @@ class FlowTakeover:
             target=settings.target_alias,
             owner=claim.flow,
             claimant=settings.flow,
+            process=claim.running_process,
         )
 
 

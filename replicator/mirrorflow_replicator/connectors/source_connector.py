@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mirrorflow_core.errors import ALIAS_SETTINGS
 from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
+from mirrorflow_core.writer.claim import Claim as ClaimRecord
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
@@ -27,6 +29,18 @@ from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.http.partition_rates import Samples
 
 STANDBY_WARNING = "Another process owns this flow and copies; this one takes over when it stops."
+
+
+def standby_warning(owner: ClaimRecord | None) -> str:
+    """Returns why a process that waits for *owner* copies nothing; None: the owner is not known yet."""
+    if owner is None or owner.left:
+        return STANDBY_WARNING
+    return (
+        f"{STANDBY_WARNING} The owner is {owner.running_process}, which runs flow {owner.flow}. "
+        f"To run both, give this source another alias ({ALIAS_SETTINGS})."
+    )
+
+
 TRACE_MESSAGES_MAX = 3  # about partitions, in a task's trace; /progress/partitions has all of them
 
 log = logging.getLogger("mirrorflow.worker")
@@ -207,7 +221,7 @@ class SourceParts:
         tasks = dict.fromkeys(
             warning for task in self.tasks.values() for warning in task.reports.newest.warnings
         )
-        waits = (STANDBY_WARNING,) if self.is_standby else ()
+        waits = (standby_warning(self.owner.owner),) if self.is_standby else ()
         return (*self.discovery.warnings, *topic, *tasks, *waits, *self.owner.warnings)
 
     def _task_properties(self, task: TaskSupervisor) -> dict[str, str]:

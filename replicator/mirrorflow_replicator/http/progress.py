@@ -201,6 +201,7 @@ _NOT_PLAIN = re.compile(r"[^-A-Za-z0-9._/]")
 LIMIT_DEFAULT = 1000  # of `/progress/partitions`: longer tables are not read to the end
 LIMIT_MAX = 1_000_000
 WARNINGS_MAX = 100  # of one connector there; a checkpoint connector reports at most as many
+FAILED_TASKS_MAX = 100  # of one connector there; they tend to fail alike
 UNCOPIED_MAX = 100  # messages about them in `/progress/partitions`; they tend to be alike
 
 
@@ -372,6 +373,14 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
         "state": report.state,
         "reason": report.reason,
         "message": report.trace,
+        "standby": report.is_standby,
+        "source": {**_side(report.source, view.monotonic_s), "message": report.source.message},
+        "target": {**_side(report.target, view.monotonic_s), "message": report.target.message},
+        "failedTasks": [
+            {"task": task.task, "reason": task.reason, "message": task.trace}
+            for task in report.tasks
+            if task.state == "FAILED"
+        ][:FAILED_TASKS_MAX],
         "warnings": list(report.warnings[:WARNINGS_MAX]),
         "warningsTotal": len(report.warnings),
         "groups": None

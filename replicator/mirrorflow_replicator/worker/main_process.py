@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ from mirrorflow_replicator.worker.worker_node import NodeContext, SingleNode
 log = logging.getLogger("mirrorflow.worker")
 
 _SINGLE_WORKER_MODES = (STANDALONE, DISTRIBUTED)  # modes with one worker, whose connector names are unique
+EXIT_INTERRUPTED = 130  # as in a shell
 STARTED_AFTER_S = 5.0  # then memory left by reading settings and first discovery goes back to the kernel
 
 
@@ -76,14 +77,17 @@ class Worker:
         self._herder = self._make_herder()
         self._warnings = tuple(dict.fromkeys(warning for worker in settings for warning in worker.warnings))
 
-    async def run(self) -> None:
-        """Serves until SIGTERM, SIGINT or, where MIRRORFLOW_EXIT_WITH_STDIN is set, the end of stdin."""
+    async def run(self, *, reports: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
+        """Serves until SIGTERM, SIGINT or, where MIRRORFLOW_EXIT_WITH_STDIN is set, the end of stdin.
+
+        *reports* runs beside the connectors. Returns whether SIGINT (Ctrl-C) has ended it; a second one kills.
+        """
         for warning in self._warnings:
             log.warning("%s", warning)
-        stop = asyncio.Event()
+        stop, interrupted = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGINT, _interrupt, stop, interrupted)
         # The server starts first: if its address is in use, the process ends before it has started anything else.
         tls = self._tls()
         auth = self._settings[0].http.others_client_auth
@@ -103,6 +107,7 @@ class Worker:
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
         waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
+        beside = None if reports is None else asyncio.create_task(reports(), name="reports")
         if self._state_files is not None:
             waits.append(asyncio.create_task(self._state_files.follow(self._herder.set_states)))
         try:
@@ -110,9 +115,13 @@ class Worker:
             if running.done():
                 running.result()
         finally:
+            if beside is not None:
+                beside.cancel()
+                await asyncio.wait({beside})
             await self._herder.stop(self._grace_s)
             await asyncio.gather(*(cancel_and_wait(task) for task in [running, *waits] if not task.done()))
             await asyncio.gather(server.close(), internal.close())
+        return interrupted.is_set()
 
     async def _internal_server(self, tls: ServerTls | None) -> HttpServer:
         """Starts the server for other nodes; without listeners where nodes call the first public one."""
@@ -278,6 +287,16 @@ class Worker:
         if self._address or not herder:
             return f"{self._address or socket.getfqdn()}{herder}"
         return f"{socket.getfqdn()}{herder}/{self._id}"
+
+
+def _interrupt(stop: asyncio.Event, interrupted: asyncio.Event) -> None:
+    """Handles Ctrl-C: stops gracefully, and at once if it is the second. The kernel ends the tasks then."""
+    if interrupted.is_set():
+        logging.shutdown()
+        os._exit(EXIT_INTERRUPTED)
+    log.info("Stopping; Ctrl-C again kills")
+    interrupted.set()
+    stop.set()
 
 
 def _group(worker: WorkerSettings) -> GroupSettings | None:

@@ -60,7 +60,9 @@ class VerificationResult:
         if not counts.total:
             return "There was nothing to compare."
         if self.is_equal:
-            text = f"All {counts.total} windows are equal."
+            text = (
+                "The only window is equal." if counts.total == 1 else f"All {counts.total} windows are equal."
+            )
         else:
             parts = [
                 f"{number} {name}"
@@ -71,11 +73,14 @@ class VerificationResult:
                 )
                 if number
             ]
-            text = f"Of {counts.total} windows {', '.join(parts)}; {counts.equal} are equal."
+            of = f"{counts.total} window{'' if counts.total == 1 else 's'}"
+            text = f"Of {of} {', '.join(parts)}; {counts.equal} {'is' if counts.equal == 1 else 'are'} equal."
         if self.behind:
-            text += f" {self.behind} records at the ends were not yet due on the target."
+            was = "record at the ends was" if self.behind == 1 else "records at the ends were"
+            text += f" {self.behind} {was} not yet due on the target."
         if self.notes:
-            text += f" {len(self.notes)} notes list what was not compared."
+            lists = "note lists" if len(self.notes) == 1 else "notes list"
+            text += f" {len(self.notes)} {lists} what was not compared."
         return text
 
     @property

@@ -54,11 +54,11 @@ class RunningFlow:
         return pid
 
     def stop(self, *, within_s: float = STOP_WAIT_S) -> None:
-        """SIGINT, as Ctrl-C would; kill -9 after *within_s*, which takes its children along."""
+        """SIGTERM, since no one has pressed Ctrl-C; kill -9 after *within_s*, which takes its children along."""
         if self._process is None:
             return
         if self.running:
-            self._process.send_signal(signal.SIGINT)
+            self._process.terminate()
         try:
             self._process.wait(within_s)
         except subprocess.TimeoutExpired:

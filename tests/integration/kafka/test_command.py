@@ -114,7 +114,7 @@ def test_a_client_file_leads_through_tls_and_a_password(west: KafkaCluster, tmp_
         done = mirrorflow("run", *arguments, "--until-caught-up", "--log", tmp_path / "log")
 
     assert (0, 0) == (planned.returncode, done.returncode), planned.stderr + done.stderr
-    assert f"orders -> {alias}.orders  (1 partitions)" in planned.stdout
+    assert f"orders -> {alias}.orders  (1 partition)" in planned.stdout
     assert {0: 1} == west.end_offsets(f"{alias}.orders")
     password = User().password
     assert not any(

@@ -1,11 +1,14 @@
 """What the command says to wrong input and what it prints without a cluster: exit status, one sentence, no traceback."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.command_examples import EXAMPLES as EXAMPLES_OF
+from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_replicator.version import version
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -69,7 +72,10 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
             ("run", "--from", "a:1", "--to", "b:1", "--secrets", "/nowhere"),
             "--secrets: /nowhere is not a directory",
         ),
-        (("nothing",), "invalid choice: 'nothing'"),
+        (("nothing",), "there is no command nothing; `mirrorflow --help` lists all."),
+        (("statsu",), "there is no command statsu; did you mean status? `mirrorflow --help` lists all."),
+        (("run", "--topcis", "x"), "unrecognized arguments: --topcis x; did you mean --topics?\n"),
+        (("run", "--unheard-of"), "unrecognized arguments: --unheard-of\n"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
@@ -100,7 +106,13 @@ def test_plan_shows_references_and_not_secrets(mirrorflow: Callable[..., Result]
     (tmp_path / "east-mirror" / "password").write_text("hunter2")
 
     status, out, _ = mirrorflow(
-        "plan", "--offline", "-f", str(EXAMPLES / "valid" / "everything.yaml"), "--secrets", str(tmp_path)
+        "plan",
+        "--offline",
+        "--properties",
+        "-f",
+        str(EXAMPLES / "valid" / "everything.yaml"),
+        "--secrets",
+        str(tmp_path),
     )
 
     assert 0 == status
@@ -115,7 +127,7 @@ def test_plan_shows_references_and_not_secrets(mirrorflow: Callable[..., Result]
 def test_naming_decides_what_copies_are_called(
     mirrorflow: Callable[..., Result], flags: tuple[str, ...], *, keeps_names: bool
 ) -> None:
-    status, out, _ = mirrorflow("plan", "--offline", "--from", "a:1", "--to", "b:1", *flags)
+    status, out, _ = mirrorflow("plan", "--offline", "--properties", "--from", "a:1", "--to", "b:1", *flags)
 
     assert status == 0
     assert ("IdentityReplicationPolicy" in out) is keeps_names
@@ -130,8 +142,8 @@ def test_naming_is_not_for_a_file(mirrorflow: Callable[..., Result]) -> None:
 
 
 def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
-    """After the properties, which are of use without a cluster; --offline asks none."""
-    status, out, error = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
+    """After what is known without a cluster; --offline asks none."""
+    status, out, error = mirrorflow("plan", "--properties", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
     offline, *_ = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--offline")
 
     assert (1, 0) == (status, offline)
@@ -157,6 +169,29 @@ def test_run_refuses_what_it_cannot_do(
 
     assert 2 == status
     assert said in error
+
+
+def test_plan_begins_with_what_is_copied_and_followed(mirrorflow: Callable[..., Result]) -> None:
+    """Properties are only printed on request."""
+    flow = str(EXAMPLES / "valid" / "everything.yaml")
+    _, out, _ = mirrorflow("plan", "--offline", "-f", flow)
+    _, whole, _ = mirrorflow("plan", "--offline", "--properties", "-f", flow)
+
+    assert [
+        "east-to-west: east -> west",
+        "  copies topics that match orders.*, payments",
+    ] == out.splitlines()[:2]
+    assert "    checkpoints of consumer groups that match " in out
+    assert "connector.class" not in out
+    assert whole.startswith(out)
+
+
+@pytest.mark.parametrize("pattern", ["orders*", "order-*"])
+def test_shells_pattern_is_noted_before_it_runs(mirrorflow: Callable[..., Result], pattern: str) -> None:
+    _, out, _ = mirrorflow("plan", "--offline", "--from", "a:1", "--to", "b:1", "--topics", pattern)
+
+    assert f"# topics: {pattern} is a regular expression" in out
+    assert f"write {pattern.replace('*', '.*')} if * stands for any characters." in out
 
 
 def test_check_lists_both_clusters_that_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
@@ -297,6 +332,18 @@ def test_a_rate_is_a_number_of_bytes(mirrorflow: Callable[..., Result], rate: st
 
     assert status == 2
     assert f"argument --rate: {rate!r} is not a number of bytes; write for example 50Mi" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_two_examples_that_are_valid(mirrorflow: Callable[..., Result], command: str) -> None:
+    _, out, _ = mirrorflow(command, "--help")
+
+    *_, heading, first, second = out.splitlines()
+    assert ("examples:", [first.strip(), second.strip()]) == (heading, [*EXAMPLES_OF[command]])
+    for example in EXAMPLES_OF[command]:
+        words = shlex.split(example.partition(" > ")[0].removeprefix("source <(").rstrip(")"))
+        assert ("mirrorflow", command) == (words[0], words[1])
+        command_parser({command}).parse_args(words[1:])
 
 
 def test_the_version_is_the_packages(mirrorflow: Callable[..., Result]) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mirrorflow_cli.commands.dump import DumpTopic, _line, _read_position
+from mirrorflow_cli.commands.dump import _TOPICS, DumpTopic, _line, _read_position
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,
@@ -13,7 +13,10 @@ from mirrorflow_core.connect.mirror_records import (
 )
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.records import Record
+from mirrorflow_operator.plan.properties import Plan
+from tests.unit.connectors.flow_settings import settings
 
+FLOW = Plan(flow="f", connectors=())
 CLIENT = ClientSettings(alias="west", client_id="c", properties={})
 CHECKPOINT = Checkpoint(group="a b", topic="A.foo", partition=3, upstream_offset=100, downstream_offset=205)
 POSITION = (b'["MirrorSourceConnector",{"cluster":"A","partition":0,"topic":"foo"}]', b'{"offset":123}')
@@ -68,3 +71,18 @@ def test_positions_are_shown_uninterpreted_including_resets():
 def test_key_of_another_form_is_unreadable(key: bytes | None):
     with pytest.raises(ValueError):  # noqa: PT011 json's own, too
         _read_position(key, b"{}")
+
+
+def test_positions_are_the_newest_unless_all_are_wanted():
+    """Superseded ones are a history of days; the other topics are read as a whole."""
+    kinds = {name: kind(FLOW, settings()) for name, kind in _TOPICS.items()}
+
+    assert {"positions"} == {name for name, topic in kinds.items() if topic.newest_only}
+
+
+def test_offset_syncs_need_no_checkpoint_connector():
+    """A flow from flags has none: the source connector writes them."""
+    topic = _TOPICS["offset-syncs"](FLOW, settings())
+
+    assert "mm2-offset-syncs.west.internal" == topic.name
+    assert "east" == topic.client.alias

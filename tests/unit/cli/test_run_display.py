@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_display import PlainDisplay, TableDisplay
 from mirrorflow_cli.run_progress import Companion, Progress
 
@@ -64,7 +65,7 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
     ]  # fmt: skip
     assert all(word in lines[1] for word in ("?", "stopped", "RecordTooLarge"))
     assert "big-0: too large [x]." in lines[2]
-    assert "lag 1,234 records (1.5 s), 10,000 records/s, 2.0 MB/s, 99 copied" in out.getvalue()
+    assert "lag 1,234 (1.5 s), 10,000 records/s, 2.0 MB/s, 99 copied" in out.getvalue()
 
 
 NOTHING_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
@@ -98,8 +99,110 @@ def test_a_flow_that_matches_nothing_says_so() -> None:
     summary = {**SUMMARY, "replicating": "Idle", "partitions": {"total": 1}}
     drawn = _drawn(Progress(connector="C", summary=summary, nothing_selected=nothing))
 
-    assert "C: Idle, 1 partitions" in drawn
+    assert "C: Idle, 1 partition," in drawn
     assert nothing in drawn
+
+
+def _table_of(width: int, height: int, seen: Progress) -> list[str]:
+    out = io.StringIO()
+    display = TableDisplay("east → west", Console(file=out, width=width, height=height))
+    display.progress(seen)
+    display.close()
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (120, ["topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason"]),
+        (100, ["topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "reason"]),
+        (80, ["topic", "partitions", "lag", "records/s", "MB/s", "phase", "reason"]),
+        (60, ["topic", "lag", "records/s", "phase", "reason"]),
+        (50, ["topic", "lag", "records/s", "phase"]),
+    ],
+)
+def test_columns_that_do_not_change_give_way_to_those_that_do(width: int, columns: list[str]) -> None:
+    """Each topic takes one line, whatever the width."""
+    seen = Progress(connector="C", summary=SUMMARY, partitions=(_row("orders-of-today", records=0),))
+    drawn = _table_of(width, 25, seen)
+
+    (head,) = (line for line in drawn if line.startswith("┃"))
+    assert columns == head.replace("┃", " ").split()
+    assert 1 == sum(line.startswith("│") for line in drawn)
+    assert max(map(len, drawn)) <= width
+
+
+def test_topic_with_nothing_to_copy_has_no_reason_to_wait() -> None:
+    """Only the one that has records to copy."""
+    waits = _row("waits", reason="Unreachable", message="Cluster west cannot be reached.")
+    rows = (waits, {**waits, "topic": "idle", "lagRecords": 0})
+    drawn = _table_of(120, 25, Progress(connector="C", summary=SUMMARY, partitions=rows))
+
+    assert [True, False] == ["Unreachable" in line for line in drawn if line.startswith("│")]
+
+
+def test_long_topic_names_lose_their_middle() -> None:
+    seen = Progress(connector="C", summary=SUMMARY, partitions=(_row("a-very-long-name." * 6 + "end"),))
+
+    (line,) = (line for line in _table_of(60, 25, seen) if line.startswith("│"))
+    assert line.split()[1].startswith("a-very")
+    assert "…" in line
+    assert line.split()[1].endswith("end")
+
+
+def test_errors_stay_visible_below_a_table_of_many_topics() -> None:
+    """The table loses rows, not the sentences below it."""
+    rows = tuple(_row(f"orders-{number}") for number in range(50))
+    seen = Progress(connector="C", summary=SUMMARY, partitions=rows, problem="It failed.", reason="Failed")
+    drawn = _table_of(80, 24, seen)
+
+    assert len(drawn) < 24
+    assert "It failed." in drawn
+    assert any("more" in line for line in drawn if line.startswith("│"))
+
+
+def test_reason_that_ends_a_run_is_shown_once_in_the_last_line() -> None:
+    out = io.StringIO()
+    display = TableDisplay("east → west", Console(file=out, width=160))
+    display.progress(Progress(connector="C", summary=SUMMARY, problem="It is away.", reason="Unreachable"))
+    display.stopping(is_interrupted=False)
+    display.failed("Not caught up within 8 s: It is away.")
+    display.close()
+
+    drawn = out.getvalue().splitlines()
+    assert ["Not caught up within 8 s: It is away."] == [line for line in drawn if "It is away" in line]
+    assert drawn[-1].startswith("Not caught up")
+
+
+def test_plain_lines_leave_a_cause_to_the_end_of_a_run_that_may_fail_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """So it is said once; but one that lasts is not kept back."""
+    now_s = 0.0
+    display = PlainDisplay(hold_s=15.0, clock=lambda: now_s)
+    seen = Progress(connector="C", summary=SUMMARY, problem="It is away.", reason="Unreachable")
+    display.progress(seen)
+    now_s = 14.0
+    display.progress(seen)
+    assert "" == capsys.readouterr().err
+
+    now_s = 15.0
+    display.progress(seen)
+    assert "It is away (for 15 s).\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("term", "expected"), [("xterm-256color", True), ("dumb", False), ("", False)])
+def test_only_a_terminal_that_can_redraw_gets_a_table(
+    monkeypatch: pytest.MonkeyPatch, term: str, *, expected: bool
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", term)
+
+    assert is_live_terminal(Terminal()) is expected
+    assert not is_live_terminal(io.StringIO())
 
 
 def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.errors import FailedError
-from mirrorflow_cli.run_process import KEPT_MAX, LogFile
+from mirrorflow_cli.run_process import KEPT_MAX, LogFile, log_of_flow
 
 
 def write(log: LogFile, text: str) -> None:
@@ -31,6 +31,26 @@ def test_a_long_log_is_kept_under_another_name_and_begins_anew(tmp_path: Path) -
     assert "new" == log.path.read_text()
     kept = {path.name: path.read_text() for path in tmp_path.iterdir() if path != log.path}
     assert {f"log.{n}": f"log {KEPT_MAX + 2 - n}" for n in range(1, KEPT_MAX + 1)} == kept
+
+
+def test_two_runs_of_a_flow_have_a_log_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a log that the user named is not shared, either."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with closing(log_of_flow("f")) as first, closing(log_of_flow("f")) as second:
+        assert ["f.log", "f-2.log"] == [first.path.name, second.path.name]
+        with pytest.raises(FailedError, match=r"f.log is written by another run; choose another with --log"):
+            LogFile(first.path)
+    with closing(LogFile(Path("/dev/null"))), closing(LogFile(Path("/dev/null"))):
+        pass
+    with closing(log_of_flow("f")) as third:
+        assert "f.log" == third.path.name
+
+
+def test_folder_of_a_log_is_not_created(tmp_path: Path) -> None:
+    """It may be mistyped."""
+    with pytest.raises(FailedError, match="No such file or directory; choose another with --log"):
+        LogFile(tmp_path / "mistyped" / "log")
+    assert [] == [*tmp_path.iterdir()]
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:

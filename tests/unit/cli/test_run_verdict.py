@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.commands.run import HEALS_WITHIN_S, blocker, verdict
+from mirrorflow_cli.commands.run import HEALS_WITHIN_S, LISTED_AGAIN_WITHIN_S, blocker, verdict
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
@@ -49,7 +49,7 @@ def progress(
         (progress(BEHIND, uncopied=(REFUSED,)), 600.0),
         (progress(uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
         (progress(DONE, uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
-        (progress(DONE, nothing=NOTHING), HEALS_WITHIN_S - 1),
+        (progress(DONE, nothing=NOTHING), LISTED_AGAIN_WITHIN_S - 1),
         (progress(reason="Unreachable"), HEALS_WITHIN_S - 1),
         (progress(BEHIND, reason="Unreachable"), 600.0),
     ],
@@ -62,6 +62,12 @@ def progress(
 def test_waiting_continues_while_progress_is_possible(seen: Progress | None, blocked_s: float) -> None:
     """However slow the machine is: only what has been reported is waited for by time."""
     assert verdict(seen, blocked_s=blocked_s) is None
+
+
+def test_mistyped_topic_fails_once_topics_were_listed_again() -> None:
+    """Sooner than a cluster that may be starting."""
+    assert NOTHING == verdict(progress(DONE, nothing=NOTHING), blocked_s=LISTED_AGAIN_WITHIN_S)
+    assert LISTED_AGAIN_WITHIN_S < HEALS_WITHIN_S
 
 
 def test_all_caught_up_is_done() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
 from mirrorflow_core.topic_selection import TopicSelection
@@ -50,6 +50,32 @@ def selection(
 def test_nothing_goes_in_circles(policy: ReplicationPolicy, topic: str, expected: bool):  # noqa: FBT001
     """testNoCycles, testIdentityReplication, and the rule of 4.4 for the source's own alias."""
     assert expected == selection(policy=policy).selects(topic)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("orders*", "orders.*"),
+        ("orders-*", "orders-.*"),
+        ("a*b.c*", "a.*b.c.*"),
+        ("orders.*", ""),
+        (r"orders\.*", ""),
+        ("(ab)*", ""),
+        ("[ab]*c", ""),
+        ("orders", ""),
+        ("*orders", ""),
+        (".*", ""),
+    ],
+)
+def test_a_shells_pattern_is_recognised(pattern: str, meant: str):
+    """Only where its * follows a character of a name; everything else is an expression."""
+    assert meant == meant_by_glob(pattern)
+
+
+def test_an_expression_that_selects_nothing_and_looks_like_a_shells_pattern_gets_a_hint():
+    found = selection("order-*").nothing_selected(["order-eu", "orders"])
+
+    assert found.endswith("`topics` has order-*: is order-.* meant?")
 
 
 @pytest.mark.parametrize(

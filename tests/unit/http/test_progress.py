@@ -421,3 +421,19 @@ def test_a_node_without_a_part_says_that_it_waits_for_one():
         "Waiting",
     )
     assert (found["partitions"]["total"], found["lagRecords"], found["records"]) == (0, 0, 0)
+
+
+def test_why_a_connector_stands_is_handed_out() -> None:
+    """That another process owns its flow, the error of each failed task, and that of each cluster."""
+    side = SideReport(reason="Unreachable", since_s=NOW_S - 8, message="Cluster B cannot be reached.")
+    failed = task(state="FAILED", reason="TaskEnded", trace="It ended.")
+    report = connector(failed, task(number=1), is_standby=True, target=side)
+
+    (found,) = json.loads(content(progress.partitions({}, view(report))))["connectors"]
+
+    assert [{"task": 0, "reason": "TaskEnded", "message": "It ended."}] == found["failedTasks"]
+    assert found["standby"] is True
+    assert ("Unreachable", 8.0, "Cluster B cannot be reached.") == tuple(
+        found["target"][name] for name in ("reach", "sinceSeconds", "message")
+    )
+    assert "message" not in summary(report)["target"]  # the summary stays small

@@ -1,6 +1,7 @@
 """A connection keeps the order of requests, and ends whole: no request is left without an answer or an error."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -19,7 +20,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.frames import FRAME_BYTES_MAX, FrameProtocol
-from mirrorflow_kafka.client.pool import open_connection
+from mirrorflow_kafka.client.pool import connect_problem, open_connection
 from tests.unit.kafka.scripted import Broker, scripted
 
 BOUND_S = 300.0
@@ -405,6 +406,27 @@ def test_refused_credentials_say_what_the_broker_said() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [(34, "the listener does not use SASL, as security.protocol does"), (35, "UNSUPPORTED_VERSION")],
+)
+def test_refused_handshake_is_explained(error: int, problem: str) -> None:
+    """A listener without SASL answers with an error that names a state."""
+
+    async def script(broker: Broker) -> None:
+        await broker.greet()
+        handshake = await broker.next()
+        answer = SaslHandshakeResponse(error_code=error, mechanisms=[])
+        await broker.say(handshake.answer(bytes(answer.encode(version=1))))
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            with pytest.raises(AuthenticationFailedError, match=problem):
+                await connect(port, Plain())
+
+    run(test())
+
+
 def test_requests_wait_for_reauthentication_and_keep_their_order() -> None:
     """Before the session ends SASL runs again in place; what is sent meanwhile comes after it, in order (KIP-368)."""
     bodies: list[bytes] = []
@@ -434,10 +456,30 @@ def test_refused_connection_is_unreachable() -> None:
     """A port without a listener."""
 
     async def test() -> None:
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError, match=r"cannot be reached at .*:1: Connection refused;"):
             await connect(1)
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+                "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+            ),
+            "Connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (OSError("no errno"), "no errno"),
+    ],
+    ids=["one address", "several addresses", "unknown host", "anything else"],
+)
+def test_failed_connection_has_the_words_of_the_system(error: OSError, problem: str) -> None:
+    assert problem == connect_problem(error)
 
 
 def test_generations_differ() -> None:

@@ -1,11 +1,13 @@
 """Tests the errors for a missing Spark, and the one sentence that a user gets of an error of Spark."""
 
+import subprocess
 import sys
+import time
 
 import pytest
 
 from mirrorflow_seed.errors import SparkMissingError
-from mirrorflow_seed.spark_session import cause_of, require_spark
+from mirrorflow_seed.spark_session import JAVA_NOTICE, _without_java_notice, cause_of, require_spark
 
 SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
@@ -49,3 +51,15 @@ def test_innermost_java_error_is_found_without_one_of_ours():
         "org.apache.SparkException: no master"
     )
     assert cause_of(RuntimeError()) == "RuntimeError"
+
+
+def test_notice_of_java_is_left_out_and_all_else_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """A JVM that Spark starts prints it before anything can be configured."""
+    lines = f"{JAVA_NOTICE.decode()}: jdk.incubator.vector\\nException in thread main\\n"
+    with _without_java_notice():
+        subprocess.run(["/bin/sh", "-c", f'printf "{lines}" >&2'], check=True)
+
+    found, deadline_s = "", time.monotonic() + 60
+    while "thread main" not in found and time.monotonic() < deadline_s:
+        found += capfd.readouterr().err
+    assert "Exception in thread main\n" == found

@@ -80,6 +80,26 @@ def test_a_claim_that_was_deleted_still_protects_its_owner(monkeypatch: pytest.M
     assert now_ms == 4 * ownership.POLL_MS + ABANDONED_MS
 
 
+def test_waiting_process_learns_who_owns_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when that is another process by then."""
+    claims = [replace(OWN, process="host/1/a"), replace(OWN, process="host/2/b")]
+
+    def read_claims() -> Steps[DecidedRecords[Claim]]:
+        yield from ()
+        return DecidedRecords((claims.pop(0),), ())
+
+    monkeypatch.setattr(ownership, "read_claims", read_claims)
+    owners: list[str] = []
+    steps = wait_for_turn(
+        FlowPlan(claim=OWN, assignment=()), lambda claim: owners.append(claim.running_process)
+    )
+    next(steps)
+    for at in (1, 2):
+        steps.send((at * ownership.POLL_MS,))
+
+    assert ["process 1 on host host", "process 2 on host host"] == owners
+
+
 def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,39 @@
+"""Tables of commands on a narrow terminal."""
+
+import io
+import os
+
+import pytest
+
+from mirrorflow_cli.output import print_table, shortened
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"), [(20, ["flow", "lag", "address"]), (15, ["flow", "lag"]), (5, ["flow", "lag"])]
+)
+def test_columns_that_can_be_missed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, width: int, columns: list[str]
+) -> None:
+    """The others stay, whatever the width."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((width, 24)))
+    print_table(("flow", "lag", "address"), [("a-to-b", "1", "http:x")], dispensable=("address",))
+
+    assert columns == terminal.getvalue().splitlines()[0].split()
+
+
+def test_output_that_is_no_terminal_has_all_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("flow", "address"), [("a", "x" * 300)], dispensable=("address",))
+
+    assert "x" * 300 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("length", "expected"), [(9, "orders-eu"), (8, "orde…-eu"), (3, "o…u")])
+def test_names_lose_their_middle(length: int, expected: str) -> None:
+    assert expected == shortened("orders-eu", length)
