@@ -491,7 +491,7 @@ def check(
     for name, value in properties.items():
         key = find(name, scopes)
         if key is None:
-            warnings.append(f"{prefix}{name}: unknown, it has no effect{_suggestion(name, scopes)}")
+            warnings.append(f"{prefix}{name}: unknown, it has no effect{suggestion(name, scopes)}")
         elif key.verdict is Verdict.REFUSED and not key.accepts(value):
             if Scope.DRIVER in scopes and key.scope is Scope.REST:
                 warnings.append(f"{prefix}{name}: it has no effect in mm2 mode, as in Java.")
@@ -568,7 +568,8 @@ def _configures_unlisted_transform(name: str, properties: Mapping[str, str]) -> 
     return rest.partition(".")[0] not in read_list(properties.get(family, ""))
 
 
-def _suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
+def suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
+    """Returns the end of a sentence about the unknown key *name*: a question for the likely one, or a full stop."""
     names = [key.name for key in KEYS if key.scope in scopes and "*" not in key.name]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
     return f"; did you mean {close[0]}?" if close else "."
