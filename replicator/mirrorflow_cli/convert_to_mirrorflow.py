@@ -82,7 +82,8 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": flow_name(flow.name)},
+        "metadata": {"name": flow_name(flow.name)}
+        | ({"namespace": flow.namespace} if flow.namespace else {}),
         "spec": {key: value for key, value in spec.items() if value and value != _DEFAULTS.get(key)},
     }
 
@@ -273,7 +274,7 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
                 config = {"mirrorflow.flow": flow.claim, **config}
         if properties.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
             config = {"name": properties["name"], **config}
-        part: dict[str, Any] = {}
+        part: dict[str, Any] = dict(flow.workload) if kind == SOURCE else {}
         tasks = properties.get("tasks.max", "1").strip()
         if kind != HEARTBEAT and tasks != "1":
             part["tasks"] = int(tasks) if tasks.isdecimal() else tasks
