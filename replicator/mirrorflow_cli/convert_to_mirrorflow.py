@@ -244,6 +244,8 @@ def _flag(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
+# Java's worker gets it because of its prefix; the connectors use it.
+_TASKS = "tasks.max"
 # Worker settings that a MirrorFlow has in connectors.source.config.
 _WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
 
@@ -308,7 +310,9 @@ class _Config:
         """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
         row = setting_table.find(key, scopes)
         if row is None:
-            self.findings.add_loss(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
+            near = setting_table.suggestion(key, scopes)
+            why = f"unknown to Kafka's MirrorMaker 2 and to MirrorFlow{near}"
+            self.findings.add_loss(self.flow, key, why)
         elif row.accepts(value):
             return  # It requests the behaviour that the flow has anyway.
         elif row.verdict is Verdict.REFUSED:
@@ -401,6 +405,6 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
             )
         elif key == "group.id" or key in _WORKER_IN_SOURCE:
             config[key] = value
-        elif not clients.is_shared(key) and not key.startswith("replication.policy."):
+        elif not clients.is_shared(key) and not key.startswith(("replication.policy.", _TASKS)):
             _Config(flow=flow.name, findings=findings).add_other(key, value, setting_table.WORKER_SCOPES)
     return config

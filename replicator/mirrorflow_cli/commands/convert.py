@@ -36,6 +36,11 @@ _IS_MANIFEST = re.compile(
 _DOCUMENTS = re.compile(r"^---.*$", re.MULTILINE)
 # A Helm or Jinja expression (Ansible uses Jinja) outside of comments.
 _TEMPLATE = re.compile(r"^(?![ \t]*[#!]).*?(?:\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\})", re.MULTILINE)
+# `${NAME}` of a shell or of envsubst. Secrets are not read, and a renaming may refer to a group by name.
+_VARIABLE = re.compile(
+    r"^(?![ \t]*[#!])(?!.*(?:jaas|password|secret|replacement)).*?(\$\{[A-Za-z_]\w*\})",
+    re.MULTILINE | re.IGNORECASE,
+)
 _LINE_WIDTH = 110
 FLOWS_SHOWN_MAX = 3  # flows named per setting; six clusters have twelve, and all have the same reason
 
@@ -106,6 +111,11 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
         line = text.count("\n", 0, statement.start()) + 1
         raise UsageError(
             f"line {line}: it is a template; render it first, for example by helm template, and convert the result."
+        )
+    if variable := _VARIABLE.search(text):
+        line = text.count("\n", 0, variable.start(1)) + 1
+        raise UsageError(
+            f"line {line}: nothing has replaced {variable[1]}; render the file first, for example by envsubst, and convert the result."
         )
     if not _IS_MANIFEST.search(text):
         return flows_of_mm2(text, findings)

@@ -342,7 +342,7 @@ KEYS: tuple[Key, ...] = (
         admin.listeners.*: there are no admin resources; in an mm2.properties ignored, as in MM2
     """),
     *rows(Scope.DRIVER, Verdict.HONOURED, r"""
-        clusters: the aliases; required
+        clusters: the aliases; required; `A.alias` is another alias of cluster `A` for topics and stored offsets, as in MM2
     """),
     *rows(Scope.CLIENT, Verdict.HONOURED, """
         bootstrap.servers: host:port, separated by commas
@@ -490,7 +490,11 @@ def check(
     ineffective = []
     for name, value in properties.items():
         key = find(name, scopes)
-        if key is None:
+        if key is None and scopes == CLUSTER_SCOPES and find(name, (Scope.CONNECTOR,)):
+            warnings.append(
+                f"{prefix}{name}: it has no effect for a cluster; write it for a flow, as A->B.{name}."
+            )
+        elif key is None:
             warnings.append(f"{prefix}{name}: unknown, it has no effect{suggestion(name, scopes)}")
         elif key.verdict is Verdict.REFUSED and not key.accepts(value):
             if Scope.DRIVER in scopes and key.scope is Scope.REST:
@@ -575,9 +579,11 @@ def suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
     return f"; did you mean {close[0]}?" if close else "."
 
 
-# Lists of expressions, secrets, PEM text, and names that the user chooses.
+_EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")
+# Lists of expressions, by their old names too, transforms, secrets, PEM text, and names that the user chooses.
 _FREE_TEXT = re.compile(
-    r"(.*\.)?(topics|groups|topics\.exclude|groups\.exclude|config\.properties\.exclude"
+    rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
+    r"|exclude\.by\.topic|(transforms|predicates)\..*"
     r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
 )
 
