@@ -231,7 +231,14 @@ def _flow(
             continue
         here = f"{path}.{kind}Connector"
         spec = _mapping(mirror[f"{kind}Connector"], here)
-        connectors[kind] = _connector(f"{name}.{CLASS_NAMES[kind]}", here, spec, patterns, findings)
+        connector = _connector(f"{name}.{CLASS_NAMES[kind]}", here, spec, patterns, findings)
+        if connector.get("enabled", "true").strip().lower() == "false":
+            if kind == SOURCE:
+                raise UsageError(
+                    f"{here}.config.enabled: it is false, so nothing is copied; leave the mirror out."
+                )
+            continue  # A connector that does nothing is one that does not exist.
+        connectors[kind] = connector
         states[kind] = _state(spec, here)
         if states[kind] != states[SOURCE]:
             findings.add_loss("", f"{here}.state", _OF_SOURCE)
@@ -247,10 +254,14 @@ def _flow(
         target=_cluster(target, aliases[1], name, findings, is_target=True),
         worker=_worker(target),
         connectors=connectors,
-        emit_to=["Target"] if HEARTBEAT in connectors else [],
+        emit_to=["Target"] if _emits(connectors.get(HEARTBEAT, {"emit.heartbeats.enabled": "false"})) else [],
         state=states[SOURCE],
         workload=workload,
     )
+
+
+def _emits(heartbeat: Mapping[str, str]) -> bool:
+    return heartbeat.get("emit.heartbeats.enabled", "true").strip().lower() != "false"
 
 
 def _state(spec: Mapping[str, Any], path: str) -> str:

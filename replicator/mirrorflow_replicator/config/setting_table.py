@@ -574,9 +574,11 @@ def _configures_unlisted_transform(name: str, properties: Mapping[str, str]) -> 
 
 def suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
     """Returns the end of a sentence about the unknown key *name*: a question for the likely one, or a full stop."""
+    prefix = next((prefix for prefix in _CLIENT_PREFIXES if name.startswith(prefix)), "")
+    scopes = (Scope.CLIENT,) if prefix else scopes
     names = [key.name for key in KEYS if key.scope in scopes and "*" not in key.name]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
-    return f"; did you mean {close[0]}?" if close else "."
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.85)
+    return f"; did you mean {prefix}{close[0]}?" if close else "."
 
 
 _EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")

@@ -337,6 +337,76 @@ def test_no_field_is_passed_over_in_silence(path: str, setting: str, why: str) -
     assert not [line for line in report(findings) if line.endswith("?.")]
 
 
+@pytest.mark.parametrize(
+    ("connector", "key", "value", "why"),
+    [
+        ("source", "sync.group.offsets.enabled", "true", "only that of the checkpoint connector is used"),
+        ("source", "emit.checkpoints.interval.seconds", "5", "only that of the checkpoint connector is used"),
+        ("checkpoint", "replication.policy.separator", "_", "only that of the source connector is used"),
+        ("checkpoint", "refresh.topics.interval.seconds", "5", "only that of the source connector is used"),
+        ("checkpoint", "producer.override.linger.ms", "5", "only that of the source connector is used"),
+        ("checkpoint", "transforms", "x", "only that of the source connector is used"),
+        ("heartbeat", "groups", "a", "only that of the checkpoint connector is used"),
+        ("heartbeat", "producer.linger.ms", "5", "only that of the source connector is used"),
+        (
+            "checkpoint",
+            "sync.group.offset.enabled",
+            "true",
+            "unknown to Kafka's MirrorMaker 2 and to MirrorFlow; did you mean sync.group.offsets.enabled?",
+        ),
+        (
+            "source",
+            "consumer.fetch.min.byts",
+            "1",
+            "unknown to Kafka's MirrorMaker 2 and to MirrorFlow; did you mean consumer.fetch.min.bytes?",
+        ),
+    ],
+)
+def test_a_setting_that_its_connector_does_not_read_is_named(
+    connector: str, key: str, value: str, why: str
+) -> None:
+    findings = ConversionFindings()
+
+    converted(
+        changed("spec/mirrors/1", {**MIRROR, f"{connector}Connector": {"config": {key: value}}}), findings
+    )
+
+    assert [loss.why for loss in findings.losses if loss.setting == key] == [why]
+
+
+MIRROR = {
+    "source": {"alias": "cluster-c", "bootstrapServers": "c:9092"},
+    **{f"{kind}Connector": {} for kind in ("source", "checkpoint", "heartbeat")},
+}
+
+
+def test_connectors_with_equal_settings_lose_none() -> None:
+    """People repeat the policy for each connector."""
+    policy = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+    same = {f"{kind}Connector": {"config": policy} for kind in ("source", "checkpoint", "heartbeat")}
+    findings = ConversionFindings()
+
+    converted(changed("spec/mirrors/1", MIRROR | same), findings)
+
+    assert "replication.policy.class" not in {loss.setting for loss in findings.losses}
+
+
+@pytest.mark.parametrize("switch", ["enabled", "emit.heartbeats.enabled"])
+def test_heartbeats_that_are_switched_off_stay_off(switch: str) -> None:
+    mirror = MIRROR | {"heartbeatConnector": {"config": {switch: False}}}
+
+    flow = parse_flow(converted(changed("spec/mirrors/1", mirror), ConversionFindings())[1])
+
+    assert flow.spec.heartbeats.emit_to == ()
+
+
+def test_a_source_connector_that_is_switched_off_is_refused() -> None:
+    mirror = MIRROR | {"sourceConnector": {"config": {"enabled": False}}}
+
+    with pytest.raises(UsageError, match=r"spec.mirrors\[1\].sourceConnector.config.enabled: it is false"):
+        converted(changed("spec/mirrors/1", mirror), ConversionFindings())
+
+
 def test_the_state_of_another_connector_is_named() -> None:
     findings = ConversionFindings()
     converted(changed("spec/mirrors/1/checkpointConnector/state", "stopped"), findings)

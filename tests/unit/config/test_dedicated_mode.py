@@ -701,7 +701,7 @@ def test_an_address_that_cannot_be_resolved_is_named_as_in_the_file():
 
 @pytest.mark.parametrize("key", ["transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist"])
 def test_a_text_of_the_user_s_own_keeps_what_looks_like_a_comment(key):
-    warnings = []
+    warnings: list[str] = []
 
     assert setting_table.without_comments({key: "a # b"}, warnings) == {key: "a # b"}
     assert "is part of it, as in Java" in warnings[0]
