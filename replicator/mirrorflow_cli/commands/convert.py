@@ -1,7 +1,7 @@
 """`mirrorflow convert`: converts mm2.properties and Strimzi's KafkaMirrorMaker2 into MirrorFlows.
 
 Each flow becomes one document. Documents go to stdout, or into files below `--output`. The Secrets that they
-refer to, and every setting without a counterpart, go to stderr; a password is never printed. A setting that
+refer to, every setting without a counterpart and warnings go to stderr; a password is never printed. A setting that
 would change the copy (a transformation, a custom naming policy) is refused: all such settings are listed and
 nothing is written. Exit status: 0 converted, 2 refused or unreadable.
 """
