@@ -31,7 +31,8 @@ class FieldError:
     action: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" + (f"; {self.action}." if self.action else ".")
+        sentence = f"{self.path}: {self.message}" + (f"; {self.action}" if self.action else "")
+        return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 class OperatorError(Exception):

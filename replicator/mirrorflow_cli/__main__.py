@@ -21,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report: Callable[[str], None] = _report
     try:
         command = next((one for one in given if one in COMMANDS), "")
-        parsed = command_parser({command}).parse_args(given)
+        parser = command_parser({command})
+        parsed, rest = parser.parse_known_args(given)
+        if rest and not ("add_files" in parsed and parsed.add_files(parsed, rest)):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
         if "report" in parsed:
             report = partial(parsed.report, parsed)
         return int(parsed.execute(parsed))

@@ -15,9 +15,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import (
     CLASS_NAMES,
     CLIENT_KINDS,
+    FIELDS,
     HEARTBEAT,
     SECRETS_MOUNT,
     SOURCE,
@@ -25,7 +27,7 @@ from mirrorflow_cli.java_flow import (
     JavaCluster,
     JavaFlow,
 )
-from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_core.java.properties import PropertyReader, has_reference, read_list, references
 from mirrorflow_core.java.security_keys import verdict
@@ -57,11 +59,21 @@ _PROCESS = re.compile(
 )
 
 
+# A worker's defaults for these are not passed on: they are no settings of the file, and have no effect.
+_NAMES_WITHOUT_EFFECT = {"client.id", "config.storage.topic", "status.storage.topic"}
+# Without these, another flow than that of the file would be converted.
+_REQUIRED = (*FIELDS, "bootstrap.servers")
+
+
 def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     """Returns the enabled flows of an mm2.properties, in file order. Raises InvalidSettingError."""
-    raw, aliases = read_mm2(text, [])
-    _note_warnings(text, findings)
+    about_text: list[str] = []
+    raw, aliases = read_mm2(text, about_text)
+    for warning in about_text:
+        if not _NO_EFFECT.search(warning):
+            findings.add_warning(warning)
     raw = _resolved(raw, findings)
+    _note_warnings(text, findings)
     read = PropertyReader(raw, Resolver(raw))
     pairs = [(source, target) for source in aliases for target in aliases if source != target]
     enabled = [pair for pair in pairs if read.flag(f"{pair[0]}->{pair[1]}.enabled", default=False)]
@@ -129,13 +141,18 @@ def _flow(
     if (target, source) in heartbeat_pairs and (target, source) not in enabled and "Source" not in emit_to:
         emit_to.append("Source")
         _note_other_heartbeats(raw, source, target, derived[HEARTBEAT], findings)
-    worker = worker_properties(raw, source, target)
+    plain_worker = worker_properties({}, source, target)
+    worker = {
+        key: value
+        for key, value in worker_properties(raw, source, target).items()
+        if not _PROCESS.match(key) and not (key in _NAMES_WITHOUT_EFFECT and plain_worker[key] == value)
+    }
     # A flow may set its own alias for a cluster; names and stored offsets use that alias.
     source, target = (derived[SOURCE][f"{side}.cluster.alias"].strip() for side in ("source", "target"))
     return JavaFlow(
         source=_cluster(derived[SOURCE], "source", source, name, findings),
         target=_cluster(derived[SOURCE], "target", target, name, findings),
-        worker={key: value for key, value in worker.items() if not _PROCESS.match(key)},
+        worker=worker,
         connectors={
             kind: {
                 key: value
@@ -189,12 +206,23 @@ def _cluster(
 
 
 def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
-    """Returns *raw* with references resolved, except in secrets; lists and drops unresolvable settings."""
+    """Returns *raw* with references resolved, except in secrets; lists and drops unresolvable settings.
+
+    Raises UsageError for an unresolvable setting without which the flow would be another.
+    """
     resolver = Resolver(raw)
     out: dict[str, str] = {}
     for key, value in raw.items():
         if _SECRET.fullmatch(key) or key.startswith(PROVIDERS_KEY):
             out[key] = value
+            continue
+        if key.endswith(tuple(f".{name}" for name in _REQUIRED)) or key in _REQUIRED:
+            try:
+                out[key] = resolver.resolve_required(key, value)
+            except UnresolvedReferenceError as error:
+                raise UsageError(
+                    f"{error} Set it for this command too, or write the value into the file."
+                ) from error
             continue
         out[key] = resolver.resolve_value(value)
         if has_reference(out[key]):

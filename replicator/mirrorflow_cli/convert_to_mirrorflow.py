@@ -21,6 +21,7 @@ from mirrorflow_cli.java_flow import (
     CLIENT_KINDS,
     FIELDS,
     HEARTBEAT,
+    MM2_DEFAULTS,
     OVERRIDES,
     REPLICATION_FACTORS,
     SOURCE,
@@ -82,7 +83,8 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": flow_name(flow.name)},
+        "metadata": {"name": flow_name(flow.name)}
+        | ({"namespace": flow.namespace} if flow.namespace else {}),
         "spec": {key: value for key, value in spec.items() if value and value != _DEFAULTS.get(key)},
     }
 
@@ -243,6 +245,8 @@ def _flag(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
+# Java's worker gets it because of its prefix; the connectors use it.
+_TASKS = "tasks.max"
 # Worker settings that a MirrorFlow has in connectors.source.config.
 _WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
 
@@ -273,7 +277,7 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
                 config = {"mirrorflow.flow": flow.claim, **config}
         if properties.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
             config = {"name": properties["name"], **config}
-        part: dict[str, Any] = {}
+        part: dict[str, Any] = dict(flow.workload) if kind == SOURCE else {}
         tasks = properties.get("tasks.max", "1").strip()
         if kind != HEARTBEAT and tasks != "1":
             part["tasks"] = int(tasks) if tasks.isdecimal() else tasks
@@ -300,14 +304,20 @@ class _Config:
         elif by_field is not None:
             why = f"a single client cannot use another connection than its cluster's; {by_field}"
             self.findings.add_loss(self.flow, key, why)
+        elif row is None:
+            self.add_loss_of_unknown(key, setting_table.CONNECTOR_SCOPES)
         elif kind != HEARTBEAT:
             self.values[key] = value
+
+    def add_loss_of_unknown(self, key: str, scopes: tuple[Scope, ...]) -> None:
+        near = setting_table.suggestion(key, scopes)
+        self.findings.add_loss(self.flow, key, f"unknown to Kafka's MirrorMaker 2 and to MirrorFlow{near}")
 
     def add_other(self, key: str, value: str, scopes: tuple[Scope, ...]) -> None:
         """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
         row = setting_table.find(key, scopes)
         if row is None:
-            self.findings.add_loss(self.flow, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
+            self.add_loss_of_unknown(key, scopes)
         elif row.accepts(value):
             return  # It requests the behaviour that the flow has anyway.
         elif row.verdict is Verdict.REFUSED:
@@ -328,22 +338,50 @@ def _config(
 ) -> dict[str, str]:
     config = _Config(flow=flow.name, findings=findings)
     for key, value in properties.items():
-        if key in FIELDS or key.startswith(PROVIDERS_KEY):
+        if key.startswith(PROVIDERS_KEY):
             continue
-        if is_client_key(key):
+        if key in FIELDS:
+            _note_unread(flow, kind, key, value, findings)
+        elif is_client_key(key):
             if kind == SOURCE or not key.startswith(OVERRIDES):
                 config.add_client_key(kind, key, value)
+            if kind == HEARTBEAT or (kind != SOURCE and key.startswith(OVERRIDES)):
+                _note_unread(flow, kind, key, value, findings)
         elif readers(key):
             row = setting_table.find(key, setting_table.CONNECTOR_SCOPES)
             # Kafka's default classes need no setting.
             is_default = key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
             if row is not None and row.verdict is Verdict.REFUSED and not row.accepts(value):
                 findings.add_loss(flow.name, key, row.note, refused=True)
-            elif kind in readers(key) and not is_default:
+            elif kind not in readers(key):
+                _note_unread(flow, kind, key, value, findings)
+            elif not is_default:
                 config.values[key] = value
-        elif kind == SOURCE:
+        elif kind == SOURCE or setting_table.find(key, setting_table.CONNECTOR_SCOPES) is None:
             config.add_other(key, value, setting_table.CONNECTOR_SCOPES)
+        else:
+            _note_unread(flow, kind, key, value, findings)
     return config.values
+
+
+# Read from the connector named here; all other fields from the source connector.
+_READ_FROM = {
+    **dict.fromkeys(("groups", "groups.exclude", "sync.group.offsets.enabled"), CHECKPOINT),
+    "emit.heartbeats.enabled": HEARTBEAT,
+    **{key: reader for key, reader, _ in REPLICATION_FACTORS},
+}
+_OF_EACH_CONNECTOR = {
+    "name", "connector.class", "enabled", "tasks.max", "source.cluster.alias", "target.cluster.alias",
+}  # fmt: skip
+
+
+def _note_unread(flow: JavaFlow, kind: str, key: str, value: str, findings: ConversionFindings) -> None:
+    """Lists a key of connector *kind* that is read from another one, unless both have it, as in an mm2.properties."""
+    reader = _READ_FROM.get(key) or next(iter(readers(key)), SOURCE)
+    if kind == reader or key in _OF_EACH_CONNECTOR:
+        return
+    if flow.connectors.get(reader, {}).get(key, MM2_DEFAULTS.get(key, "")).strip() != value.strip():
+        findings.add_loss(flow.name, key, f"only that of the {reader} connector is used")
 
 
 def _check_transforms(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFindings) -> None:
@@ -400,6 +438,6 @@ def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: in
             )
         elif key == "group.id" or key in _WORKER_IN_SOURCE:
             config[key] = value
-        elif not clients.is_shared(key) and not key.startswith("replication.policy."):
+        elif not clients.is_shared(key) and not key.startswith(("replication.policy.", _TASKS)):
             _Config(flow=flow.name, findings=findings).add_other(key, value, setting_table.WORKER_SCOPES)
     return config

@@ -12,6 +12,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, ConnectorPlan, Plan, SecretLayout, plan
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
@@ -48,6 +50,7 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
         action=action,
         help=f'MirrorFlow YAML file ("-" for stdin){more}; required{flags_help}',
     )
+    parser.set_defaults(add_files=partial(_add_files, several=several))
     parser.add_argument(
         "--secrets",
         metavar="DIR",
@@ -88,6 +91,19 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
     flags.add_argument("--to-alias", metavar="NAME", help="the target's alias (default: target)")
 
 
+def _add_files(arguments: argparse.Namespace, names: Sequence[str], *, several: bool) -> bool:
+    """Takes *names* as files that were given without `-f`; returns False where they cannot be meant."""
+    if any(name.startswith("-") for name in names):
+        return False
+    if several:
+        arguments.file = [*(arguments.file or ()), *names]
+        return True
+    if arguments.file or len(names) > 1:
+        return False
+    arguments.file = names[0]
+    return True
+
+
 def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
     """Returns the flow given by *arguments*. Raises UsageError with all errors, one per line."""
     given = [
@@ -109,7 +125,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         raise UsageError("-f cannot be combined with --from, --to and related flags; use one form.")
     try:
         if arguments.file:
-            return load_flow(read_text(arguments.file))
+            return _load(arguments.file)
         sides = (("source", "from_config"), ("target", "to_config"))
         if not all(any(getattr(arguments, name, None) for name in side) for side in sides):
             flags = (
@@ -119,6 +135,26 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         return parse_flow(document_of(arguments))
     except InvalidSpecError as error:
         raise UsageError(errors_in_flags(error, arguments)) from error
+
+
+_OTHER_FORMS = {
+    "Strimzi's KafkaMirrorMaker2": re.compile(r"""(?:^|[\s{,])["']?kind["']?\s*:\s*["']?KafkaMirrorMaker2"""),
+    "an mm2.properties": re.compile(r"^[ \t]*clusters[ \t]*=", re.MULTILINE),
+}
+
+
+def _load(name: str) -> MirrorFlow:
+    """Returns the flow in the file *name*. Raises InvalidSpecError, and UsageError for a file to be converted."""
+    text = read_text(name)
+    try:
+        return load_flow(text)
+    except InvalidSpecError:
+        for form, sign in _OTHER_FORMS.items():
+            if sign.search(text):
+                raise UsageError(
+                    f"{name}: it is {form}, not a MirrorFlow; `mirrorflow convert {name}` makes one of it."
+                ) from None
+        raise
 
 
 def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
@@ -251,12 +287,15 @@ def read_client_file(name: str, flag: str) -> dict[str, str]:
 def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[str, Any]:
     """Returns `tls`, `authentication` and `config` of a cluster from the *properties* of the file *name*.
 
-    Raises UsageError for a `security.protocol` that Kafka does not have, and for a path that a reference
-    cannot hold.
+    Raises UsageError for a misspelt security setting, for a `security.protocol` that Kafka does not have, and for
+    a path that a reference cannot hold.
     """
     protocol = properties.get(_PROTOCOL, "").strip().upper() or "PLAINTEXT"
     if protocol not in _PROTOCOLS:
         raise UsageError(f"{flag}: {_PROTOCOL}={protocol} in {name} is not one of {', '.join(_PROTOCOLS)}.")
+    for key in filter(_is_mistyped, properties):
+        near = setting_table.suggestion(key, _CLIENT_SCOPES)
+        raise UsageError(f"{flag}: {key} in {name} is no setting of Kafka's clients{near}")
     path = Path(name).resolve()
     fields: dict[str, Any] = {}
     if protocol.endswith("SSL"):
@@ -276,6 +315,16 @@ def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[
         and not key.startswith(("sasl.", "ssl."))
     }
     return fields | ({"config": more} if more else {})
+
+
+_CLIENT_SCOPES = (setting_table.Scope.CLIENT,)
+
+
+def _is_mistyped(key: str) -> bool:
+    """Returns whether *key* seems to be a misspelt security setting, without which a client would not be secure."""
+    if not key.startswith(("security.", "sasl.", "ssl.")) or setting_table.find(key, _CLIENT_SCOPES):
+        return False
+    return key.startswith("security.") or setting_table.suggestion(key, _CLIENT_SCOPES).endswith("?")
 
 
 def _reference(path: Path, key: str, flag: str) -> str:

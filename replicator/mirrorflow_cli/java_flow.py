@@ -65,7 +65,7 @@ class JavaFlow:
 
     `worker` and `connectors` are Connect's properties without the connections; a connector that does not run
     is absent. `claim` is the name by which a MirrorFlow replicator claims the source alias on the target
-    (`mirrorflow.flow`); "" if none yet.
+    (`mirrorflow.flow`); "" if none yet. `workload` has fields of spec.connectors.source, such as `replicas`.
     """
 
     source: JavaCluster
@@ -75,6 +75,8 @@ class JavaFlow:
     emit_to: Sequence[str]  # Target, Source
     state: str = "Running"
     claim: str = ""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
 
     @property
     def name(self) -> str:
@@ -84,9 +86,10 @@ class JavaFlow:
 
 @dataclass(slots=True, kw_only=True)
 class ConversionFindings:
-    """Collects the losses and the needed Secrets of a conversion."""
+    """Collects the losses, the warnings and the needed Secrets of a conversion."""
 
     losses: list[ConversionLoss] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     secrets: set[NeededSecret] = field(default_factory=set)
 
     def add_loss(self, flow: str, setting: str, why: str, *, refused: bool = False) -> None:
@@ -94,6 +97,11 @@ class ConversionFindings:
         loss = ConversionLoss(flow=flow, setting=setting, why=why.rstrip("."), refused=refused)
         if loss not in self.losses:
             self.losses.append(loss)
+
+    def add_warning(self, sentence: str) -> None:
+        """Records a sentence about a setting that was converted, once."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
 
     def add_secret(self, secret: str, key: str, origin: str) -> dict[str, str]:
         """Records a Secret key that has to be created, and returns the reference to it."""

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 import yaml
@@ -20,6 +21,7 @@ from pydantic_core import ErrorDetails
 from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
 NESTING_MAX = 64  # a MirrorFlow has about 15 levels, with pod templates
@@ -105,7 +107,54 @@ def _error(message: str, action: str, *, path: str = "the file") -> InvalidSpecE
     return InvalidSpecError([FieldError(path=path, message=message, action=action)])
 
 
-NAMED_FIELDS_MAX = 12  # valid fields named beside a wrong one; more would be unreadable
+# Forms of texts in words, by the expression that checks them: a user reads no regular expressions.
+_LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+_FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
+        r"^([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$": "host:port, such as kafka.example:9092",
+        r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
+        r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",
+        r"^[-._a-zA-Z0-9]*$": "letters, digits, '.', '_' and '-'",
+        r"^[a-zA-Z0-9._>@-]+$": "letters, digits, '.', '_', '-', '>' and '@', such as east-to-west",
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "lower-case letters, digits, '-' and '.', such as east-mirror",
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and '-', such as east-to-west",
+        r"^\.{0,2}[-_a-zA-Z0-9][-._a-zA-Z0-9]*$": "the name of a key, such as ca.crt",
+        r"^[a-zA-Z][a-zA-Z0-9._-]*$": "the name of a property, such as client.rack",
+        r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$": (
+            f"{_LABEL}, after an optional prefix/"
+        ),
+        r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$": _LABEL,
+        r"^https?://\S+$": "a URL that begins with https:// or http://",
+        FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
+        r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",
+        r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and '_', not beginning with a digit",
+        r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$": "an IP address, such as 10.0.0.1",
+        r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$": "an image, such as registry.example/mirrorflow:1.0",
+        r"^[A-Za-z0-9_+/-]+$": "a time zone, such as UTC or Europe/Berlin",
+        r"^(0(\.[0-9]+)?|1(\.0+)?)$": 'a number from 0 to 1, in quotes, such as "0.1"',
+    }
+)
+# What is wrong, by pydantic's type of an error; {name} is a value of the error's context.
+_PROBLEMS: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "it is missing",
+        "string_type": "it should be a text; put it in quotes",
+        "int_type": "it should be a whole number, without quotes",
+        "bool_type": "it should be true or false, without quotes",
+        "model_type": "it should be an object with fields of its own",
+        "dict_type": "it should be an object with fields of its own",
+        "tuple_type": "it should be a list: [a, b], or a line that begins with - for each entry",
+        "too_short": "it should have at least {min_length} entry",
+        "too_long": "it should have at most {max_length} entries",
+        "string_too_short": "it is empty",
+        "string_too_long": "it should have at most {max_length} characters",
+        "greater_than_equal": "it should be at least {ge}",
+        "less_than_equal": "it should be at most {le}",
+        "enum": "it should be {expected}",
+        "literal_error": "it should be {expected}",
+    }
+)
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
@@ -132,29 +181,16 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         model = _model_at(location[:-1])
         known = [] if model is None else [one.alias or name for name, one in model.model_fields.items()]
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
-        action = (
-            f"did you mean {near[0]}?" if near else "known fields: " + ", ".join(known[:NAMED_FIELDS_MAX])
+        action = f"did you mean {near[0]}?" if near else "known fields: " + ", ".join(known)
+        return FieldError(path=path, message="it is not a field", action=action)
+    if kind == "string_pattern_mismatch":
+        return FieldError(
+            path=path, message=f"it should be {_FORMS.get(context['pattern'], 'of another form')}"
         )
-        return FieldError(path=path, message="it is not a field", action=action.rstrip("?"))
-    field = _field_at(location)
+    message = _PROBLEMS.get(kind, "it is not valid").format(**context)
+    # The possible values describe a field of a few words well enough.
+    field = None if "expected" in context else _field_at(location)
     about = field.description.rstrip(".") if field is not None and field.description else ""
-    if kind == "missing":
-        return FieldError(path=path, message="it is missing", action=about)
-    message = (
-        detail["msg"]
-        .removeprefix("Input ")
-        .removeprefix("String ")
-        .removeprefix("Tuple ")
-        .removeprefix("Value error, ")
-    )
-    if kind == "string_type":
-        message = "it should be a text; put it in quotes"
-    elif kind in {"enum", "literal_error"}:
-        message = f"it should be {context.get('expected', '')}"
-    elif context.get("pattern") == QUANTITY_PATTERN:
-        message = "it should be a quantity such as 2, 500m or 256Mi"
-    elif message.startswith("should"):
-        message = f"it {message}"
     return FieldError(path=path, message=message, action=about)
 
 
@@ -197,6 +233,27 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
 
 
+def _without_empty(value: Any, annotation: Any) -> Any:
+    """Returns *value*, of a field with *annotation*, without empty values of known fields and of maps.
+
+    An empty value (null) is an absent one: the API server removes it before it applies defaults.
+    """
+    if isinstance(value, list):
+        return [_without_empty(entry, annotation) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    model = _model_in(annotation)
+    if model is None:
+        is_preserved = Any in get_args(annotation)  # the server stores an object of Kubernetes as it is
+        return {key: entry for key, entry in value.items() if is_preserved or entry is not None}
+    fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        key: _without_empty(entry, fields.get(key))
+        for key, entry in value.items()
+        if entry is not None or key not in fields
+    }
+
+
 def load_flow(text: str) -> MirrorFlow:
     """Returns the MirrorFlow in *text*, valid by types and rules. Raises InvalidSpecError with all errors."""
     return parse_flow(read_document(text))
@@ -204,9 +261,10 @@ def load_flow(text: str) -> MirrorFlow:
 
 def parse_flow(document: Mapping[str, Any]) -> MirrorFlow:
     """Returns the MirrorFlow in a parsed document; errors as in `load_flow`."""
+    found = _without_empty(document, MirrorFlow)
     try:
         # As strict JSON, like the API server, which does not accept a quoted number.
-        flow = MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True)
+        flow = MirrorFlow.model_validate_json(json.dumps(found, default=str), strict=True)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error)) from error
     errors = check(flow)

@@ -24,7 +24,7 @@ from mirrorflow_operator.api.model import (
 # The operator's own volumes in pods of connectors and jobs.
 RESERVED_VOLUMES = "^(config|tmp|output|(secret|config-map)-[0-9]+)$"
 RESERVED_FOLDER = "/mnt/mirrorflow"
-_FIELDS = (
+FIELD_PATH_PATTERN = (
     r"^(metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs))$"
 )
@@ -47,7 +47,7 @@ class KeyReference(ApiModel):
 class FieldReference(ApiModel):
     """Reference to a field of the pod."""
 
-    field_path: Annotated[str, Field(max_length=400, pattern=_FIELDS)] = Field(
+    field_path: Annotated[str, Field(max_length=400, pattern=FIELD_PATH_PATTERN)] = Field(
         description="Path of the field, for example metadata.name or status.hostIP."
     )
 

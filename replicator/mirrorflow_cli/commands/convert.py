@@ -1,7 +1,7 @@
 """`mirrorflow convert`: converts mm2.properties and Strimzi's KafkaMirrorMaker2 into MirrorFlows.
 
 Each flow becomes one document. Documents go to stdout, or into files below `--output`. The Secrets that they
-refer to, and every setting without a counterpart, go to stderr; a password is never printed. A setting that
+refer to, every setting without a counterpart and warnings go to stderr; a password is never printed. A setting that
 would change the copy (a transformation, a custom naming policy) is refused: all such settings are listed and
 nothing is written. Exit status: 0 converted, 2 refused or unreadable.
 """
@@ -10,7 +10,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,21 @@ from mirrorflow_cli.flow_arguments import read_text
 from mirrorflow_cli.java_flow import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
 from mirrorflow_core.errors import SettingError
 from mirrorflow_operator.api.load import parse_flow, read_document
+from mirrorflow_operator.api.spec import KIND
 from mirrorflow_operator.errors import InvalidSpecError
 
-_IS_STRIMZI = re.compile(rf"""^kind:\s*["']?{STRIMZI}\b""", re.MULTILINE)
+# YAML at any indentation, or JSON.
+_IS_MANIFEST = re.compile(
+    r"""^(?:[ \t]*(?:- )?|[ \t]*\{.*)["']?(?:apiVersion|kind)["']?[ \t]*:""", re.MULTILINE
+)
 _DOCUMENTS = re.compile(r"^---.*$", re.MULTILINE)
 # A Helm or Jinja expression (Ansible uses Jinja) outside of comments.
 _TEMPLATE = re.compile(r"^(?![ \t]*[#!]).*?(?:\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\})", re.MULTILINE)
+# `${NAME}` of a shell or of envsubst. Secrets are not read, and a renaming may refer to a group by name.
+_VARIABLE = re.compile(
+    r"^(?![ \t]*[#!])(?!.*(?:jaas|password|secret|replacement)).*?(\$\{[A-Za-z_]\w*\})",
+    re.MULTILINE | re.IGNORECASE,
+)
 _LINE_WIDTH = 110
 FLOWS_SHOWN_MAX = 3  # flows named per setting; six clusters have twelve, and all have the same reason
 
@@ -44,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write each MirrorFlow to DIR/<name>.yaml")
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object: flows, secrets, unsupported"
+        "--json", action="store_true", help="print one JSON object: flows, secrets, unsupported, warnings"
     )
 
 
@@ -80,7 +90,7 @@ def converted(text: str, findings: ConversionFindings, *, name: str = "the file"
     documents = [document(flow, findings) for flow in flows]
     refused = [loss for loss in findings.losses if loss.refused]
     if refused:
-        lines = [f"{name}: {_setting(loss)}: {loss.why}." for loss in refused]
+        lines = [_sentence(f"{name}: {_setting(loss)}: {loss.why}") for loss in refused]
         raise UsageError(
             "\n".join(
                 [*lines, "Nothing was converted, because without these settings the copy would differ."]
@@ -102,10 +112,65 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
         raise UsageError(
             f"line {line}: it is a template; render it first, for example by helm template, and convert the result."
         )
-    if not _IS_STRIMZI.search(text):
+    if variable := _VARIABLE.search(text):
+        line = text.count("\n", 0, variable.start(1)) + 1
+        raise UsageError(
+            f"line {line}: nothing has replaced {variable[1]}; render the file first, for example by envsubst, and convert the result."
+        )
+    if not _IS_MANIFEST.search(text):
         return flows_of_mm2(text, findings)
-    parts = [part for part in _DOCUMENTS.split(text) if _IS_STRIMZI.search(part)]
-    return [flow for part in parts for flow in flows_of_strimzi(read_document(part), findings)]
+    found = resources(text)
+    if len(found) == 1:
+        return flows_of_strimzi(found[0], findings)
+    return [flow for one in found for flow in _flows_of_one(one, findings)]
+
+
+def _flows_of_one(resource: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
+    """Returns the flows of one of several resources, whose name begins each finding and error."""
+    name = str((resource.get("metadata") or {}).get("name"))
+    own = ConversionFindings()
+    try:
+        flows = flows_of_strimzi(resource, own)
+    except (SettingError, UsageError) as error:
+        raise UsageError(f"{name}: {error}") from error
+    for loss in own.losses:
+        setting = loss.setting if loss.flow else f"{name}: {loss.setting}"
+        findings.add_loss(loss.flow, setting, loss.why, refused=loss.refused)
+    for warning in own.warnings:
+        findings.add_warning(f"{name}: {warning}")
+    findings.secrets.update(own.secrets)
+    return flows
+
+
+def resources(text: str) -> list[Mapping[str, Any]]:
+    """Returns each KafkaMirrorMaker2 of a manifest: YAML or JSON, several documents, or a List.
+
+    Raises UsageError if there is none, and InvalidSpecError for invalid YAML.
+    """
+    # Other documents are not read: a manifest may have parts that only their own tool understands.
+    parts = [part for part in _DOCUMENTS.split(textwrap.dedent(text)) if STRIMZI in part]
+    found = [resource for part in parts for resource in _listed(read_document(part))]
+    found = [resource for resource in found if resource.get("kind") == STRIMZI]
+    if not found:
+        is_mirrorflow = re.search(rf"\bkind\W{{1,4}}{KIND}\b", text)
+        raise UsageError(
+            f"it contains no {STRIMZI}"
+            + (
+                "; a MirrorFlow needs no conversion."
+                if is_mirrorflow
+                else ", and it is not an mm2.properties."
+            )
+        )
+    return found
+
+
+def _listed(document: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields the object, or the items of a List such as `kubectl get -o yaml` prints."""
+    if isinstance(document, Mapping) and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _listed(item)
+    elif isinstance(document, Mapping):
+        yield document
 
 
 def _errors(one: dict[str, Any]) -> Sequence[object]:
@@ -142,7 +207,15 @@ def report(findings: ConversionFindings) -> Iterable[str]:
     if losses:
         yield "Settings without a counterpart:"
         for setting, why in losses:
-            yield f"  {setting}: {why}."
+            yield f"  {_sentence(f'{setting}: {why}')}"
+    if findings.warnings:
+        yield "Warnings:"
+        for warning in findings.warnings:
+            yield f"  {warning}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _merged_losses(losses: Iterable[ConversionLoss]) -> Iterable[tuple[str, str]]:
@@ -172,6 +245,7 @@ def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -
         "unsupported": [
             {"flow": one.flow, "setting": one.setting, "why": one.why} for one in findings.losses
         ],
+        "warnings": findings.warnings,
     }
     print(json.dumps(result, indent=2, ensure_ascii=False))
 

@@ -15,7 +15,11 @@ NAME_SHOWN_MAX = 60  # the beginning identifies a name; a topic's has up to 249 
 
 
 class PatternSyntaxError(ValueError):
-    """The text is not a Java regular expression, or uses an unsupported construct."""
+    """The text is not a Java regular expression, or uses an unsupported construct; *action* is the remedy, if not obvious."""
+
+    def __init__(self, problem: str, action: str = "") -> None:
+        self.action = action
+        super().__init__(problem)
 
 
 class SlowPatternError(Exception):
@@ -589,6 +593,11 @@ class _Parser:
             self._at += 1
         digits = self._text[begin : self._at]
         if not 0 < len(digits) <= len(str(REPEAT_MAX)):
+            if self._text.startswith("${", max(begin - 2, 0)):
+                placeholder = self._text[begin - 2 : begin] + self._text[begin:].partition("}")[0] + "}"
+                raise PatternSyntaxError(
+                    f"nothing has replaced {placeholder}", "write the value that it stands for"
+                )
             raise PatternSyntaxError("a { is no repetition {n,m}; write \\{ for the character")
         return int(digits)
 

@@ -163,7 +163,8 @@ def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern:
         raise InvalidSettingError(
             key=key,
             problem=f"{pattern!r} cannot be used: {why}",
-            action="write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
+            action=why.action
+            or "write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
         ) from error
 
 
@@ -182,7 +183,7 @@ def compile_pattern(key: str, pattern: str) -> SettingPattern:
     except PatternSyntaxError as error:
         problem = f"{pattern!r} cannot be used: {error}"
         raise InvalidSettingError(
-            key=key, problem=problem, action="write a Java regular expression"
+            key=key, problem=problem, action=error.action or "write a Java regular expression"
         ) from error
 
 

@@ -185,7 +185,7 @@ class CommonSettings:
         resolver = Resolver(providers)
         read = PropertyReader(properties, resolver, DEFAULTS)
         name = read.required("name", action="name the connector, for example MirrorSourceConnector")
-        source = read.required("source.cluster.alias", action="name the source cluster")
+        source = require_source_alias(read)
         target = read.text("target.cluster.alias")
         if source == target:
             raise InvalidSettingError(
@@ -202,6 +202,20 @@ class CommonSettings:
             resolver=resolver,
             read=read,
         )
+
+
+def require_source_alias(read: PropertyReader) -> str:
+    """Returns the alias of the source. Raises InvalidSettingError where it is missing or empty."""
+    key = "source.cluster.alias"
+    alias = read.text(key)
+    if not alias and key in read:
+        raise InvalidSettingError(
+            key=key,
+            problem="it is empty, an old way to keep the names of topics",
+            action="write replication.policy.class=IdentityReplicationPolicy instead, without empty aliases and separators. "
+            "Offsets stored under an empty alias are not found: set mirrorflow.start.from, or topics are copied again",
+        )
+    return read.required(key, action="name the source cluster")
 
 
 def _patterns(read: PropertyReader, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:

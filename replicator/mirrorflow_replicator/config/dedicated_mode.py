@@ -188,7 +188,7 @@ def load_mm2(
     """Returns the herders of an mm2.properties, in the order of `clusters`.
 
     *clusters* keeps only those that write to one of these. All herders run in one process: `http` is the same
-    in each. Raises InvalidSettingError and RefusedSettingError.
+    in each. Raises InvalidSettingError and RefusedSettingError, and UnresolvedReferenceError for an address.
     """
     warnings: list[str] = []
     raw, aliases = read_mm2(text, warnings)
@@ -208,6 +208,9 @@ def load_mm2(
             problem="no replication flow is enabled",
             action="set A->B.enabled=true for one of them",
         )
+    for alias in dict.fromkeys(alias for pair in pairs for alias in pair):
+        key = f"{alias}.bootstrap.servers"  # named as in the file, which a client does not know
+        Resolver(raw).resolve_required(key, raw.get(key, ""))
     flows = _enabled(raw, aliases)
     check_aliases(flows)
     warnings += flow_warnings(flows)
@@ -392,7 +395,9 @@ def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list
                 f"{key}: it has no effect, because `clusters` does not list {named or 'such a flow'}."
             )
             continue
-        by_prefix.setdefault(prefix, {})[key.removeprefix(prefix)] = value
+        name = key.removeprefix(prefix)
+        if name != "alias" or prefix not in {f"{alias}." for alias in aliases}:
+            by_prefix.setdefault(prefix, {})[name] = value
     for prefix, properties in by_prefix.items():
         scopes = (
             setting_table.CONNECTOR_SCOPES

@@ -49,7 +49,13 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
     separator = read.text("replication.policy.separator", ".")
     # IdentityReplicationPolicy puts no separator into the names of copies.
     may_be_empty = kind is PolicyKind.IDENTITY
-    if not re.fullmatch(r"[a-zA-Z0-9._-]+", separator) and (separator or not may_be_empty):
+    if not separator and not may_be_empty:
+        raise InvalidSettingError(
+            key="replication.policy.separator",
+            problem="it is empty, so names of copies could not be told from other names",
+            action="write one, or replication.policy.class=IdentityReplicationPolicy to keep the names of topics",
+        )
+    if separator and not re.fullmatch(r"[a-zA-Z0-9._-]+", separator):
         raise InvalidSettingError(
             key="replication.policy.separator",
             problem=f"{separator!r} cannot be part of a topic's name",

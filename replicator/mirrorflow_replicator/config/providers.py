@@ -104,6 +104,10 @@ class Resolver:
         """Resolves one value, as `resolve` does."""
         return substitute(value, self._found)
 
+    def resolve_required(self, key: str, value: str) -> str:
+        """Resolves the value of *key*. Raises UnresolvedReferenceError where a reference would stay."""
+        return substitute(value, partial(self._required, key))
+
     def resolve_client(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Resolves the properties of a client that is about to connect, as `resolve` does.
 
@@ -115,7 +119,7 @@ class Resolver:
         if key == JAAS:
             return resolve_jaas(value, partial(self._required, key))
         if is_shared(key):
-            return substitute(value, partial(self._required, key))
+            return self.resolve_required(key, value)
         return self.resolve_value(value)
 
     def _required(self, key: str, reference: Reference) -> str:

@@ -342,7 +342,7 @@ KEYS: tuple[Key, ...] = (
         admin.listeners.*: there are no admin resources; in an mm2.properties ignored, as in MM2
     """),
     *rows(Scope.DRIVER, Verdict.HONOURED, r"""
-        clusters: the aliases; required
+        clusters: the aliases; required; `A.alias` is another alias of cluster `A` for topics and stored offsets, as in MM2
     """),
     *rows(Scope.CLIENT, Verdict.HONOURED, """
         bootstrap.servers: host:port, separated by commas
@@ -490,8 +490,12 @@ def check(
     ineffective = []
     for name, value in properties.items():
         key = find(name, scopes)
-        if key is None:
-            warnings.append(f"{prefix}{name}: unknown, it has no effect{_suggestion(name, scopes)}")
+        if key is None and scopes == CLUSTER_SCOPES and find(name, (Scope.CONNECTOR,)):
+            warnings.append(
+                f"{prefix}{name}: it has no effect for a cluster; write it for a flow, as A->B.{name}."
+            )
+        elif key is None:
+            warnings.append(f"{prefix}{name}: unknown, it has no effect{suggestion(name, scopes)}")
         elif key.verdict is Verdict.REFUSED and not key.accepts(value):
             if Scope.DRIVER in scopes and key.scope is Scope.REST:
                 warnings.append(f"{prefix}{name}: it has no effect in mm2 mode, as in Java.")
@@ -568,15 +572,20 @@ def _configures_unlisted_transform(name: str, properties: Mapping[str, str]) -> 
     return rest.partition(".")[0] not in read_list(properties.get(family, ""))
 
 
-def _suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
+def suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
+    """Returns the end of a sentence about the unknown key *name*: a question for the likely one, or a full stop."""
+    prefix = next((prefix for prefix in _CLIENT_PREFIXES if name.startswith(prefix)), "")
+    scopes = (Scope.CLIENT,) if prefix else scopes
     names = [key.name for key in KEYS if key.scope in scopes and "*" not in key.name]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
-    return f"; did you mean {close[0]}?" if close else "."
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.85)
+    return f"; did you mean {prefix}{close[0]}?" if close else "."
 
 
-# Lists of expressions, secrets, PEM text, and names that the user chooses.
+_EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")
+# Lists of expressions, by their old names too, transforms, secrets, PEM text, and names that the user chooses.
 _FREE_TEXT = re.compile(
-    r"(.*\.)?(topics|groups|topics\.exclude|groups\.exclude|config\.properties\.exclude"
+    rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
+    r"|exclude\.by\.topic|(transforms|predicates)\..*"
     r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
 )
 

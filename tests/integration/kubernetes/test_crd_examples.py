@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from mirrorflow_operator.api.load import read_document
+from mirrorflow_operator.api.load import load_flow, parse_flow, read_document
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
@@ -96,6 +96,17 @@ def test_invalid_example_is_refused_for_the_field_it_announces(requests: Request
         assert re.search(OF_THE_TYPE.get(found[1], rf"(?<![\w]){re.escape(found[1])}\b"), answer.message)
     else:
         assert "invalid YAML" in text or "empty" in text
+
+
+@pytest.mark.usefixtures("mirrorflows")
+def test_an_empty_value_is_an_absent_one(namespace: Kubectl):
+    """The server removes it, as `validate` does, and applies the default."""
+    text = (EXAMPLES / "empty-values.yaml").read_text()
+
+    for _ in ("new", "changed"):
+        namespace("apply", "--filename=-", stdin=text)
+        stored = namespace.get("mirrorflow", "east-to-west")
+        assert parse_flow(stored).spec == load_flow(text).spec
 
 
 def _slips(path: Path) -> list[FieldError]:

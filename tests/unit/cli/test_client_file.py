@@ -77,6 +77,9 @@ def test_from_overrides_the_addresses_of_the_file(
         ("bootstrap.servers=a:1\nsecurity.protocol=TLS\n", "security.protocol=TLS"),
         ("bootstrap.servers=nothing\n", "--to"),
         ("bootstrap.servers=a:1\nx=\\u00\n", "cannot be read"),
+        ("bootstrap.servers=a:1\nsecurity.protcol=SSL\n", "did you mean security.protocol?\n"),
+        ("bootstrap.servers=a:1\nsasl.mechansim=PLAIN\n", "did you mean sasl.mechanism?\n"),
+        ("bootstrap.servers=a:1\nsecurity.level=high\n", "is no setting of Kafka's clients.\n"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_said(

@@ -1,6 +1,7 @@
 """mm2.properties to MirrorFlows and back: the same effective settings, or a line that says which are not."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -496,3 +497,145 @@ def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
         UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a have conflicting values"
     ):
         exported([parse_flow(there), parse_flow(back)], POD_LAYOUT)
+
+
+COMMENT = "what looks like a comment behind the value is part of it, as in Java; write comments on lines of their own."
+
+
+@pytest.mark.parametrize(
+    "key", ["topics", "topics.exclude", "topics.blacklist", "topics.whitelist", "groups.blacklist"]
+)
+def test_a_comment_behind_an_expression_is_read_in_one_way_and_warned_of(key: str) -> None:
+    """By each name of a setting, and as `mirrorflow-replicator mm2` reads it."""
+    text = f"{TWO}A->B.{key} = .*-tmp # all\n".replace("A->B.topics = foo\n", "")
+    findings = ConversionFindings()
+
+    [one] = converted(text, findings)
+
+    spec = one["spec"]["groups" if key.startswith("groups") else "topics"]
+    assert ".*-tmp # all" in (spec.get("exclude") or spec["include"])
+    assert f"A->B.{key}: {COMMENT}" in findings.warnings
+    assert f"A->B.{key}: {COMMENT}" in load_mm2(text)[0].warnings
+    assert f"  A->B.{key}: {COMMENT}" in list(report(findings))
+
+
+def test_what_the_reader_remarks_is_part_of_the_report(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    source = tmp_path / "mm2.properties"
+    source.write_text(f"{TWO}tasks.max = 2\ntasks.max = 4\ntopics.whitelist = a\ntopcs = b\n")
+
+    status, out, err = mirrorflow("convert", str(source), "--json")
+
+    assert (status, err) == (0, "")
+    assert json.loads(out)["warnings"] == [
+        "tasks.max is set twice; the last line applies, as in Java.",
+        "topics.whitelist: read as topics, which is its name.",
+    ]
+    err = mirrorflow("convert", str(source))[2]
+    assert "  topcs: unknown, it has no effect; did you mean topics?\n" in err
+    assert "  topics.whitelist: read as topics, which is its name.\n" in err
+
+
+@pytest.mark.parametrize(
+    "line", ["tasks.max = 4", "A->B.tasks.max = 4", "A->B.tasks.max = 4\ntasks.max.enforce = true"]
+)
+def test_the_number_of_tasks_is_used_and_not_called_unknown(line: str) -> None:
+    findings = ConversionFindings()
+
+    [one] = converted(f"{TWO}{line}\n", findings)
+
+    assert one["spec"]["connectors"]["source"]["tasks"] == 4
+    assert "tasks.max" not in {loss.setting for loss in findings.losses}
+
+
+@pytest.mark.parametrize(
+    "line", ["source.cluster.alias = east", "A->B.source.cluster.alias = east", "A.alias = east"]
+)
+def test_another_alias_is_used_and_not_called_without_effect(line: str) -> None:
+    """Each is an alias in topics and stored offsets, as in MM2."""
+    plain, findings = ConversionFindings(), ConversionFindings()
+    converted(TWO, plain)
+
+    [one] = converted(f"{TWO}{line}\n", findings)
+
+    assert one["spec"]["source"]["alias"] == "east"
+    assert [(loss.setting, loss.why) for loss in findings.losses] == [
+        (loss.setting, loss.why) for loss in plain.losses
+    ]
+
+
+def test_a_setting_of_flows_at_a_cluster_is_named_with_its_place() -> None:
+    findings = ConversionFindings()
+    converted(f"{TWO}B.tasks.max = 4\n", findings)
+
+    assert [loss.why for loss in findings.losses if "tasks.max" in loss.setting] == [
+        "it has no effect for a cluster; write it for a flow, as A->B.tasks.max"
+    ]
+
+
+RECIPE = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.policy.separator =\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            RECIPE,
+            "source.cluster.alias: it is empty, an old way to keep the names of topics; write replication.policy.class=Identity",
+        ),
+        (
+            "replication.policy.separator =\n",
+            "or replication.policy.class=IdentityReplicationPolicy to keep the names of topics.",
+        ),
+        ("A->B.topics = ${TOPICS}\n", "line N: nothing has replaced ${TOPICS}; render the file first"),
+        (
+            "A.bootstrap.servers = ${KAFKA}:9092\n",
+            "line N: nothing has replaced ${KAFKA}; render the file first",
+        ),
+        (
+            "A->B.topics = ${env:MIRRORFLOW_UNSET}\n",
+            "A->B.topics: the reference ${env:MIRRORFLOW_UNSET} cannot be resolved: ",
+        ),
+        (
+            "A.bootstrap.servers = ${env:MIRRORFLOW_UNSET}\n",
+            "A.bootstrap.servers: the reference ${env:MIRRORFLOW_UNSET} cannot",
+        ),
+        (
+            "A.bootstrap.servers = a;9092\n",
+            "A->B: spec.source.bootstrapServers[0]: it should be host:port, such as ",
+        ),
+    ],
+    ids=[
+        "aliases",
+        "separator",
+        "topics",
+        "address",
+        "variable",
+        "address-variable",
+        "address-form",
+    ],
+)
+def test_what_is_missing_is_named_in_the_words_of_the_file(lines: str, expected: str) -> None:
+    """No regular expression, no wording of a library."""
+    providers = "config.providers = env\nconfig.providers.env.class = EnvVarConfigProvider\n"
+
+    with pytest.raises(UsageError) as raised:
+        converted(TWO + providers + lines, ConversionFindings())
+
+    assert expected in re.sub(r"line \d+", "line N", str(raised.value))
+
+
+def test_names_of_groups_and_secrets_are_no_placeholders() -> None:
+    """A renaming may refer to a group of its expression by name, and a password may have any characters."""
+    renaming = {
+        "": "r",
+        ".r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        ".r.regex": "(?<n>.*)",
+        ".r.replacement": "${n}",
+    }
+    lines = "".join(f"A->B.transforms{key} = {value}\n" for key, value in renaming.items())
+
+    [one] = converted(f"{TWO}{lines}A.ssl.truststore.password = ${{PASSWORD}}\n", ConversionFindings())
+
+    assert one["spec"]["connectors"]["source"]["config"]["transforms.r.replacement"] == "${n}"

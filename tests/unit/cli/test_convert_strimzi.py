@@ -1,8 +1,13 @@
 """Strimzi's KafkaMirrorMaker2, both versions of its API, to MirrorFlows: names of connectors and topics are Strimzi's."""
 
-import pytest
+import json
+import textwrap
+from typing import Any
 
-from mirrorflow_cli.commands.convert import converted
+import pytest
+import yaml
+
+from mirrorflow_cli.commands.convert import converted, report
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import parse_flow
@@ -141,9 +146,8 @@ def test_what_has_no_counterpart_is_listed() -> None:
 
     assert {
         "spec.version",
-        "spec.replicas",
         "cluster-a: tls.trustedCertificates[cluster-a-cluster-ca-cert].pattern *.crt",
-        "sourceConnector.autoRestart",
+        "spec.mirrors[0].sourceConnector.autoRestart",
         "topics.exclude",
         "config.storage.replication.factor",
         "status.storage.replication.factor",
@@ -178,6 +182,324 @@ def test_documents_of_other_kinds_are_passed_over() -> None:
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n---\n{V1BETA2}\n---\n{V1}"
 
     assert 3 == len(converted(text, ConversionFindings()))
+
+
+LISTED = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(V1BETA2)]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LISTED,
+        json.dumps(yaml.safe_load(V1BETA2)),
+        json.dumps(yaml.safe_load(LISTED), indent=4),
+        textwrap.indent(V1BETA2, "      "),
+        f"# from the cluster\n---\n{textwrap.indent(V1BETA2, '  ')}",
+        V1BETA2.replace("kind: KafkaMirrorMaker2", '"kind" : "KafkaMirrorMaker2"'),
+    ],
+    ids=["list", "json", "json-list", "indented", "indented-document", "quoted"],
+)
+def test_every_form_of_a_resource_is_read(text: str) -> None:
+    """As kubectl prints it, and as people paste it."""
+    assert converted(text, ConversionFindings()) == converted(V1BETA2, ConversionFindings())
+
+
+def test_each_resource_of_a_list_gives_its_flows_and_its_name_to_its_losses() -> None:
+    other = yaml.safe_load(V1)
+    other["metadata"] = {"name": "other", "namespace": "elsewhere", "labels": {"app": "x"}}
+    items = [yaml.safe_load(V1BETA2), {"kind": "List", "items": [other]}, {"kind": "ConfigMap"}]
+    findings = ConversionFindings()
+
+    flows = converted(json.dumps({"kind": "KafkaMirrorMaker2List", "items": items}), findings)
+
+    assert [one["metadata"].get("namespace") for one in flows] == ["kafka", "elsewhere", "elsewhere"]
+    assert {"my-mirror-maker-2: spec.version", "other: metadata.labels"} <= {
+        one.setting for one in findings.losses
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "apiVersion: v1\nkind: List\nitems: []\n",
+            "it contains no KafkaMirrorMaker2, and it is not an mm2.properties",
+        ),
+        ("apiVersion: mirrorflow.io/v1alpha1\nkind: MirrorFlow\n", "a MirrorFlow needs no conversion"),
+        ("kind: KafkaMirrorMaker2\n   spec: x\n", "line 2, column 8: invalid YAML"),
+    ],
+    ids=["empty", "MirrorFlow", "invalid"],
+)
+def test_another_manifest_is_named(text: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        converted(text, ConversionFindings())
+
+
+def changed(path: str, value: Any, text: str = V1) -> str:
+    """The resource with another value at *path*, such as `spec/mirrors/0/source`."""
+    whole = yaml.safe_load(text)
+    *above, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    parent = whole
+    for part in above:
+        parent = parent[part]
+    parent[last] = value
+    return yaml.safe_dump(whole)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "spec/mirrors/0/sourceConnector/config/replication.policy.separator",
+        "spec/mirrors/0/sourceConnector/tasksMax",
+        "spec/mirrors/0/topicsPattern",
+        "spec/mirrors/0/heartbeatConnector",
+        "spec/mirrors/0/source/tls",
+        "spec/target/config",
+        "spec/replicas",
+        "spec/resources",
+        "metadata/labels",
+    ],
+)
+def test_an_empty_value_is_an_absent_one(path: str) -> None:
+    """As on the API server; the text `None` would become part of a topic's name."""
+    findings, plain = ConversionFindings(), ConversionFindings()
+
+    assert converted(changed(path, None), findings) == converted(V1, plain)
+    assert findings == plain
+
+
+UNKNOWN = "Strimzi has no such field here, so it has no effect"
+
+
+@pytest.mark.parametrize(
+    ("path", "setting", "why"),
+    [
+        ("spec/mirrors/0/topics", "spec.mirrors[0].topics", f"{UNKNOWN}; did you mean topicsPattern?"),
+        (
+            "spec/mirrors/0/topicsPatern",
+            "spec.mirrors[0].topicsPatern",
+            f"{UNKNOWN}; did you mean topicsPattern?",
+        ),
+        (
+            "spec/mirrors/0/topicsExclude",
+            "spec.mirrors[0].topicsExclude",
+            f"{UNKNOWN}; did you mean topicsExcludePattern?",
+        ),
+        ("spec/topicsPattern", "spec.topicsPattern", f"{UNKNOWN}; it belongs to a mirror"),
+        (
+            "spec/mirrors/0/sourceConnector/tls",
+            "spec.mirrors[0].sourceConnector.tls",
+            f"{UNKNOWN}; it belongs to a cluster",
+        ),
+        ("spec/target/tls", "cluster-b: tls.insecure", UNKNOWN),
+        ("spec/target/authentication/user", "cluster-b: authentication.user", UNKNOWN),
+        (
+            "spec/mirrors/0/source/topicsPattern",
+            "spec.mirrors[0].source.topicsPattern",
+            f"{UNKNOWN}; it belongs to a mirror",
+        ),
+        (
+            "spec/target/bootstrapServer",
+            "spec.target.bootstrapServer",
+            f"{UNKNOWN}; did you mean bootstrapServers?",
+        ),
+        ("sepc", "sepc", f"{UNKNOWN}; did you mean spec?"),
+        (
+            "metadata/annotations",
+            "metadata.annotations",
+            "annotations are not carried over; add those that the MirrorFlow needs",
+        ),
+        (
+            "spec/mirrors/0/sourceConnector/config/tasks.max",
+            "spec.mirrors[0].sourceConnector.config.tasks.max",
+            "Strimzi takes it from tasksMax only",
+        ),
+        (
+            "spec/mirrors/0/sourceConnector/config/source.cluster.security.protocol",
+            "spec.mirrors[0].sourceConnector.config.source.cluster.security.protocol",
+            "connections are set by the fields of clusters",
+        ),
+        ("spec/resources", "spec.resources.limits.ephemeral-storage", "the resource has no such field"),
+    ],
+    ids=lambda value: value if "/" in value else "",
+)
+def test_no_field_is_passed_over_in_silence(path: str, setting: str, why: str) -> None:
+    """Each is used, or named with the reason."""
+    values = {
+        "spec/target/tls": {"insecure": True},
+        "spec/resources": {"limits": {"ephemeral-storage": "1Gi"}},
+    }
+    findings = ConversionFindings()
+
+    converted(changed(path, values.get(path, {"a": "b"} if "metadata" in path else "4")), findings)
+
+    assert [loss.why for loss in findings.losses if loss.setting == setting] == [why]
+    assert not [line for line in report(findings) if line.endswith("?.")]
+
+
+@pytest.mark.parametrize(
+    ("connector", "key", "value", "why"),
+    [
+        ("source", "sync.group.offsets.enabled", "true", "only that of the checkpoint connector is used"),
+        ("source", "emit.checkpoints.interval.seconds", "5", "only that of the checkpoint connector is used"),
+        ("checkpoint", "replication.policy.separator", "_", "only that of the source connector is used"),
+        ("checkpoint", "refresh.topics.interval.seconds", "5", "only that of the source connector is used"),
+        ("checkpoint", "producer.override.linger.ms", "5", "only that of the source connector is used"),
+        ("checkpoint", "transforms", "x", "only that of the source connector is used"),
+        ("heartbeat", "groups", "a", "only that of the checkpoint connector is used"),
+        ("heartbeat", "producer.linger.ms", "5", "only that of the source connector is used"),
+        (
+            "checkpoint",
+            "sync.group.offset.enabled",
+            "true",
+            "unknown to Kafka's MirrorMaker 2 and to MirrorFlow; did you mean sync.group.offsets.enabled?",
+        ),
+        (
+            "source",
+            "consumer.fetch.min.byts",
+            "1",
+            "unknown to Kafka's MirrorMaker 2 and to MirrorFlow; did you mean consumer.fetch.min.bytes?",
+        ),
+    ],
+)
+def test_a_setting_that_its_connector_does_not_read_is_named(
+    connector: str, key: str, value: str, why: str
+) -> None:
+    findings = ConversionFindings()
+
+    converted(
+        changed("spec/mirrors/1", {**MIRROR, f"{connector}Connector": {"config": {key: value}}}), findings
+    )
+
+    assert [loss.why for loss in findings.losses if loss.setting == key] == [why]
+
+
+MIRROR = {
+    "source": {"alias": "cluster-c", "bootstrapServers": "c:9092"},
+    **{f"{kind}Connector": {} for kind in ("source", "checkpoint", "heartbeat")},
+}
+
+
+def test_connectors_with_equal_settings_lose_none() -> None:
+    """People repeat the policy for each connector."""
+    policy = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+    same = {f"{kind}Connector": {"config": policy} for kind in ("source", "checkpoint", "heartbeat")}
+    findings = ConversionFindings()
+
+    converted(changed("spec/mirrors/1", MIRROR | same), findings)
+
+    assert "replication.policy.class" not in {loss.setting for loss in findings.losses}
+
+
+@pytest.mark.parametrize("switch", ["enabled", "emit.heartbeats.enabled"])
+def test_heartbeats_that_are_switched_off_stay_off(switch: str) -> None:
+    mirror = MIRROR | {"heartbeatConnector": {"config": {switch: False}}}
+
+    flow = parse_flow(converted(changed("spec/mirrors/1", mirror), ConversionFindings())[1])
+
+    assert flow.spec.heartbeats.emit_to == ()
+
+
+def test_a_source_connector_that_is_switched_off_is_refused() -> None:
+    mirror = MIRROR | {"sourceConnector": {"config": {"enabled": False}}}
+
+    with pytest.raises(UsageError, match=r"spec.mirrors\[1\].sourceConnector.config.enabled: it is false"):
+        converted(changed("spec/mirrors/1", mirror), ConversionFindings())
+
+
+def test_the_state_of_another_connector_is_named() -> None:
+    findings = ConversionFindings()
+    converted(changed("spec/mirrors/1/checkpointConnector/state", "stopped"), findings)
+
+    assert "spec.mirrors[1].checkpointConnector.state" in {loss.setting for loss in findings.losses}
+    with pytest.raises(UsageError, match=r"spec.mirrors\[0\].sourceConnector.state: 'stop' is not known"):
+        converted(changed("spec/mirrors/0/sourceConnector/state", "stop"), findings)
+
+
+def test_a_cluster_without_an_alias_is_refused() -> None:
+    """The text `None` is no alias."""
+    with pytest.raises(UsageError, match=r"spec.mirrors\[0\]: its source has no alias"):
+        converted(changed("spec/mirrors/0/source", {"bootstrapServers": "a:1"}), ConversionFindings())
+
+
+def test_an_alias_in_the_config_of_the_connector_wins() -> None:
+    """As in Strimzi; its connectors are still named after the clusters."""
+    [first, _] = converted(
+        changed("spec/mirrors/0/sourceConnector/config/source.cluster.alias", "east"), ConversionFindings()
+    )
+
+    assert first["spec"]["source"]["alias"] == "east"
+    assert (
+        first["spec"]["connectors"]["source"]["config"]["name"]
+        == "cluster-a->cluster-b.MirrorSourceConnector"
+    )
+
+
+def test_an_empty_alias_is_answered_with_its_successor() -> None:
+    """It was a way to keep names before there was a policy for it."""
+    with pytest.raises(UsageError, match=r"source.cluster.alias: it is empty, .*IdentityReplicationPolicy"):
+        converted(
+            changed("spec/mirrors/0/sourceConnector/config/source.cluster.alias", ""), ConversionFindings()
+        )
+
+
+def test_replicas_and_resources_become_those_of_the_source_connector() -> None:
+    findings = ConversionFindings()
+    resources = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+
+    first, second = (
+        parse_flow(one)
+        for one in converted(changed("spec/replicas", 3, changed("spec/resources", resources)), findings)
+    )
+
+    for flow in (first, second):
+        source = flow.spec.connectors.source
+        assert (source.replicas, source.resources.requests.cpu, source.resources.limits.memory) == (
+            3,
+            "500m",
+            "2Gi",
+        )
+        assert flow.spec.connectors.checkpoint.replicas == 1
+    [warning] = findings.warnings
+    assert warning.startswith(
+        "spec.replicas and spec.resources: written for the source connector of each flow; "
+    )
+
+
+CIPHERS = {
+    "ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "ssl.enabled.protocols": "TLSv1.2",
+    "ssl.endpoint.identification.algorithm": "",
+    "ssl.protocol": "TLSv1.2",
+}
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_cipher_suites_are_carried_over_with_the_login(at: int) -> None:
+    """By type Custom, whose properties are those that the named type has."""
+    findings = ConversionFindings()
+    plain = plan(parse_flow(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
+
+    flow = parse_flow(converted(changed(f"spec/clusters/{at}/config", CIPHERS, V1BETA2), findings)[0])
+
+    side = ("source", "target")[at]
+    prefix = f"{side}.cluster.s"
+    before, after = (
+        {key: value for key, value in connector.connector_properties.items() if key.startswith(prefix)}
+        for connector in (plain, plan(flow, POD_LAYOUT).connectors[0])
+    )
+    assert after == before | {
+        f"{side}.cluster.{key}": value for key, value in CIPHERS.items() if key != "ssl.protocol"
+    }
+    alias = ("cluster-a", "cluster-b")[at]
+    assert f"{alias}: config.ssl.protocol" in {loss.setting for loss in findings.losses}
+
+
+def test_cipher_suites_without_tls_are_named() -> None:
+    findings = ConversionFindings()
+    converted(changed("spec/target/config", CIPHERS), findings)
+
+    assert "cluster-b: config.ssl.cipher.suites" in {loss.setting for loss in findings.losses}
 
 
 @pytest.mark.parametrize(

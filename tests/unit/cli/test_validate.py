@@ -56,6 +56,57 @@ def test_a_flow_is_valid(validate: Validate, tmp_path: Path) -> None:
     assert (0, "east-to-west: valid, east -> west\n", "") == validate(flow(tmp_path))
 
 
+def test_files_need_no_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """People type `validate flow.yaml`."""
+    there, back = flow(tmp_path), flow(tmp_path, "west", "east")
+
+    assert main(["validate", str(there), "--secrets", str(tmp_path), str(back)]) == 0
+    assert main(["validate", "-f", str(there), str(back)]) == 0
+    assert main(["plan", "--offline", str(there)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_two_files_are_too_many_for_a_command_with_one_flow(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(flow(tmp_path))
+
+    for arguments in (["run", path, path], ["run", "-f", path, path], ["validate", path, "--frob"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        assert "unrecognized arguments: " in capsys.readouterr().err
+
+
+STRIMZI = "kind: KafkaMirrorMaker2\nmetadata: {name: a}\nspec: {connectCluster: west, mirrors: []}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (f"apiVersion: kafka.strimzi.io/v1\n{STRIMZI}", "Strimzi's KafkaMirrorMaker2"),
+        (
+            '{"kind": "List", "items": [{"spec": {}, "kind": "KafkaMirrorMaker2"}]}',
+            "Strimzi's KafkaMirrorMaker2",
+        ),
+        (f"---\n{STRIMZI}---\n{STRIMZI}", "Strimzi's KafkaMirrorMaker2"),
+        ("# mine\nclusters = A, B\nA->B.enabled = true\n", "an mm2.properties"),
+    ],
+    ids=["v1", "list", "documents", "properties"],
+)
+def test_a_file_to_be_converted_is_recognized(
+    validate: Validate, tmp_path: Path, text: str, form: str
+) -> None:
+    """One sentence with the command, instead of an error for each field."""
+    path = tmp_path / "file"
+    path.write_text(text)
+
+    assert validate(path) == (
+        2,
+        "",
+        f"{path}: it is {form}, not a MirrorFlow; `mirrorflow convert {path}` makes one of it.\n",
+    )
+
+
 def test_ignored_autoscale_is_a_warning(validate: Validate) -> None:
     example = Path(__file__).parents[2] / "examples" / "valid" / "ignored-autoscale.yaml"
 

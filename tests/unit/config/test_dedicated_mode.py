@@ -2,9 +2,10 @@
 
 import pytest
 
-from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.replication_policy import make_policy
 from mirrorflow_core.settings import SourceSettings, StartPosition, WorkerSettings
+from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.dedicated_mode import (
     EnabledFlow,
     cluster_properties,
@@ -571,7 +572,7 @@ def test_the_identity_policy_takes_an_empty_separator():
     assert policy.offset_syncs_topic("B") == "mm2-offset-syncsBinternal"
     assert policy.checkpoints_topic("A") == "Acheckpointsinternal"
     assert policy.is_internal_topic("mm2-offset-syncsBinternal")
-    with pytest.raises(InvalidSettingError, match="cannot be part of a topic's name"):
+    with pytest.raises(InvalidSettingError, match=r"it is empty, .*IdentityReplicationPolicy"):
         load_mm2(TWO + "replication.policy.separator =\n")
 
 
@@ -684,3 +685,23 @@ def test_many_clusters_in_many_circles_are_told_in_pairs() -> None:
 )
 def test_flows_that_copy_nothing_in_a_circle_are_not_warned_of(lines: str) -> None:
     assert [] == warnings(lines)
+
+
+def test_an_address_that_cannot_be_resolved_is_named_as_in_the_file():
+    """Before anything is started."""
+    text = TWO.replace("A.bootstrap.servers = ", "A.bootstrap.servers = ${env:MIRRORFLOW_UNSET}")
+    providers = "config.providers = env\nconfig.providers.env.class = EnvVarConfigProvider\n"
+
+    with pytest.raises(
+        UnresolvedReferenceError,
+        match=r"^A\.bootstrap\.servers: the reference \$\{env:MIRRORFLOW_UNSET\} cannot",
+    ):
+        load_mm2(f"{text}{providers}")
+
+
+@pytest.mark.parametrize("key", ["transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist"])
+def test_a_text_of_the_user_s_own_keeps_what_looks_like_a_comment(key):
+    warnings: list[str] = []
+
+    assert setting_table.without_comments({key: "a # b"}, warnings) == {key: "a # b"}
+    assert "is part of it, as in Java" in warnings[0]

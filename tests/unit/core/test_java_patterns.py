@@ -269,3 +269,11 @@ def test_replacements_are_those_of_java(regex: str, replacement: str, text: str,
 def test_what_java_refuses_is_refused_when_it_is_read(text: str):
     with pytest.raises(ValueError, match=r"group|backslash"):
         Replacement(text, JavaPattern("(.*)"))
+
+
+@pytest.mark.parametrize("pattern", ["${TOPICS}", "${env:TOPICS}", "a|${T}.*", "${x"])
+def test_a_placeholder_is_not_answered_with_the_syntax_of_repetitions(pattern: str) -> None:
+    with pytest.raises(PatternSyntaxError, match=r"^nothing has replaced \$\{\w*:?\w+\}$"):
+        JavaPattern(pattern)
+    with pytest.raises(InvalidSettingError, match="; write the value that it stands for"):
+        compile_patterns("topics", (pattern,))

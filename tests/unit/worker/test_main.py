@@ -55,7 +55,7 @@ def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapp
         ({}, {"topics": "orders["}, "topics: "),
         ({}, {"connector.class": "FileStreamSource"}, "connector.class is refused"),
         ({}, {"transforms": "rename"}, "transforms.rename.type: it is missing"),
-        ({}, {"source.cluster.alias": ""}, "source.cluster.alias: it is missing"),
+        ({}, {"source.cluster.alias": ""}, "source.cluster.alias: it is empty"),
         ({}, {"source.cluster.bootstrap.servers": ""}, "source.cluster.bootstrap.servers: it is missing"),
         ({}, {"replication.policy.class": "com.example.Policy"}, "replication.policy.class"),
         ({}, {"replication.policy.class": "python:no.such.module:Policy"}, "cannot be imported"),

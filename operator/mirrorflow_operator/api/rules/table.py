@@ -552,7 +552,7 @@ def _invalid_patterns(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str
         except PatternSyntaxError as error:
             is_valid = False
             if not re.search(_LONE_QUANTIFIER, pattern):
-                yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", _REGEX_ACTION
+                yield f"[{at}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", error.action or _REGEX_ACTION
     if is_valid and patterns:
         try:
             JavaPattern("|".join(patterns))
