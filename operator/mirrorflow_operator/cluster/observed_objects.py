@@ -259,6 +259,7 @@ def observed_pod(body: Object) -> ObservedPod:
         unscheduled_message=scheduled.get("message", "")[:MESSAGE_MAX]
         if scheduled.get("status") == "False"
         else "",
+        template_hash=_label(body, "pod-template-hash"),
     )
 
 

@@ -103,6 +103,7 @@ class Reason(Enum):
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
     RECONCILIATION_PAUSED = "ReconciliationPaused"
+    SPEC_CHANGED = "SpecChanged"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
