@@ -12,7 +12,7 @@ from typing import Final
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.rollouts import deployment_of, is_moving
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
-from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.object_writer import REFUSED_AGAIN_S, ObjectWriter
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, StatusMemory
 from mirrorflow_operator.settings import Settings
@@ -75,7 +75,7 @@ class Reconciler:
         applied = await self.objects.apply(desired, observed)
         pruned = await self.objects.prune(desired, observed, applied)
         failure = pruned.failure
-        if failure is None and desired.inputs is not None:
+        if not pruned.refused and desired.inputs is not None:
             memory.converged = desired.inputs.with_written(applied.children)
         observed = observed.with_writes(applied.bodies, pruned.children)
         observation = Observation(
@@ -87,7 +87,7 @@ class Reconciler:
             schedule_created_s=observed.schedule_created_s,
             runs=desired.due_jobs.runs,
             memory=memory.assessment,
-            write_error="" if failure is None else str(failure),
+            refused=pruned.refused,
             settle_s=self.settings.settle_s,
             fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
         )
@@ -97,6 +97,7 @@ class Reconciler:
         if failure is not None:
             raise failure
         waits = (
+            REFUSED_AGAIN_S if pruned.refused else None,
             assessment.again_after_s,
             desired.due_jobs.again_after_s,
             memory.status.held_s,

@@ -274,9 +274,8 @@ def _is_refusal(finding: Finding, observation: Observation) -> bool:
     if finding.kind is ConditionType.ACCEPTED and finding.status is ConditionStatus.TRUE:
         return True
     refusal = observation.admission.refusal
-    return finding.reason is Reason.OBJECTS_REFUSED or (
-        refusal is not None and finding.reason is refusal.reason
-    )
+    is_of_objects = finding.reason in {Reason.OBJECTS_REFUSED, Reason.NAME_CONFLICT}
+    return is_of_objects or (refusal is not None and finding.reason is refusal.reason)
 
 
 def _findings(
@@ -321,6 +320,9 @@ def _connectors(
     if not workloads:
         return None
     found = {one.observed.kind.value: connector_status(one, flow) for one in workloads}
+    for part in {one.part for one in observation.refused if one.is_absent} & found.keys():
+        if found[part].phase is Phase.PENDING:
+            found[part] = found[part].model_copy(update={"phase": Phase.FAILED})
     if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)

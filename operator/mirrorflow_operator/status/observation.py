@@ -49,7 +49,7 @@ class ObservedPod:
     terminated_message: str = ""
     exit_code: int | None = None
     unscheduled_message: str = ""  # of the condition PodScheduled=False
-    template_hash: str = ""  # by which the Deployment controller tells pods of one template from others
+    template_hash: str = ""  # identifies the template, as the Deployment controller labels it
     events: tuple[PodEvent, ...] = ()
     reading: Reading | None = None  # None: not polled yet
 
@@ -113,6 +113,24 @@ class AssessmentMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedObject:
+    """An object of the plan that could not be written in this pass, and why.
+
+    `part`: its connector or Spark job; "" where it belongs to the flow. `is_taken`: an object of its name has
+    another owner. `is_final`: only a change of the spec or of the cluster can help. `is_absent`: the flow has no such object
+    yet; otherwise an earlier version stays. `is_config`: it has the properties of pods.
+    """
+
+    name: str  # its kind and name
+    message: str
+    part: str = ""
+    is_taken: bool = False
+    is_final: bool = False
+    is_absent: bool = False
+    is_config: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """Everything known about a flow at `now_s`."""
 
@@ -126,8 +144,7 @@ class Observation:
     jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
     schedule_created_s: float | None = None  # of the CronJob of the verification
     runs: Runs = NO_RUNS  # from `spark_jobs.due_jobs`; the plan is based on it
-    # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
-    write_error: str = ""
+    refused: tuple[RefusedObject, ...] = ()  # by the API server, in this pass
     new_pods_only: bool = False  # readings of pods of an earlier spec do not count
 
     def connector(self, kind: ConnectorKind) -> ObservedConnector | None:
@@ -145,7 +162,7 @@ class Observation:
     @property
     def is_applied(self) -> bool:
         """Whether the API server has the objects of this spec."""
-        return self.admission.flow is not None and not self.write_error
+        return self.admission.flow is not None and not self.refused
 
     def summaries(self, observed: ObservedConnector | None) -> list[Summary]:
         """Returns the summaries among the fresh readings of *observed*."""

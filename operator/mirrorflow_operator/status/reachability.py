@@ -76,7 +76,7 @@ def _ids_of_this_spec(observation: Observation) -> ClusterIds:
 
 def _ids(observation: Observation, kind: ConditionType) -> Iterator[str]:
     """Yields the ids that pods of this spec report; pods of an earlier spec may use other clusters."""
-    if observation.write_error:
+    if observation.refused:
         return  # a write was refused, so the pods may be of an earlier spec
     for observed in observation.connectors:
         if not has_outdated_pods(observed):

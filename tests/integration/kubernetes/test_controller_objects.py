@@ -383,22 +383,95 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
 
 
 @pytest.mark.usefixtures("operator")
-def test_an_object_that_the_api_server_cannot_convert_is_reported(namespace: Kubectl):
-    """It answers 500, as in trouble of its own; the status has its words, and the flow gets there once they are heeded."""
-    document = manifest(connectors={"source": {"template": {"affinity": {"nodeAffinity": "x"}}}})
+def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
+    status = namespace.get("mirrorflow", name).get("status", {})
+    return condition({"status": status}, kind) if status.get("conditions") else {"reason": "", "status": ""}
+
+
+@pytest.mark.parametrize(
+    ("connector", "named"),
+    [
+        ({"template": {"affinity": {"nodeAffinity": "x"}}}, "nodeAffinity"),
+        ({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}, "requests"),
+    ],
+    ids=["not-converted", "invalid"],
+)
+def test_an_object_that_can_never_be_accepted_is_reported_and_stops_no_other(
+    mirrorflows: ApiServer,
+    namespace: Kubectl,
+    settled: Callable[[], list[Written]],
+    connector: dict[str, Any],
+    named: str,
+):
+    """Whether the server answers 422, or 500 as in trouble of its own: it is not sent again until the spec changes."""
+    document = manifest(connectors={"source": connector})
     name = document["metadata"]["name"]
     namespace.apply(document)
 
-    def ready() -> Mapping[str, Any]:
-        status = namespace.get("mirrorflow", name).get("status", {})
-        return condition({"status": status}, "Ready") if status.get("conditions") else {"reason": ""}
-
-    wait_until("the status says so", lambda: ready()["reason"] == "ObjectsRefused")
-    assert "nodeAffinity" in ready()["message"]
+    wait_until("the status says so", lambda: _told(namespace, name, "Stalled")["status"] == "True")
+    settled()
+    for kind in ("Ready", "Accepted"):
+        told = _told(namespace, name, kind)
+        assert ("False", "ObjectsRefused") == (told["status"], told["reason"])
+        assert "Deployment east-to-west-source" in told["message"]
+        assert named in told["message"]
+    assert {"east-to-west-checkpoint", "east-to-west-heartbeat"} == {
+        one["metadata"]["name"] for one in namespace.get("deployments")["items"]
+    }
+    refused = [
+        one
+        for one in mirrorflows.log_of(USER)
+        if one.is_write and (one.namespace, one.name) == (namespace.namespace, "east-to-west-source")
+        if one.asked.resource == "deployments"
+    ]
+    assert 1 == len(refused)
 
     document["spec"].pop("connectors")
     namespace.apply(document)
     wait_until("its objects are there", lambda: len(namespace.get("deployments")["items"]) == 3)
+    wait_until("it is accepted", lambda: _told(namespace, name, "Accepted")["status"] == "True")
+
+
+def test_two_flows_whose_names_meet_in_one_object_do_not_take_it_from_one_another(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """The second is refused, until the first one is gone."""
+    namespace.apply(manifest("aa", connectors={"source": {"replicas": 2}}))
+    settled()
+    before = namespace.get("networkpolicy", "aa-source")["metadata"]
+    namespace.apply(manifest("aa-source"))
+    wait_until("the second is refused", lambda: _told(namespace, "aa-source")["reason"] == "NameConflict")
+    settled()
+
+    after = namespace.get("networkpolicy", "aa-source")["metadata"]
+    assert (before["resourceVersion"], before["uid"]) == (after["resourceVersion"], after["uid"])
+    assert "MirrorFlow aa " in _told(namespace, "aa-source", "Accepted")["message"]
+    assert "NameConflict" != _told(namespace, "aa")["reason"]
+    namespace("delete", "mirrorflow", "aa", "--wait=false")
+    wait_until(
+        "the second continues",
+        lambda: (
+            "Deployment aa-source-source" in there(namespace)
+            and _told(namespace, "aa-source", "Accepted")["status"] == "True"
+        ),
+        timeout_s=120,
+    )
+
+
+def test_an_object_that_lost_its_labels_gets_them_back_and_delays_no_other(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    namespace.apply(manifest())
+    settled()
+    taken = [f"{key}-" for key in namespace.get("deployment", "east-to-west-source")["metadata"]["labels"]]
+    namespace("label", "deployment", "east-to-west-source", *taken)
+    namespace("delete", "deployment", "east-to-west-checkpoint", "--wait=false")
+
+    def repaired() -> bool:
+        found = there(namespace)
+        return {"Deployment east-to-west-source", "Deployment east-to-west-checkpoint"} <= set(found)
+
+    wait_until("both are there", repaired)
 
 
 def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_same(

@@ -39,6 +39,7 @@ from mirrorflow_operator.status.observation import (
     ObservedConnector,
     ObservedPod,
     PodEvent,
+    RefusedObject,
 )
 from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
@@ -64,6 +65,7 @@ from tests.unit.control_plane.observations import (
     reading,
     resource,
     settled,
+    summary,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -168,6 +170,17 @@ _connectors = st.tuples(
 ).flatmap(lambda three: st.sampled_from([three, three[:1], ()]))
 
 
+_refused = st.builds(
+    RefusedObject,
+    name=st.just("Deployment east-to-west-source"),
+    part=st.sampled_from(["", "source", "seed"]),
+    message=st.just("exceeded quota"),
+    is_taken=st.booleans(),
+    is_final=st.booleans(),
+    is_absent=st.booleans(),
+)
+
+
 @st.composite
 def _observations(draw: st.DrawFn) -> Observation:
     flow = draw(st.sampled_from([None, *FLOWS.values()]))
@@ -181,7 +194,7 @@ def _observations(draw: st.DrawFn) -> Observation:
         admission=admit(found, versions=VERSIONS, conflict=conflict),
         now_s=NOW_S,
         connectors=draw(_connectors),
-        write_error=draw(st.sampled_from(["", "exceeded quota"])),
+        refused=draw(st.lists(_refused, max_size=2).map(tuple)),
     )
 
 
@@ -409,10 +422,13 @@ def test_a_new_spec_is_judged_by_its_own_pods_and_at_once(bad: Reading, reason: 
         assert told.reason == (reason if status == "False" else "Replicating")
 
 
+QUOTA = RefusedObject(name="Deployment east-to-west-source", part="source", message="exceeded quota")
+
+
 def test_nothing_that_earlier_pods_report_has_the_generation_of_a_spec_that_is_not_applied() -> None:
     life = _Life()
     life.see(WELL, 0)
-    refused = replace(WELL, resource=resource(generation=2), write_error="exceeded quota")
+    refused = replace(WELL, resource=resource(generation=2), refused=(QUOTA,))
     told = life.see(refused, 1)
 
     assert ("True", 1) == (told.status.value, told.observed_generation)
@@ -443,7 +459,7 @@ def test_no_lag_is_shown_for_a_flow_that_has_not_reached_a_cluster() -> None:
         life = _Life()
         life.see(WELL, 0)
         assert Lag.NONE is life.status.lag
-        life.see(observed({"reading": reading(**side)}), 5)
+        life.see(observed({"reading": Reading(read_at_s=NOW_S, summary=summary(**side))}), 5)
 
         assert life.status.lag is None
 
