@@ -239,6 +239,8 @@ def _summary(
     report: ConnectorReport, total: Totals, view: WorkerView, *, name_max: int, reasons_max: int
 ) -> dict[str, object]:
     parts = list(partitions_of(report))
+    # A key with a typo has no effect, which a user of the operator would not see otherwise.
+    warnings = tuple(dict.fromkeys((*view.warnings, *report.warnings)))
     return {
         "version": VERSION,
         "connector": report.name[:name_max],
@@ -284,9 +286,9 @@ def _summary(
             for reason, count in total.reasons.most_common(reasons_max)
             for text in [total.examples.get(reason, "")]
         ],
-        "warnings": len(report.warnings),
+        "warnings": len(warnings),
         "firstWarnings": [
-            _line(one, WARNING_MAX) for one in report.warnings[: min(reasons_max, WARNINGS_IN_SUMMARY)]
+            _line(one, WARNING_MAX) for one in warnings[: min(reasons_max, WARNINGS_IN_SUMMARY)]
         ],
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,

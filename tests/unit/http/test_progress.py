@@ -250,6 +250,15 @@ def test_no_lag_is_known_to_be_none_while_the_target_is_away():
     assert (0, 10) == (behind["partitions"]["lagUnknown"], behind["lagRecords"])
 
 
+def test_warnings_about_settings_are_in_the_summary():
+    """Each once, before those of the connector's work; a worker has them from its files."""
+    typo = "topics.includ: unknown, it has no effect."
+    shown = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
+    found = json.loads(content(progress.answer({}, shown)))
+
+    assert (2, [typo, "One is left out."]) == (found["warnings"], found["firstWarnings"])
+
+
 def test_a_source_that_was_never_reached_is_not_idle():
     away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
 
