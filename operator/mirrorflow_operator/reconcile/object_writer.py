@@ -9,13 +9,22 @@ Each object is written on its own: what is refused affects only the pods that ne
 accepted as it is planned is not sent again until the plan or the object in the cluster changes.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
-from mirrorflow_operator.cluster.client import CONFIG_MAP, CRON_JOB, DEPLOYMENT, JOB, Client, kind_of
+from mirrorflow_operator.cluster.client import (
+    CONFIG_MAP,
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    SERVICE_ACCOUNT,
+    Client,
+    kind_of,
+)
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.observed_objects import (
     CONTENT_HASH,
@@ -41,7 +50,9 @@ from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.observation import RefusedObject
+from mirrorflow_operator.status.pins import FIELD_MANAGER
 
+_LOG = logging.getLogger(__name__)
 # Errors that the user can fix: their message goes into the status. All others are transient.
 _USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
@@ -134,6 +145,29 @@ class ObjectWriter:
             refused=tuple(refused.values()),
             failure=next(iter(failures), None),
         )
+
+    async def pin(self, pins: Mapping[str, str], observed: ObservedFlow) -> None:
+        """Writes what `status.pins` keeps as annotations of the flow's ServiceAccount, if they differ."""
+        resource = observed.resource
+        account = self.cache.children(resource.key).get(account_id(resource))
+        if not pins or account is None or account.owner_uid != resource.uid or account.deleting:
+            return
+        before = account.content()["metadata"]["annotations"]
+        if all(before.get(name) == value for name, value in pins.items()):
+            return
+        metadata = {"name": account.name, "namespace": account.namespace, "uid": account.uid}
+        body = {
+            "apiVersion": SERVICE_ACCOUNT.api_version,
+            "kind": SERVICE_ACCOUNT.name,
+            "metadata": {**metadata, "annotations": dict(pins)},
+        }
+        try:
+            response = await self.client.apply(SERVICE_ACCOUNT, body, field_manager=FIELD_MANAGER)
+        except _USER_FACING_ERRORS as error:
+            _LOG.warning("%s/%s: its id and version are pinned in the status alone: %s", *resource.key, error)
+            return
+        self.metrics.api_writes.labels(verb="apply", kind=SERVICE_ACCOUNT.plural).inc()
+        self.cache.put(SERVICE_ACCOUNT, response)
 
     async def prune(self, desired: DesiredState, observed: ObservedFlow, applied: Written) -> Written:
         """Deletes managed objects that are not planned. Returns what *applied* and it were refused; raises as `apply`."""
@@ -250,6 +284,11 @@ class ObjectWriter:
                     raise NameConflictError(kind.name, metadata["namespace"], metadata["name"])
                 return cached_child(kind, body)
         return None
+
+
+def account_id(resource: Resource) -> ObjectId:
+    """Returns the id of the flow's own ServiceAccount."""
+    return SERVICE_ACCOUNT.name, resource.namespace, resource.name
 
 
 def is_final(error: OperatorError) -> bool:

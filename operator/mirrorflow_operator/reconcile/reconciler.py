@@ -19,6 +19,7 @@ from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, Observation, ObservedConnector
+from mirrorflow_operator.status.pins import pins_of
 from mirrorflow_operator.status.spark_jobs import SeedStall
 
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
@@ -61,7 +62,9 @@ class Reconciler:
             # Kubernetes' garbage collector deletes the owned objects; nothing in Kafka is touched.
             self._memories.pop(key, None)
             return None
-        memory = self._memory(key, observed.resource.uid)
+        stored = observed.resource
+        observed = observed.with_pins()
+        memory = self._memory(key, stored.uid)
         admission = admit(
             observed.resource,
             versions=self.settings.replicator_versions,
@@ -73,6 +76,8 @@ class Reconciler:
         )
         memory.seed_stall = desired.due_jobs.seed_stall
         applied = await self.objects.apply(desired, observed)
+        if admission.flow is not None and not stored.is_reconciliation_paused:
+            await self.objects.pin(pins_of(admission, observed.resource.status), observed)
         pruned = await self.objects.prune(desired, observed, applied)
         failure = pruned.failure
         if not pruned.refused and desired.inputs is not None:
@@ -93,7 +98,7 @@ class Reconciler:
         )
         assessment = assess(observation)
         memory.assessment = assessment.memory
-        memory.status = await self.statuses.write(observed.resource, assessment, memory.status)
+        memory.status = await self.statuses.write(stored, assessment, memory.status)
         if failure is not None:
             raise failure
         waits = (

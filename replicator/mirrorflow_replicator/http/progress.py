@@ -239,8 +239,6 @@ def _summary(
     report: ConnectorReport, total: Totals, view: WorkerView, *, name_max: int, reasons_max: int
 ) -> dict[str, object]:
     parts = list(partitions_of(report))
-    # A key with a typo has no effect, which a user of the operator would not see otherwise.
-    warnings = tuple(dict.fromkeys((*view.warnings, *report.warnings)))
     return {
         "version": VERSION,
         "connector": report.name[:name_max],
@@ -286,16 +284,22 @@ def _summary(
             for reason, count in total.reasons.most_common(reasons_max)
             for text in [total.examples.get(reason, "")]
         ],
-        "warnings": len(warnings),
-        "firstWarnings": [
-            _line(one, WARNING_MAX) for one in warnings[: min(reasons_max, WARNINGS_IN_SUMMARY)]
-        ],
+        **_warnings(report, view, min(reasons_max, WARNINGS_IN_SUMMARY)),
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,
         "source": _side(report.source, view.monotonic_s) | _message(report.source, reasons_max),
         "target": _side(report.target, view.monotonic_s) | _message(report.target, reasons_max),
         **_missing(report.missing),
         **_checkpoints(report, view.monotonic_s),
+    }
+
+
+def _warnings(report: ConnectorReport, view: WorkerView, shown_max: int) -> dict[str, object]:
+    """Returns the warnings of the connector and of its worker, where a key with a typo is one."""
+    warnings = tuple(dict.fromkeys((*view.warnings, *report.warnings)))
+    return {
+        "warnings": len(warnings),
+        "firstWarnings": [_line(one, WARNING_MAX) for one in warnings[:shown_max]],
     }
 
 

@@ -44,11 +44,23 @@ class DictApi:
     before_apply: Callable[[Object], None] = lambda _: None
 
     async def apply(
-        self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
+        self,
+        kind: ObjectKind,
+        body: Object,
+        *,
+        subresource: str = "",
+        force: bool = True,
+        field_manager: str = "",
     ) -> Object:
         await asyncio.sleep(0)
         self.before_apply(body)
         name = body["metadata"]["name"]
+        if field_manager:
+            pins = body["metadata"]["annotations"]
+            self.written.append(f"pin {' '.join(f'{key}={value}' for key, value in pins.items())}")
+            stored = deepcopy(self.found(kind, name))
+            stored["metadata"]["annotations"] |= pins
+            return self.store(kind, stored)
         if subresource:
             return self.store(kind, {**self.found(kind, name), "status": deepcopy(body["status"])})
         self.written.append(f"apply {kind.name} {name}")

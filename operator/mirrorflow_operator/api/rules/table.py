@@ -300,7 +300,7 @@ NAME_RULES: Final = (
 )
 
 
-WORKLOAD_RULES: Final = (
+WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
     *map(_limit_below_request, ("cpu", "memory")),
     Rule(
         paths=_fields_of(_CONNECTORS, "config"),
