@@ -100,9 +100,9 @@ class Observer:
     wall_clock: Callable[[], float] = time.time
 
     async def observe(self, key: Key) -> ObservedFlow | None:
-        """Returns the flow *key* and everything of it; None where it is deleted."""
+        """Returns the flow *key* and everything of it; None where it is deleted, or about to be."""
         seen = self.cache.flows.get(key)
-        if seen is None or seen.deleting:
+        if seen is None or (seen.deleting and not seen.resource.held_by):
             self.poller.remove(key)
             return None
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)

@@ -76,7 +76,7 @@ class Reconciler:
         )
         memory.seed_stall = desired.due_jobs.seed_stall
         applied = await self.objects.apply(desired, observed)
-        if admission.flow is not None and not stored.is_reconciliation_paused:
+        if admission.flow is not None and not (stored.is_reconciliation_paused or stored.held_by):
             await self.objects.pin(pins_of(admission, observed.resource.status), observed)
         pruned = await self.objects.prune(desired, observed, applied)
         failure = pruned.failure

@@ -55,6 +55,7 @@ class Resource:
     flow: MirrorFlow | None = None
     errors: tuple[FieldError, ...] = ()
     is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
+    held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
     status: Status = field(default_factory=Status)  # empty where there is no readable status
 
     @property

@@ -297,7 +297,9 @@ def _findings(
     found[ConditionType.DEGRADED] = degraded(observation, flow)
     found |= {finding.kind: finding for finding in runs}
     found[ConditionType.READY] = ready(found, state, workloads, observation)
-    found[ConditionType.STALLED] = stalled(found[ConditionType.ACCEPTED], workloads)
+    found[ConditionType.STALLED] = stalled(
+        found[ConditionType.ACCEPTED], workloads, is_deleting=bool(observation.resource.held_by)
+    )
     found[ConditionType.RECONCILING] = reconciling(
         observation, workloads, found[ConditionType.STALLED], found[ConditionType.REPLICATING]
     )

@@ -105,6 +105,7 @@ class Reason(Enum):
     ROLLED_OUT = "RolledOut"
     RECONCILIATION_PAUSED = "ReconciliationPaused"
     SPEC_CHANGED = "SpecChanged"
+    DELETING = "Deleting"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified

@@ -163,6 +163,13 @@ def reconciling(
 ) -> Finding:
     """Returns Reconciling: True until the cluster matches the spec; kstatus checks it before Stalled."""
     kind = ConditionType.RECONCILING
+    held_by = observation.resource.held_by
+    if held_by:
+        message = (
+            f"The flow is being deleted, and {', '.join(held_by)} holds it: its pods continue until that finalizer is removed,"
+            " and changes of the spec have no effect."
+        )
+        return yes(kind, Reason.DELETING, message)
     if stalled.status is ConditionStatus.TRUE:
         return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
     if observation.resource.is_reconciliation_paused:
@@ -183,9 +190,11 @@ def reconciling(
     return yes(kind, Reason.ROLLING_OUT, f"Pods of {connectors} are being started or replaced.")
 
 
-def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
+def stalled(accepted: Finding, workloads: Sequence[Workload], *, is_deleting: bool = False) -> Finding:
     """Returns Stalled: whether the flow needs a user's action to continue."""
     kind = ConditionType.STALLED
+    if is_deleting:
+        return no(kind, Reason.NOT_STALLED, "The flow is being deleted; see Reconciling.")
     if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:

@@ -292,6 +292,44 @@ def test_a_deleted_flow_takes_its_objects_with_it_and_nothing_is_made_again(
     assert set(there(namespace)) == names(planned(document, namespace.namespace))
 
 
+def test_a_flow_that_a_finalizer_holds_keeps_its_pods_and_says_so(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    namespace.apply(manifest())
+    settled()
+    hold = '{"metadata": {"finalizers": ["example.com/backup"]}}'
+    namespace("patch", "mirrorflow", "east-to-west", "--type=merge", f"--patch={hold}")
+    namespace("delete", "mirrorflow", "east-to-west", "--wait=false")
+
+    wait_until(
+        "the status says so", lambda: _told(namespace, "east-to-west", "Reconciling")["reason"] == "Deleting"
+    )
+    assert "example.com/backup" in _told(namespace, "east-to-west", "Reconciling")["message"]
+    assert 3 == len(namespace.get("deployments")["items"])
+    release = '{"metadata": {"finalizers": null}}'
+    namespace("patch", "mirrorflow", "east-to-west", "--type=merge", f"--patch={release}")
+    wait_until("its objects are gone", lambda: not there(namespace))
+
+
+def test_what_is_pinned_survives_a_wiped_status(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """Another writer, or an older definition, has taken the version and the id out of it."""
+    namespace.apply(manifest())
+    settled()
+    before = namespace.get("mirrorflow", "east-to-west")["status"]
+    wipe = '{"status": {"flowId": null, "version": "9.9", "conditions": null}}'
+    namespace(
+        "patch", "mirrorflow", "east-to-west", "--subresource=status", "--type=merge", f"--patch={wipe}"
+    )
+
+    def restored() -> bool:
+        found = namespace.get("mirrorflow", "east-to-west")["status"]
+        return (found.get("flowId"), found.get("version")) == (before["flowId"], before["version"])
+
+    wait_until("the status has both again", restored)
+    settled()
+    assert images(namespace) == {IMAGE}
+
+
 def test_a_version_that_the_operator_does_not_have_changes_no_image(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):

@@ -440,6 +440,19 @@ def a_deleted_object_is_created_again() -> Story:
     return story
 
 
+def a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is() -> Story:
+    story = begun()
+    story.roll_out()
+    story.run()
+    flow = deepcopy(story.api.found(MIRROR_FLOW, KEY[1]))
+    flow["metadata"] |= {"deletionTimestamp": "2026-11-18T12:00:00Z", "finalizers": ["example.com/backup"]}
+    story.api.store(MIRROR_FLOW, flow, seen=True)
+    found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
+    story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
+    story.run()
+    return story
+
+
 def a_restart_is_reported_when_the_pods_are_new() -> Story:
     story = begun()
     story.roll_out()
@@ -492,6 +505,7 @@ SCENARIOS = (
     an_object_of_another_flow_is_left_to_it,
     a_change_made_during_a_pass_is_corrected_by_the_next,
     a_deleted_object_is_created_again,
+    a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is,
     a_restart_is_reported_when_the_pods_are_new,
     a_pinned_version_survives_an_upgrade_of_the_operator,
     reconciling_is_paused_by_an_annotation_and_continues,
