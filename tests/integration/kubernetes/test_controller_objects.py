@@ -422,7 +422,6 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     assert mirrorflows.written_by("operator-again") == []
 
 
-@pytest.mark.usefixtures("operator")
 def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
     status = namespace.get("mirrorflow", name).get("status", {})
     return condition({"status": status}, kind) if status.get("conditions") else {"reason": "", "status": ""}
