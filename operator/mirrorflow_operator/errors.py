@@ -56,13 +56,18 @@ class SettingsError(OperatorError):
 
 
 class NameConflictError(OperatorError):
-    """An object with a name that a flow needs belongs to another owner; it was not changed."""
+    """An object with a name that a flow needs belongs to another owner; it was not changed.
 
-    def __init__(self, kind: str, namespace: str, name: str) -> None:
-        self.kind, self.namespace, self.name = kind, namespace, name
+    *owner*: the name of the MirrorFlow that owns it; "" if none does.
+    """
+
+    def __init__(self, kind: str, namespace: str, name: str, *, owner: str = "") -> None:
+        self.kind, self.namespace, self.name, self.owner = kind, namespace, name, owner
+        whose = f"belongs to MirrorFlow {owner}" if owner else "belongs to no MirrorFlow"
+        remedy = "give" if owner else "delete or rename it, or give"
         super().__init__(
-            f"{kind} {name} of namespace {namespace} belongs to no MirrorFlow and was not changed;"
-            " delete or rename it, or give the MirrorFlow another name."
+            f"{kind} {name} of namespace {namespace} {whose} and was not changed;"
+            f" {remedy} the MirrorFlow another name."
         )
 
 

@@ -54,7 +54,7 @@ class SideReport:
     reason: str | None = None
     since_s: float = 0.0  # monotonic clock; start of this state
     cluster_id: str = ""
-    message: str = field(default="", compare=False)  # of the error with which this state began
+    message: str = field(default="", compare=False)  # of the newest error since this state began
 
 
 UNKNOWN_SIDE = SideReport()

@@ -223,7 +223,7 @@ class _Stage:
         return name if found is None else self._replacement.first(found)
 
 
-_PACKAGE = "org.apache.kafka.connect.transforms."
+TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms."
 _PREDICATE = "TopicNameMatches"
 _BUILT_IN = "RegexRouter, Filter, InsertHeader and DropHeaders are built in"
 
@@ -254,8 +254,8 @@ def _aliases(read: PropertyReader, key: str) -> tuple[str, ...]:
 
 
 def _pattern(read: PropertyReader, key: str) -> str:
-    written = read.required(f"{key}.type", action=f"write {_PACKAGE}predicates.{_PREDICATE}")
-    if written.removeprefix(f"{_PACKAGE}predicates.") != _PREDICATE:
+    written = read.required(f"{key}.type", action=f"write {TRANSFORMS_PACKAGE}predicates.{_PREDICATE}")
+    if written.removeprefix(f"{TRANSFORMS_PACKAGE}predicates.") != _PREDICATE:
         raise RefusedSettingError(
             key=f"{key}.type",
             why=f"{written} is a Java class that looks into records; {_PREDICATE} is built in",
@@ -266,7 +266,7 @@ def _pattern(read: PropertyReader, key: str) -> str:
 def _stage(read: PropertyReader, key: str, predicates: dict[str, str]) -> TransformSettings:
     written = read.required(f"{key}.type", action=f"name a class; {_BUILT_IN}")
     known = {kind.value: kind for kind in TransformKind}
-    kind = known.get(written.removeprefix(_PACKAGE))
+    kind = known.get(written.removeprefix(TRANSFORMS_PACKAGE))
     if kind is None:
         raise RefusedSettingError(key=f"{key}.type", why=f"{written} is a Java class; {_BUILT_IN}")
     name = read.text(f"{key}.predicate")

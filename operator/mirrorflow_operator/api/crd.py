@@ -160,7 +160,7 @@ def schema() -> Schema:
     whole["properties"]["status"].pop("default")
     for path, rule in validations():
         schema = whole
-        for name in path.replace("[]", ".[]").split("."):
+        for name in path.replace("[]", ".[]").split(".") if path else ():
             schema = schema["items"] if name == "[]" else schema["properties"][name]
         schema.setdefault("x-kubernetes-validations", []).append(rule)
     return whole

@@ -53,8 +53,8 @@ DataKey = Annotated[
 # The characters of topic names, because aliases become part of them.
 Alias = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[a-zA-Z0-9._-]+$")]
 Pattern = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
-# host:port, with an IPv6 address in brackets.
-Address = Annotated[str, Field(max_length=300, pattern=r"^([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$")]
+# host:port, as `rules.table` checks: the API server answers a schema's pattern with the bare expression.
+Address = Annotated[str, Field(max_length=300, examples=["kafka-east:9092"])]
 PropertyName = Annotated[str, Field(max_length=253, pattern=r"^[a-zA-Z][a-zA-Z0-9._-]*$")]
 PropertyValue = Annotated[str, Field(max_length=TEXT_MAX)]
 Properties = Annotated[dict[PropertyName, PropertyValue], Field(max_length=PROPERTIES_MAX)]

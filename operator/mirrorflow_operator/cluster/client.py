@@ -192,15 +192,21 @@ class Client:
             params["continue"] = following
 
     async def apply(
-        self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
+        self,
+        kind: ObjectKind,
+        body: Object,
+        *,
+        subresource: str = "",
+        force: bool = True,
+        field_manager: str = FIELD_MANAGER,
     ) -> Object:
-        """Applies *body* server-side with the operator's field manager and returns the stored object.
+        """Applies *body* server-side and returns the stored object.
 
         Raises ConflictError where the uid or resourceVersion in *body* does not match.
         """
         metadata = body["metadata"]
         path = kind.path(metadata.get("namespace"), metadata["name"], subresource)
-        params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         what = f"{kind.plural}/{subresource}" if subresource else kind.plural
         return await self._request("PATCH", path, "apply", what, params=params, body=body)
 

@@ -103,11 +103,23 @@ def cached_flow(body: Object) -> CachedFlow:
             flow=flow,
             errors=errors,
             is_reconciliation_paused=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION) == "true",
+            held_by=_held_by(metadata),
             status=parse_status(status),
         ),
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
     )
+
+
+# Of Kubernetes' garbage collector, which deletes the owned objects meanwhile.
+_OWN_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})
+
+
+def _held_by(metadata: Object) -> tuple[str, ...]:
+    """Returns the finalizers, of other programs, that keep an object which is being deleted."""
+    if "deletionTimestamp" not in metadata:
+        return ()
+    return tuple(sorted(set(metadata.get("finalizers") or ()) - _OWN_FINALIZERS))
 
 
 def cached_child(kind: ObjectKind, body: Object) -> CachedChild:
@@ -259,6 +271,7 @@ def observed_pod(body: Object) -> ObservedPod:
         unscheduled_message=scheduled.get("message", "")[:MESSAGE_MAX]
         if scheduled.get("status") == "False"
         else "",
+        template_hash=_label(body, "pod-template-hash"),
     )
 
 

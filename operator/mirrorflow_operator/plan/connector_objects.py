@@ -17,7 +17,13 @@ from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod_sharing import connectors_by_pod, shared_objects
 from mirrorflow_operator.plan.pod_template import HTTP_PORT, WORKER_FILE, ConnectorPods
 from mirrorflow_operator.plan.properties import Plan
-from mirrorflow_operator.plan.rollouts import FOLLOWED_KEYS, Shape, shape_of, template_annotations
+from mirrorflow_operator.plan.rollouts import (
+    ADDED_KEYS,
+    FOLLOWED_KEYS,
+    Shape,
+    shape_of,
+    template_annotations,
+)
 
 PROGRESS_DEADLINE_S: Final = 300
 AS_SPECIFIED: Final[Mapping[ConnectorKind, Shape]] = MappingProxyType({})
@@ -97,8 +103,9 @@ def _service_account(metadata: Object, annotations: Mapping[str, str]) -> Object
 
 
 def _files(pods: ConnectorPods, *, leave_out: Collection[str] = ()) -> dict[str, str]:
-    """Returns the properties files of the pods by name; *leave_out* are keys of connectors."""
-    found = {WORKER_FILE: format_properties(pods.worker_properties)}
+    """Returns the properties files of the pods by name, without the keys *leave_out*."""
+    worker = {key: value for key, value in pods.worker_properties.items() if key not in leave_out}
+    found = {WORKER_FILE: format_properties(worker)}
     for file, one in zip(pods.files, pods.connectors, strict=True):
         properties = one.connector_properties
         found[file] = format_properties(
@@ -110,7 +117,7 @@ def _files(pods: ConnectorPods, *, leave_out: Collection[str] = ()) -> dict[str,
 def _deployment(pods: ConnectorPods) -> Object:
     """Returns the Deployment, which starts a new pod before it ends the old one: a rollout is one hand-over."""
     annotations = template_annotations(
-        _files(pods, leave_out=FOLLOWED_KEYS),
+        _files(pods, leave_out=FOLLOWED_KEYS if pods.has_defaults else FOLLOWED_KEYS | ADDED_KEYS),
         restart_run_id=pods.flow.spec.restart.run_id,
         has_defaults=pods.has_defaults,
     )

@@ -33,12 +33,16 @@ DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"
 FOLLOWED_KEYS: Final = frozenset({STATE_KEY})
 
 
+# Keys of workers of several pods that pods without DEFAULTS_ANNOTATION do not have. They read them at their next start.
+ADDED_KEYS: Final = frozenset({"rest.modify.enable"})
+
+
 def template_annotations(
     files: Mapping[str, str], *, restart_run_id: str, has_defaults: bool
 ) -> dict[str, str]:
     """Returns the annotations of a pod template that replace its pods when they change.
 
-    *files*: the properties files, without FOLLOWED_KEYS.
+    *files*: the properties files, without FOLLOWED_KEYS and, for pods without the defaults, without ADDED_KEYS.
     """
     return {
         **({DEFAULTS_ANNOTATION: "1"} if has_defaults else {}),

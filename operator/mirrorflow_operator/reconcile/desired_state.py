@@ -91,7 +91,8 @@ def plan_flow(
         flow.spec.connectors, connectors, seed_replaces_source=due.runs.replaces_source
     )
     unchanged = DesiredState(due_jobs=due, connectors=connectors, pods=sharing)
-    if resource.is_reconciliation_paused:
+    # A flow that is being deleted stays as it is until Kubernetes deletes its objects.
+    if resource.is_reconciliation_paused or resource.held_by:
         return unchanged
     deployments = [child for child in observed.children.values() if child.kind is DEPLOYMENT]
     if admission.has_conflict and not deployments:

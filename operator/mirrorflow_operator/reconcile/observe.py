@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
-from mirrorflow_operator.cluster.client import DEPLOYMENT, JOB
+from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, SERVICE_ACCOUNT
 from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     connector_of,
@@ -23,6 +23,7 @@ from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
+from mirrorflow_operator.status.pins import with_pins
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 
@@ -43,6 +44,19 @@ class ObservedFlow:
     has_stuck_pods: bool
     # By connector name, with Events and that connector's reading.
     pods: Mapping[str, tuple[ObservedPod, ...]] = field(default_factory=dict)
+
+    def with_pins(self) -> "ObservedFlow":
+        """Returns a copy whose status has what `status.pins` keeps outside of it."""
+        key, name = self.resource.namespace, self.resource.name
+        account = self._own(SERVICE_ACCOUNT.name, key, name)
+        files = {} if self.resource.status.flow_id else self._own(CONFIG_MAP.name, key, f"{name}-source")
+        annotations = account.get("metadata", {}).get("annotations", {})
+        return replace(self, resource=with_pins(self.resource, annotations, files.get("data") or {}))
+
+    def _own(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
+        """Returns the content of that object, an empty one where the flow does not own it."""
+        found = self.children.get((kind, namespace, name))
+        return found.content() if found is not None and found.owner_uid == self.resource.uid else {}
 
     @property
     def events_reread_after_s(self) -> float | None:
@@ -86,9 +100,9 @@ class Observer:
     wall_clock: Callable[[], float] = time.time
 
     async def observe(self, key: Key) -> ObservedFlow | None:
-        """Returns the flow *key* and everything of it; None where it is deleted."""
+        """Returns the flow *key* and everything of it; None where it is deleted, or about to be."""
         seen = self.cache.flows.get(key)
-        if seen is None or seen.deleting:
+        if seen is None or (seen.deleting and not seen.resource.held_by):
             self.poller.remove(key)
             return None
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)

@@ -12,13 +12,14 @@ from typing import Final
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.rollouts import deployment_of, is_moving
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
-from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.object_writer import REFUSED_AGAIN_S, ObjectWriter
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, StatusMemory
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, Observation, ObservedConnector
+from mirrorflow_operator.status.pins import pins_of
 from mirrorflow_operator.status.spark_jobs import SeedStall
 
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
@@ -61,7 +62,9 @@ class Reconciler:
             # Kubernetes' garbage collector deletes the owned objects; nothing in Kafka is touched.
             self._memories.pop(key, None)
             return None
-        memory = self._memory(key, observed.resource.uid)
+        stored = observed.resource
+        observed = observed.with_pins()
+        memory = self._memory(key, stored.uid)
         admission = admit(
             observed.resource,
             versions=self.settings.replicator_versions,
@@ -73,9 +76,11 @@ class Reconciler:
         )
         memory.seed_stall = desired.due_jobs.seed_stall
         applied = await self.objects.apply(desired, observed)
+        if admission.flow is not None and not (stored.is_reconciliation_paused or stored.held_by):
+            await self.objects.pin(pins_of(admission, observed.resource.status), observed)
         pruned = await self.objects.prune(desired, observed, applied)
         failure = pruned.failure
-        if failure is None and desired.inputs is not None:
+        if not pruned.refused and desired.inputs is not None:
             memory.converged = desired.inputs.with_written(applied.children)
         observed = observed.with_writes(applied.bodies, pruned.children)
         observation = Observation(
@@ -87,16 +92,17 @@ class Reconciler:
             schedule_created_s=observed.schedule_created_s,
             runs=desired.due_jobs.runs,
             memory=memory.assessment,
-            write_error="" if failure is None else str(failure),
+            refused=pruned.refused,
             settle_s=self.settings.settle_s,
             fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
         )
         assessment = assess(observation)
         memory.assessment = assessment.memory
-        memory.status = await self.statuses.write(observed.resource, assessment, memory.status)
+        memory.status = await self.statuses.write(stored, assessment, memory.status)
         if failure is not None:
             raise failure
         waits = (
+            REFUSED_AGAIN_S if pruned.refused else None,
             assessment.again_after_s,
             desired.due_jobs.again_after_s,
             memory.status.held_s,

@@ -55,6 +55,7 @@ class Resource:
     flow: MirrorFlow | None = None
     errors: tuple[FieldError, ...] = ()
     is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
+    held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
     status: Status = field(default_factory=Status)  # empty where there is no readable status
 
     @property
@@ -119,15 +120,12 @@ def _patch(version: str, minor: str) -> int:
 
 
 def _flow_id(resource: Resource, kubernetes_id: str) -> str:
-    """Returns the id that the spec sets, else the pinned one, else a new one.
-
-    A flow with a pinned version and no pinned id was started by a release that used its name: that stays its id, so
-    that an upgrade of the operator replaces no pod.
-    """
+    """Returns the id that the spec sets, else the pinned one, else that of a new flow."""
     config = {} if resource.flow is None else resource.flow.spec.connectors.source.config
-    pinned = resource.status.flow_id or (resource.name if resource.status.version else "")
     return (
-        config.get("mirrorflow.flow") or pinned or flow_id(resource.name, resource.namespace, kubernetes_id)
+        config.get("mirrorflow.flow")
+        or resource.status.flow_id
+        or flow_id(resource.name, resource.namespace, kubernetes_id)
     )
 
 

@@ -16,6 +16,9 @@ Conditions settle: a new finding replaces the reported condition only after it h
 So a condition ignores changes that are shorter than that. The start of each finding is kept in an
 AssessmentMemory; an operator that has lost it counts from now, which delays a change but reports nothing
 wrong. `lastTransitionTime` changes only with `status`.
+
+A new spec is judged by its own pods: their first finding replaces the reported condition at once. Until then the
+condition describes earlier pods, so it keeps the generation of their spec, and Reconciling is True.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -35,8 +38,15 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
     timestamp,
 )
-from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, bounded
-from mirrorflow_operator.status.observation import AssessmentMemory, Observation, Since, is_rolling
+from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Finding, Reason, bounded, yes
+from mirrorflow_operator.status.observation import (
+    AssessmentMemory,
+    Observation,
+    Since,
+    is_rolling,
+    new_pods,
+)
 from mirrorflow_operator.status.pod_failures import Workload, connector_status, workload_of
 from mirrorflow_operator.status.pod_reports import Checkpoints, Reading, SideReachability, SideSummary
 from mirrorflow_operator.status.reachability import UNREACHABLE_AFTER_S, cluster_ids, reachable
@@ -67,11 +77,27 @@ class Settled:
     again_after_s: float | None = None
 
 
-def settle(finding: Finding, reported: Condition | None, observation: Observation) -> Settled:
-    """Returns the condition for *finding*, where the status has *reported*."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The finding of one condition, and whether it is about the present spec rather than about earlier pods."""
+
+    finding: Finding
+    is_of_this_spec: bool = True
+
+
+def settle(judgement: Judgement, reported: Condition | None, observation: Observation) -> Settled:
+    """Returns the condition for *judgement*, where the status has *reported*."""
+    finding = judgement.finding
     now_s, generation = observation.now_s, observation.resource.generation
     since = _since(finding, observation.memory.since, now_s)
-    is_immediate = finding.reason in IMMEDIATE or (reported is not None and reported.reason in _IMMEDIATE)
+    is_of_earlier_spec = reported is not None and reported.observed_generation < generation
+    if is_of_earlier_spec and reported is not None and not judgement.is_of_this_spec:
+        generation = reported.observed_generation
+    is_immediate = (
+        finding.reason in IMMEDIATE
+        or (reported is not None and reported.reason in _IMMEDIATE)
+        or (is_of_earlier_spec and judgement.is_of_this_spec)
+    )
     if (
         reported is not None
         and reported.status not in {ConditionStatus.UNKNOWN, finding.status}
@@ -133,9 +159,17 @@ def _wait_s(finding: Finding, settle_s: float) -> float:
 _IMMEDIATE: Final = frozenset(reason.value for reason in IMMEDIATE)
 _REACHABILITY: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
 _RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
+_FROM_PODS: Final = frozenset(ConditionType) - {*_RUNS, ConditionType.RECONCILING, ConditionType.STALLED}
 _NONE: Final = ConnectorStatus()
 # Reachability settles this many times faster than Ready.
 _REACHABILITY_SOONER: Final = 6.0
+
+
+_UNJUDGED: Final = yes(
+    ConditionType.RECONCILING,
+    Reason.SPEC_CHANGED,
+    "No pod has reported yet how it works with the present spec.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +198,10 @@ def assess(observation: Observation) -> Assessment:
     seed, verify = seed_status(observation, flow), verify_status(observation, flow)
     runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
     settled = [
-        settle(finding, reported_conditions.get(finding.kind.value), observation)
-        for finding in _findings(observation, flow, workloads, runs)
+        settle(judgement, reported_conditions.get(judgement.finding.kind.value), observation)
+        for judgement in _with_unjudged(
+            list(_judgements(observation, flow, workloads, runs)), reported_conditions, observation
+        )
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
     waits.extend(_overdue(observation, flow, verify))
@@ -189,6 +225,59 @@ def assess(observation: Observation) -> Assessment:
     return Assessment(status=status, memory=memory, causes=causes, again_after_s=min(waits, default=None))
 
 
+def _judgements(
+    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload], runs: Sequence[Finding]
+) -> Iterator[Judgement]:
+    """Yields the judgement of each condition: by pods of the present spec, else by all pods that run."""
+    of_all = {one.kind: one for one in _findings(observation, flow, workloads, runs)}
+    if not observation.is_applied:
+        for kind, finding in of_all.items():
+            yield Judgement(
+                finding=finding, is_of_this_spec=kind not in _FROM_PODS or _is_refusal(finding, observation)
+            )
+        return
+    new = replace(observation, new_pods_only=True)
+    has_others = any(len(new_pods(one)) < len(one.pods) for one in observation.connectors)
+    of_new = {one.kind: one for one in _findings(new, flow, workloads, runs)} if has_others else of_all
+    for kind, finding in of_new.items():
+        is_known = finding.status is not ConditionStatus.UNKNOWN
+        if kind is ConditionType.ACCEPTED and finding.status is not of_all[kind].status:
+            # What earlier pods refused may be refused again: their successors have to report first.
+            is_known = all(new.summaries(observed) for observed in observation.connectors)
+        if kind not in _FROM_PODS or is_known:
+            yield Judgement(finding=finding)
+        else:
+            yield Judgement(finding=of_all[kind], is_of_this_spec=False)
+
+
+def _with_unjudged(
+    judgements: Sequence[Judgement], reported: Mapping[str, Condition], observation: Observation
+) -> Iterator[Judgement]:
+    """Yields *judgements*, with Reconciling as True while Ready still describes pods of an earlier spec."""
+    found = {one.finding.kind: one for one in judgements}
+    before = reported.get(ConditionType.READY.value)
+    is_unjudged = (
+        before is not None
+        and before.observed_generation < observation.resource.generation
+        and not found[ConditionType.READY].is_of_this_spec
+        and found[ConditionType.STALLED].finding.status is not ConditionStatus.TRUE
+    )
+    for one in judgements:
+        is_settled = (
+            one.finding.kind is ConditionType.RECONCILING and one.finding.status is ConditionStatus.FALSE
+        )
+        yield Judgement(finding=_UNJUDGED) if is_unjudged and is_settled else one
+
+
+def _is_refusal(finding: Finding, observation: Observation) -> bool:
+    """Whether *finding* is about a spec that is not applied, and not about the pods that run meanwhile."""
+    if finding.kind is ConditionType.ACCEPTED and finding.status is ConditionStatus.TRUE:
+        return True
+    refusal = observation.admission.refusal
+    is_of_objects = finding.reason in {Reason.OBJECTS_REFUSED, Reason.NAME_CONFLICT}
+    return is_of_objects or (refusal is not None and finding.reason is refusal.reason)
+
+
 def _findings(
     observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload], runs: Sequence[Finding]
 ) -> Iterator[Finding]:
@@ -208,7 +297,9 @@ def _findings(
     found[ConditionType.DEGRADED] = degraded(observation, flow)
     found |= {finding.kind: finding for finding in runs}
     found[ConditionType.READY] = ready(found, state, workloads, observation)
-    found[ConditionType.STALLED] = stalled(found[ConditionType.ACCEPTED], workloads)
+    found[ConditionType.STALLED] = stalled(
+        found[ConditionType.ACCEPTED], workloads, is_deleting=bool(observation.resource.held_by)
+    )
     found[ConditionType.RECONCILING] = reconciling(
         observation, workloads, found[ConditionType.STALLED], found[ConditionType.REPLICATING]
     )
@@ -216,9 +307,9 @@ def _findings(
 
 
 def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:
-    """Returns the current lag; the last known one while no pod reports one and Replicating is still True."""
+    """Returns the current lag; the last known one while no pod reports and Replicating is still True."""
     found = lag(observation)
-    if found is not None:
+    if found is not None or observation.summaries(observation.connector(ConnectorKind.SOURCE)):
         return found
     replicates = next(one for one in conditions if one.type == ConditionType.REPLICATING.value)
     is_held = replicates.status.value == "True"
@@ -231,6 +322,9 @@ def _connectors(
     if not workloads:
         return None
     found = {one.observed.kind.value: connector_status(one, flow) for one in workloads}
+    for part in {one.part for one in observation.refused if one.is_absent} & found.keys():
+        if found[part].phase is Phase.PENDING:
+            found[part] = found[part].model_copy(update={"phase": Phase.FAILED})
     if observation.runs.replaces_source and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)

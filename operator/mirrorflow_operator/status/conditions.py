@@ -92,6 +92,7 @@ class Reason(Enum):
     CHECKPOINTS_STALE = "CheckpointsStale"
     # The workloads: Ready, Reconciling, Stalled
     OBJECTS_REFUSED = "ObjectsRefused"
+    NAME_CONFLICT = "NameConflict"
     PODS_REFUSED = "PodsRefused"
     NOT_SCHEDULED = "NotScheduled"
     IMAGE_NOT_PULLED = "ImageNotPulled"
@@ -103,6 +104,8 @@ class Reason(Enum):
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
     RECONCILIATION_PAUSED = "ReconciliationPaused"
+    SPEC_CHANGED = "SpecChanged"
+    DELETING = "Deleting"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
@@ -119,7 +122,8 @@ class Reason(Enum):
     NOT_VERIFIED_YET = "NotVerifiedYet"
 
 
-# Caused by the spec: waiting does not help, the user must change it (kstatus: Failed).
+# Caused by the spec: waiting does not help, the user must change it (kstatus: Failed). For Accepted alone: objects that
+# are refused by a quota, for example, leave Accepted as it is.
 FINAL: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -129,6 +133,8 @@ FINAL: Final = frozenset(
         Reason.FLOW_EXISTS,
         Reason.CLUSTER_CHANGED,
         Reason.SETTINGS_REFUSED,
+        Reason.OBJECTS_REFUSED,
+        Reason.NAME_CONFLICT,
     }
 )
 # Results of what a user requested or wrote: conditions show them at once, without hysteresis.

@@ -49,6 +49,7 @@ class ObservedPod:
     terminated_message: str = ""
     exit_code: int | None = None
     unscheduled_message: str = ""  # of the condition PodScheduled=False
+    template_hash: str = ""  # identifies the template, as the Deployment controller labels it
     events: tuple[PodEvent, ...] = ()
     reading: Reading | None = None  # None: not polled yet
 
@@ -112,6 +113,24 @@ class AssessmentMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedObject:
+    """An object of the plan that could not be written in this pass, and why.
+
+    `part`: its connector or Spark job; "" where it belongs to the flow. `is_taken`: an object of its name has
+    another owner. `is_final`: only a change of the spec or of the cluster can help. `is_absent`: the flow has no such object
+    yet; otherwise an earlier version stays. `is_config`: it has the properties of pods.
+    """
+
+    name: str  # its kind and name
+    message: str
+    part: str = ""
+    is_taken: bool = False
+    is_final: bool = False
+    is_absent: bool = False
+    is_config: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """Everything known about a flow at `now_s`."""
 
@@ -125,19 +144,25 @@ class Observation:
     jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
     schedule_created_s: float | None = None  # of the CronJob of the verification
     runs: Runs = NO_RUNS  # from `spark_jobs.due_jobs`; the plan is based on it
-    # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
-    write_error: str = ""
+    refused: tuple[RefusedObject, ...] = ()  # by the API server, in this pass
+    new_pods_only: bool = False  # readings of pods of an earlier spec do not count
 
     def connector(self, kind: ConnectorKind) -> ObservedConnector | None:
         return next((one for one in self.connectors if one.kind is kind), None)
 
     def readings(self, observed: ObservedConnector | None) -> list[Reading]:
         """Returns the readings of the pods of *observed* that are not older than `fresh_s`."""
+        pods = () if observed is None else new_pods(observed) if self.new_pods_only else observed.pods
         return [
             pod.reading
-            for pod in (() if observed is None else observed.pods)
+            for pod in pods
             if pod.reading is not None and self.now_s - pod.reading.read_at_s <= self.fresh_s
         ]
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the API server has the objects of this spec."""
+        return self.admission.flow is not None and not self.refused
 
     def summaries(self, observed: ObservedConnector | None) -> list[Summary]:
         """Returns the summaries among the fresh readings of *observed*."""
@@ -164,6 +189,20 @@ def has_outdated_pods(observed: ObservedConnector) -> bool:
     return any(pod.deleting for pod in running) or (bool(running) and (replaces or observed.is_moving))
 
 
+def new_pods(observed: ObservedConnector) -> tuple[ObservedPod, ...]:
+    """Returns the pods that were created from the Deployment's present template."""
+    found = observed.deployment
+    if found is None or observed.is_moving or found.observed_generation < found.generation:
+        return ()
+    running = tuple(pod for pod in observed.pods if pod.is_alive and not pod.deleting)
+    if found.replicas <= found.updated:
+        return running
+    if not found.updated or len(running) < found.replicas:
+        return ()  # the watch of pods is behind that of Deployments
+    newest = max(running, key=lambda pod: pod.created_s, default=None)
+    return tuple(pod for pod in running if newest is not None and pod.template_hash == newest.template_hash)
+
+
 def is_rolling(observed: ObservedConnector) -> bool:
     """Whether the Deployment's rollout is not complete.
 
@@ -185,7 +224,10 @@ def is_rolling(observed: ObservedConnector) -> bool:
 
 def is_overdue(observed: ObservedConnector) -> bool:
     """Whether the rollout has exceeded the Deployment's progress deadline."""
-    return observed.deployment is not None and any(
+    found = observed.deployment
+    if found is None or found.observed_generation < found.generation:
+        return False  # its conditions describe an earlier rollout
+    return any(
         one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
-        for one in observed.deployment.conditions
+        for one in found.conditions
     )

@@ -134,6 +134,7 @@ BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at m
 REASONS_MAX: Final = 8
 WARNINGS_MAX: Final = 3
 SENTENCE_MAX: Final = 200  # characters of an example or a warning
+SIDE_MESSAGE_MAX: Final = 300  # characters of why a cluster cannot be used
 _E = TypeVar("_E", bound=Enum)
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -164,10 +165,15 @@ class SideReachability(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSummary:
-    """One cluster as the connector sees it; `reason` is the replicator's error, "" where it is reachable."""
+    """One cluster as the connector sees it.
+
+    `reason` is the replicator's error, "" where the cluster is reachable; `message` is its sentence, "" from a
+    replicator that does not report it.
+    """
 
     reach: SideReachability = SideReachability.UNKNOWN
     reason: str = ""
+    message: str = ""
     since_s: float | None = None  # for how many seconds
     cluster_id: str = ""
 
@@ -323,6 +329,7 @@ def _side(value: Mapping[str, Any]) -> SideSummary:
     return SideSummary(
         reach=_enum(SideReachability, value.get("reach"), SideReachability.UNKNOWN),
         reason=matching(_WORD, value.get("reason")),
+        message=_sentence(value.get("message"), SIDE_MESSAGE_MAX),
         since_s=number(value.get("sinceSeconds")),
         cluster_id=matching(_ID, value.get("clusterId")),
     )
@@ -368,8 +375,8 @@ def _warnings(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, map(_sentence, rows)))
 
 
-def _sentence(value: Any) -> str:
-    return bounded(value, SENTENCE_MAX) if isinstance(value, str) else ""
+def _sentence(value: Any, length_max: int = SENTENCE_MAX) -> str:
+    return bounded(value, length_max) if isinstance(value, str) else ""
 
 
 def _enum(kind: type[_E], value: Any, otherwise: _E) -> _E:

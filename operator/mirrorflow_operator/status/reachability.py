@@ -11,7 +11,8 @@ from mirrorflow_operator.status.pod_reports import SideReachability, SideSummary
 # A restarting broker is unreachable for less time; a longer outage of a cluster is reported.
 UNREACHABLE_AFTER_S: Final = 10.0
 _SIDES: Final = {ConditionType.SOURCE_REACHABLE: "source", ConditionType.TARGET_REACHABLE: "target"}
-_ACTIONS: Final = {
+# For replicators that do not report their error's message.
+_PROBLEMS: Final = {
     Reason.UNREACHABLE: "no broker answers; check bootstrapServers, the network and the listener",
     Reason.AUTHENTICATION_FAILED: "it refuses the credentials; check authentication, tls and the Secrets that they name",
     Reason.NOT_AUTHORIZED: "an ACL is missing; `mirrorflow acls` prints what the flow needs",
@@ -30,10 +31,12 @@ def reachable(observation: Observation, kind: ConditionType, alias: str) -> Find
     ]
     if lost:
         worst = max(lost, key=lambda side: side.since_s or 0.0)
-        reason = next((one for one in _ACTIONS if one.value == worst.reason), Reason.UNREACHABLE)
-        return no(kind, reason, f"Cluster {alias} cannot be used: {_ACTIONS[reason]}.")
-    if any(side.reach is not SideReachability.UNKNOWN for side in sides):
+        reason = next((one for one in _PROBLEMS if one.value == worst.reason), Reason.UNREACHABLE)
+        return no(kind, reason, worst.message or f"Cluster {alias} cannot be used: {_PROBLEMS[reason]}.")
+    if any(side.reach is SideReachability.REACHABLE for side in sides):
         return yes(kind, Reason.REACHABLE, f"Cluster {alias} answers.")
+    if any(side.reach is SideReachability.UNREACHABLE for side in sides):
+        return unknown(kind, Reason.NOT_ASKED, f"No connector has reached cluster {alias} yet.")
     return unknown(kind, Reason.NOT_ASKED, f"No connector has reported yet whether cluster {alias} answers.")
 
 
@@ -73,7 +76,7 @@ def _ids_of_this_spec(observation: Observation) -> ClusterIds:
 
 def _ids(observation: Observation, kind: ConditionType) -> Iterator[str]:
     """Yields the ids that pods of this spec report; pods of an earlier spec may use other clusters."""
-    if observation.write_error:
+    if observation.refused:
         return  # a write was refused, so the pods may be of an earlier spec
     for observed in observation.connectors:
         if not has_outdated_pods(observed):

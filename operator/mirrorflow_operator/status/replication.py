@@ -12,7 +12,14 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, ObservedConnector, has_outdated_pods, has_pods
 from mirrorflow_operator.status.pod_failures import workload_name
-from mirrorflow_operator.status.pod_reports import Checkpoints, PollFailure, ReasonCount, Replicating, Summary
+from mirrorflow_operator.status.pod_reports import (
+    Checkpoints,
+    PollFailure,
+    ReasonCount,
+    Replicating,
+    SideReachability,
+    Summary,
+)
 
 _KIND: Final = ConditionType.REPLICATING
 _FRESH: Final = ConditionType.CHECKPOINTS_FRESH
@@ -358,9 +365,11 @@ def lag(observation: Observation) -> Lag | None:
 
 def lag_bucket(summary: Summary) -> Lag | None:
     """Returns this pod's lag bucket; None where the pod does not know its lag."""
-    # A lag of 0 counts only where it is known for every partition.
+    # A lag of 0 counts only where it is known for every partition, and while both clusters are in use.
     if summary.lag_records == 0:
-        is_known = summary.replicating not in {Replicating.WAITING, Replicating.UNKNOWN}
+        is_known = summary.replicating not in {Replicating.WAITING, Replicating.UNKNOWN} and not any(
+            side.reach is SideReachability.UNREACHABLE for side in (summary.source, summary.target)
+        )
         return Lag.NONE if is_known and not summary.lags_unknown else None
     if summary.lag_s is None:
         return None

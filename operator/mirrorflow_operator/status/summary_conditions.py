@@ -14,7 +14,7 @@ from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.names import PAUSE_ANNOTATION
 from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, unknown, yes
-from mirrorflow_operator.status.observation import Observation, is_overdue, is_rolling
+from mirrorflow_operator.status.observation import Observation, RefusedObject, is_overdue, is_rolling
 from mirrorflow_operator.status.pod_failures import Workload, workload_name
 from mirrorflow_operator.status.pod_reports import MissingReference, Summary
 from mirrorflow_operator.status.reachability import changed_cluster
@@ -47,6 +47,8 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     refusal = observation.admission.refusal
     if refusal is not None:
         return no(_ACCEPTED, refusal.reason, refusal.message)
+    if any(one.is_final for one in observation.refused):
+        return replace(objects_refused(observation, _ACCEPTED), status=ConditionStatus.FALSE)
     for problem in (workload.problem for workload in workloads):
         if problem is not None and problem.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
             return no(_ACCEPTED, problem.reason, problem.message)
@@ -122,8 +124,8 @@ def _problems(
         yield accepted
     if state is not State.RUNNING:
         yield replicating
-    if observation.write_error and not works:
-        yield no(ConditionType.READY, Reason.OBJECTS_REFUSED, _objects_refused(observation))
+    if observation.refused and (not works or any(one.is_absent for one in observation.refused)):
+        yield objects_refused(observation, ConditionType.READY)
     for workload in workloads:
         if workload.problem is not None and not workload.serves:
             yield no(ConditionType.READY, workload.problem.reason, workload.problem.message)
@@ -161,12 +163,19 @@ def reconciling(
 ) -> Finding:
     """Returns Reconciling: True until the cluster matches the spec; kstatus checks it before Stalled."""
     kind = ConditionType.RECONCILING
+    held_by = observation.resource.held_by
+    if held_by:
+        message = (
+            f"The flow is being deleted, and {', '.join(held_by)} holds it: its pods continue until that finalizer is removed,"
+            " and changes of the spec have no effect."
+        )
+        return yes(kind, Reason.DELETING, message)
     if stalled.status is ConditionStatus.TRUE:
         return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
     if observation.resource.is_reconciliation_paused:
         return yes(kind, Reason.RECONCILIATION_PAUSED, _PAUSED)
-    if observation.write_error:
-        return yes(kind, Reason.OBJECTS_REFUSED, _objects_refused(observation))
+    if observation.refused:
+        return replace(objects_refused(observation, kind), status=ConditionStatus.TRUE)
     if observation.runs.replaces_source:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.observed)]
@@ -181,9 +190,11 @@ def reconciling(
     return yes(kind, Reason.ROLLING_OUT, f"Pods of {connectors} are being started or replaced.")
 
 
-def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
+def stalled(accepted: Finding, workloads: Sequence[Workload], *, is_deleting: bool = False) -> Finding:
     """Returns Stalled: whether the flow needs a user's action to continue."""
     kind = ConditionType.STALLED
+    if is_deleting:
+        return no(kind, Reason.NOT_STALLED, "The flow is being deleted; see Reconciling.")
     if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:
@@ -195,8 +206,23 @@ def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
     return no(kind, Reason.NOT_STALLED, "No action is needed.")
 
 
-def _objects_refused(observation: Observation) -> str:
-    return f"The API server refuses the flow's objects: {observation.write_error}"
+def objects_refused(observation: Observation, kind: ConditionType) -> Finding:
+    """Returns *kind* as False because of refused objects, with the first one of each connector; final ones first."""
+    first: dict[str, RefusedObject] = {}
+    for one in sorted(observation.refused, key=lambda one: (not one.is_final, not one.is_taken)):
+        first.setdefault(one.part, one)
+    sentences = [_refused(one) for one in first.values()]
+    left = len(observation.refused) - len(first)
+    more = f" ({left} more)" if left else ""
+    is_taken = next(iter(first.values())).is_taken
+    reason = Reason.NAME_CONFLICT if is_taken else Reason.OBJECTS_REFUSED
+    return no(kind, reason, " ".join(sentences) + more)
+
+
+def _refused(one: RefusedObject) -> str:
+    if one.is_taken:
+        return one.message
+    return f"The API server refuses {one.name}: {one.message.rstrip('.')}."
 
 
 def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:

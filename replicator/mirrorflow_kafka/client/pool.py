@@ -50,8 +50,13 @@ class Reachability:
 
     def failed(self, error: ClusterError) -> None:
         """Notes that a connection attempt failed."""
-        if not self._reason and not self._is_open():
-            self._reason, self._since_s, self._message = error.reason, self._clock(), str(error)
+        if self._is_open():
+            return
+        if not self._reason:
+            self._since_s = self._clock()
+        # A broker that refuses us says more than one that does not answer.
+        if self._reason != AuthenticationFailedError.reason or error.reason == self._reason:
+            self._reason, self._message = error.reason, str(error)
 
     def report(self, cluster_id: str) -> SideReport:
         """Returns the current state, and since when it holds."""

@@ -110,8 +110,11 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
         if part.reason:
             total.reasons[part.reason] += 1
             total.examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
-        # The last known end offsets of an unreachable source may be outdated.
+        # The last known end offsets of an unreachable source may be outdated. While the target is away, nothing
+        # is fetched, so what was the end may be so no more: a lag that is known has not become less.
         records = -1 if report.source.reason else lag_records(part)
+        if records == 0 and report.target.reason:
+            records = -1
         total.lags_unknown += records < 0
         total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
         if records > 0:
@@ -169,8 +172,10 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
         return ReplicatingState.WAITING
     if total.is_behind or (stopped and stopped == total.partitions):
         return ReplicatingState.STUCK
-    # Right after the start no lag is known, which does not mean that there is none.
-    return ReplicatingState.WAITING if total.lags_unknown_at_work else ReplicatingState.IDLE
+    # Right after the start no lag is known, which does not mean that there is none. Nor is it known what a
+    # source has that was never reached.
+    is_unknown = total.lags_unknown_at_work or (report.source.reason and not total.partitions)
+    return ReplicatingState.WAITING if is_unknown else ReplicatingState.IDLE
 
 
 def _heartbeats(report: ConnectorReport) -> frozenset[str]:
@@ -193,6 +198,7 @@ SUMMARY_MAX_BYTES = 4096  # an operator of a thousand flows reads at most 4 MiB 
 REASONS_MAX = 8  # the most frequent; a partition has one, so more are rare
 EXAMPLE_MAX = 200  # characters: the partition and the error; `/progress/partitions` has it whole
 WARNING_MAX = 200
+MESSAGE_MAX = 300  # of why a cluster cannot be used: the address, what failed there and what to do
 WARNINGS_IN_SUMMARY = 3  # in the summary
 WORD_MAX = 64  # reasons are PascalCase words; connector names are cut below
 PATH_MAX = 320  # the end of the folder of a Secret, whose name has up to 253 characters
@@ -278,16 +284,22 @@ def _summary(
             for reason, count in total.reasons.most_common(reasons_max)
             for text in [total.examples.get(reason, "")]
         ],
-        "warnings": len(report.warnings),
-        "firstWarnings": [
-            _line(one, WARNING_MAX) for one in report.warnings[: min(reasons_max, WARNINGS_IN_SUMMARY)]
-        ],
+        **_warnings(report, view, min(reasons_max, WARNINGS_IN_SUMMARY)),
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,
-        "source": _side(report.source, view.monotonic_s),
-        "target": _side(report.target, view.monotonic_s),
+        "source": _side(report.source, view.monotonic_s) | _message(report.source, reasons_max),
+        "target": _side(report.target, view.monotonic_s) | _message(report.target, reasons_max),
         **_missing(report.missing),
         **_checkpoints(report, view.monotonic_s),
+    }
+
+
+def _warnings(report: ConnectorReport, view: WorkerView, shown_max: int) -> dict[str, object]:
+    """Returns the warnings of the connector and of its worker, where a key with a typo is one."""
+    warnings = tuple(dict.fromkeys((*view.warnings, *report.warnings)))
+    return {
+        "warnings": len(warnings),
+        "firstWarnings": [_line(one, WARNING_MAX) for one in warnings[:shown_max]],
     }
 
 
@@ -304,6 +316,11 @@ def _side(side: SideReport, now_s: float) -> dict[str, object]:
         "sinceSeconds": _age_s(1000 * side.since_s, now_s),
         "clusterId": _plain(side.cluster_id, WORD_MAX),
     }
+
+
+def _message(side: SideReport, reasons_max: int) -> dict[str, object]:
+    """Returns why the cluster cannot be used, where the summary has room for reasons."""
+    return {"message": _line(side.message, MESSAGE_MAX)} if side.reason and reasons_max else {}
 
 
 def _missing(missing: tuple[str, str] | None) -> dict[str, object]:

@@ -95,7 +95,9 @@ def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Ca
             assert live["data"] == one["data"]
     wait_until("Kubernetes has made their pods", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
     children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
-    assert len(children) == len(wanted) == len({(one.resource, one.name) for one in children})
+    account = [one for one in children if (one.resource, one.name) == ("serviceaccounts", "east-to-west")]
+    assert 2 == len(account)  # once with what is pinned
+    assert len(children) - 1 == len(wanted) == len({(one.resource, one.name) for one in children})
     assert events(namespace, "Created")
 
 
@@ -290,6 +292,44 @@ def test_a_deleted_flow_takes_its_objects_with_it_and_nothing_is_made_again(
     assert set(there(namespace)) == names(planned(document, namespace.namespace))
 
 
+def test_a_flow_that_a_finalizer_holds_keeps_its_pods_and_says_so(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    namespace.apply(manifest())
+    settled()
+    hold = '{"metadata": {"finalizers": ["example.com/backup"]}}'
+    namespace("patch", "mirrorflow", "east-to-west", "--type=merge", f"--patch={hold}")
+    namespace("delete", "mirrorflow", "east-to-west", "--wait=false")
+
+    wait_until(
+        "the status says so", lambda: _told(namespace, "east-to-west", "Reconciling")["reason"] == "Deleting"
+    )
+    assert "example.com/backup" in _told(namespace, "east-to-west", "Reconciling")["message"]
+    assert 3 == len(namespace.get("deployments")["items"])
+    release = '{"metadata": {"finalizers": null}}'
+    namespace("patch", "mirrorflow", "east-to-west", "--type=merge", f"--patch={release}")
+    wait_until("its objects are gone", lambda: not there(namespace))
+
+
+def test_what_is_pinned_survives_a_wiped_status(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """Another writer, or an older definition, has taken the version and the id out of it."""
+    namespace.apply(manifest())
+    settled()
+    before = namespace.get("mirrorflow", "east-to-west")["status"]
+    wipe = '{"status": {"flowId": null, "version": "9.9", "conditions": null}}'
+    namespace(
+        "patch", "mirrorflow", "east-to-west", "--subresource=status", "--type=merge", f"--patch={wipe}"
+    )
+
+    def restored() -> bool:
+        found = namespace.get("mirrorflow", "east-to-west")["status"]
+        return (found.get("flowId"), found.get("version")) == (before["flowId"], before["version"])
+
+    wait_until("the status has both again", restored)
+    settled()
+    assert images(namespace) == {IMAGE}
+
+
 def test_a_version_that_the_operator_does_not_have_changes_no_image(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
@@ -382,23 +422,95 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     assert mirrorflows.written_by("operator-again") == []
 
 
-@pytest.mark.usefixtures("operator")
-def test_an_object_that_the_api_server_cannot_convert_is_reported(namespace: Kubectl):
-    """It answers 500, as in trouble of its own; the status has its words, and the flow gets there once they are heeded."""
-    document = manifest(connectors={"source": {"template": {"affinity": {"nodeAffinity": "x"}}}})
+def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
+    status = namespace.get("mirrorflow", name).get("status", {})
+    return condition({"status": status}, kind) if status.get("conditions") else {"reason": "", "status": ""}
+
+
+@pytest.mark.parametrize(
+    ("connector", "named"),
+    [
+        ({"template": {"affinity": {"nodeAffinity": "x"}}}, "nodeAffinity"),
+        ({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}, "requests"),
+    ],
+    ids=["not-converted", "invalid"],
+)
+def test_an_object_that_can_never_be_accepted_is_reported_and_stops_no_other(
+    mirrorflows: ApiServer,
+    namespace: Kubectl,
+    settled: Callable[[], list[Written]],
+    connector: dict[str, Any],
+    named: str,
+):
+    """Whether the server answers 422, or 500 as in trouble of its own: it is not sent again until the spec changes."""
+    document = manifest(connectors={"source": connector})
     name = document["metadata"]["name"]
     namespace.apply(document)
 
-    def ready() -> Mapping[str, Any]:
-        status = namespace.get("mirrorflow", name).get("status", {})
-        return condition({"status": status}, "Ready") if status.get("conditions") else {"reason": ""}
-
-    wait_until("the status says so", lambda: ready()["reason"] == "ObjectsRefused")
-    assert "nodeAffinity" in ready()["message"]
+    wait_until("the status says so", lambda: _told(namespace, name, "Stalled")["status"] == "True")
+    settled()
+    for kind in ("Ready", "Accepted"):
+        told = _told(namespace, name, kind)
+        assert ("False", "ObjectsRefused") == (told["status"], told["reason"])
+        assert "Deployment east-to-west-source" in told["message"]
+        assert named in told["message"]
+    assert {"east-to-west-checkpoint", "east-to-west-heartbeat"} == {
+        one["metadata"]["name"] for one in namespace.get("deployments")["items"]
+    }
+    refused = [
+        one
+        for one in mirrorflows.log_of(USER)
+        if one.is_write and (one.namespace, one.name) == (namespace.namespace, "east-to-west-source")
+        if one.asked.resource == "deployments"
+    ]
+    assert 1 == len(refused)
 
     document["spec"].pop("connectors")
     namespace.apply(document)
     wait_until("its objects are there", lambda: len(namespace.get("deployments")["items"]) == 3)
+    wait_until("it is accepted", lambda: _told(namespace, name, "Accepted")["status"] == "True")
+
+
+def test_two_flows_whose_names_meet_in_one_object_do_not_take_it_from_one_another(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """The second is refused, until the first one is gone."""
+    namespace.apply(manifest("aa", connectors={"source": {"replicas": 2}}))
+    settled()
+    before = namespace.get("networkpolicy", "aa-source")["metadata"]
+    namespace.apply(manifest("aa-source"))
+    wait_until("the second is refused", lambda: _told(namespace, "aa-source")["reason"] == "NameConflict")
+    settled()
+
+    after = namespace.get("networkpolicy", "aa-source")["metadata"]
+    assert (before["resourceVersion"], before["uid"]) == (after["resourceVersion"], after["uid"])
+    assert "MirrorFlow aa " in _told(namespace, "aa-source", "Accepted")["message"]
+    assert "NameConflict" != _told(namespace, "aa")["reason"]
+    namespace("delete", "mirrorflow", "aa", "--wait=false")
+    wait_until(
+        "the second continues",
+        lambda: (
+            "Deployment aa-source-source" in there(namespace)
+            and _told(namespace, "aa-source", "Accepted")["status"] == "True"
+        ),
+        timeout_s=120,
+    )
+
+
+def test_an_object_that_lost_its_labels_gets_them_back_and_delays_no_other(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    namespace.apply(manifest())
+    settled()
+    taken = [f"{key}-" for key in namespace.get("deployment", "east-to-west-source")["metadata"]["labels"]]
+    namespace("label", "deployment", "east-to-west-source", *taken)
+    namespace("delete", "deployment", "east-to-west-checkpoint", "--wait=false")
+
+    def repaired() -> bool:
+        found = there(namespace)
+        return {"Deployment east-to-west-source", "Deployment east-to-west-checkpoint"} <= set(found)
+
+    wait_until("both are there", repaired)
 
 
 def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_same(

@@ -66,6 +66,27 @@ def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None
     assert SideReport(reason="", since_s=300) == reach.report("")
 
 
+def test_the_newest_problem_counts_and_a_refusal_more_than_silence() -> None:
+    """A cause that was removed is not reported for as long as another one remains; since when is the first's."""
+    clock = Clock()
+    reach = Reachability(is_open=lambda: False, clock=clock)
+    told = []
+    for problem in ("Name or service not known", "no answer within 10 s"):
+        clock.now_s += 10
+        reach.failed(UnreachableError(cluster="east", addresses="kafka:9092", problem=problem))
+        told.append(reach.report(""))
+    reach.failed(
+        AuthenticationFailedError(cluster="east", address="kafka:9092", mechanism="TLS", problem="no")
+    )
+    reach.failed(silent())
+
+    assert "Name or service not known" in told[0].message
+    assert "no answer within 10 s" in told[1].message
+    assert {110.0} == {one.since_s for one in told}
+    assert ("AuthenticationFailed", 110.0) == (reach.report("").reason, reach.report("").since_s)
+    assert "TLS authentication failed" in reach.report("").message
+
+
 def test_attempt_that_fails_before_connecting_is_reported_by_side() -> None:
     """The report names that cluster, and no missing permission."""
     clock = Clock()

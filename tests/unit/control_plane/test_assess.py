@@ -39,6 +39,7 @@ from mirrorflow_operator.status.observation import (
     ObservedConnector,
     ObservedPod,
     PodEvent,
+    RefusedObject,
 )
 from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
@@ -64,6 +65,7 @@ from tests.unit.control_plane.observations import (
     reading,
     resource,
     settled,
+    summary,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -168,6 +170,17 @@ _connectors = st.tuples(
 ).flatmap(lambda three: st.sampled_from([three, three[:1], ()]))
 
 
+_refused = st.builds(
+    RefusedObject,
+    name=st.just("Deployment east-to-west-source"),
+    part=st.sampled_from(["", "source", "seed"]),
+    message=st.just("exceeded quota"),
+    is_taken=st.booleans(),
+    is_final=st.booleans(),
+    is_absent=st.booleans(),
+)
+
+
 @st.composite
 def _observations(draw: st.DrawFn) -> Observation:
     flow = draw(st.sampled_from([None, *FLOWS.values()]))
@@ -181,7 +194,7 @@ def _observations(draw: st.DrawFn) -> Observation:
         admission=admit(found, versions=VERSIONS, conflict=conflict),
         now_s=NOW_S,
         connectors=draw(_connectors),
-        write_error=draw(st.sampled_from(["", "exceeded quota"])),
+        refused=draw(st.lists(_refused, max_size=2).map(tuple)),
     )
 
 
@@ -199,7 +212,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
         assert len(condition.message) <= MESSAGE_MAX
         assert condition.message.isprintable()
         assert condition.reason in {reason.value for reason in Reason}
-        assert condition.observed_generation == status.observed_generation
+        assert condition.observed_generation <= status.observed_generation
         told = known.get(condition.type)
         if told is not None and told.status is condition.status:
             assert told.last_transition_time == condition.last_transition_time
@@ -231,8 +244,12 @@ def test_every_observation_gives_a_status_that_the_crd_accepts(
     assert assessment.again_after_s is None
 
 
+def _condition(status: Status, kind: str) -> Condition:
+    return next(condition for condition in status.conditions if condition.type == kind)
+
+
 def _ready(status: Status) -> Condition:
-    return next(condition for condition in status.conditions if condition.type == "Ready")
+    return _condition(status, "Ready")
 
 
 WELL = observed()
@@ -358,6 +375,102 @@ def test_changes_by_a_user_show_at_once(state: str, reason: str) -> None:
 
     assert ("False", reason) == (life.see(halted, 1).status.value, _ready(life.status).reason)
     assert "True" == life.see(WELL, 1).status.value
+
+
+def _changed(generation: int, *new: Reading | None) -> Observation:
+    """The spec has changed and the source connector's pod is being replaced, or has been by one that reports *new*."""
+    rolls = deployment(
+        generation=generation, observed_generation=generation, replicas=1 if new else 2, conditions=()
+    )
+    old = pod(name="old", template_hash="old", deleting=bool(new))
+    pods = (old, *(pod(name="new", template_hash="new", created_s=NOW_S, reading=one) for one in new))
+    return observed(
+        resource=resource(generation=generation),
+        connectors=(
+            connector(deployment=rolls, pods=pods),
+            connector(ConnectorKind.CHECKPOINT),
+            connector(ConnectorKind.HEARTBEAT),
+        ),
+    )
+
+
+NO_TOPIC = reading(partitions=0, reasons=(ReasonCount("NothingMatches", 1, "no topic ordrs"),), uptime_s=5.0)
+NOT_YET = reading(partitions=0, replicating=Replicating.WAITING, uptime_s=2.0)
+NO_LOGIN = reading(
+    partitions=0,
+    replicating=Replicating.WAITING,
+    source=SideSummary(reach=SideReachability.UNREACHABLE, reason="AuthenticationFailed", since_s=11.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"), [(NO_TOPIC, "NothingMatches"), (NO_LOGIN, "SourceUnreachable")], ids=["topic", "login"]
+)
+def test_a_new_spec_is_judged_by_its_own_pods_and_at_once(bad: Reading, reason: str) -> None:
+    """Until they report, Ready keeps the generation that it describes, and Reconciling is True; on the way back, too."""
+    life = _Life()
+    life.see(WELL, 0)
+    for generation, reports, status in ((2, bad, "False"), (3, reading(), "True")):
+        before = _ready(life.status)
+        for seen in (_changed(generation), _changed(generation, NOT_YET)):
+            kept, progress = life.see(seen, 1), _condition(life.status, "Reconciling")
+            assert (before.status, generation - 1) == (kept.status, kept.observed_generation)
+            assert ("True", generation) == (progress.status.value, progress.observed_generation)
+        told = life.see(_changed(generation, reports), 5)
+
+        assert (status, generation) == (told.status.value, told.observed_generation)
+        assert told.reason == (reason if status == "False" else "Replicating")
+
+
+QUOTA = RefusedObject(name="Deployment east-to-west-source", part="source", message="exceeded quota")
+
+
+def test_nothing_that_earlier_pods_report_has_the_generation_of_a_spec_that_is_not_applied() -> None:
+    life = _Life()
+    life.see(WELL, 0)
+    refused = replace(WELL, resource=resource(generation=2), refused=(QUOTA,))
+    told = life.see(refused, 1)
+
+    assert ("True", 1) == (told.status.value, told.observed_generation)
+    assert 1 == _condition(life.status, "SourceReachable").observed_generation
+    assert 2 == _condition(life.status, "Accepted").observed_generation
+
+
+def test_a_spec_that_earlier_pods_refused_is_accepted_once_new_ones_report() -> None:
+    life = _Life()
+    taken = reading(replicating=Replicating.STUCK, reasons=(ReasonCount("FlowExists", 1),))
+    life.see(observed({"reading": taken}), 0)
+    rolling = _changed(2)
+    old = replace(rolling.connectors[0].pods[0], reading=taken)
+    life.see(
+        replace(rolling, connectors=(replace(rolling.connectors[0], pods=(old,)), *rolling.connectors[1:])), 1
+    )
+    kept, stalled = _condition(life.status, "Accepted"), _condition(life.status, "Stalled")
+    life.see(_changed(2, reading()), 5)
+    told = _condition(life.status, "Accepted")
+
+    assert (("False", 1), "False") == ((kept.status.value, kept.observed_generation), stalled.status.value)
+    assert ("True", 2) == (told.status.value, told.observed_generation)
+
+
+def test_no_lag_is_shown_for_a_flow_that_has_not_reached_a_cluster() -> None:
+    away = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=100.0)
+    for side in ({"source": away}, {"target": away}):
+        life = _Life()
+        life.see(WELL, 0)
+        assert Lag.NONE is life.status.lag
+        life.see(observed({"reading": Reading(read_at_s=NOW_S, summary=summary(**side))}), 5)
+
+        assert life.status.lag is None
+
+
+def test_a_cluster_that_was_never_reached_is_not_reported_as_reachable() -> None:
+    """Its first attempts have failed, but not for long enough to be sure."""
+    trying = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=3.0)
+    first = connector(pods=(pod(reading=reading(source=trying)),))
+    status = assess(observed(connectors=(first,))).status
+
+    assert "Unknown" == _condition(status, "SourceReachable").status.value
 
 
 def test_a_pod_of_an_earlier_spec_does_not_set_cluster_ids() -> None:

@@ -4,15 +4,11 @@ import pytest
 
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import parse_flow
-from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
+from mirrorflow_operator.cluster.client import CONFIG_MAP, JOB, MIRROR_FLOW, SERVICE_ACCOUNT
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.status.admission import admit
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from tests.unit.control_plane.observations import document, resource
+from tests.unit.control_plane.observations import document
 from tests.unit.control_plane.test_passes import KEY, Story
-
-VERSIONS = ("1.0.0",)
 
 
 def properties(story: Story, kind: str = "source") -> dict[str, str]:
@@ -53,11 +49,84 @@ def test_an_id_is_pinned_at_the_first_start() -> None:
     assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors"
 
 
-def test_a_flow_of_an_earlier_release_keeps_its_name_as_its_id() -> None:
-    """Another id would replace its pods when the operator is upgraded."""
-    found = admit(resource(status=Status(version="1.0.0")), versions=VERSIONS, kubernetes_id="uid-1")
+def forget(story: Story, status: dict[str, object], *, annotations: bool = False) -> None:
+    """Another writer replaces the status; without *annotations* an earlier release has left none."""
+    flow = story.api.found(MIRROR_FLOW, KEY[1])
+    story.api.store(MIRROR_FLOW, {**flow, "status": status}, seen=True)
+    account = story.api.found(SERVICE_ACCOUNT, KEY[1])
+    if not annotations:
+        account["metadata"]["annotations"] = {}
+        story.api.store(SERVICE_ACCOUNT, account, seen=True)
 
-    assert found.flow_id == "east-to-west"
+
+def test_a_flow_of_an_earlier_release_keeps_its_name_as_its_id() -> None:
+    """Another id would replace its pods when the operator is upgraded: the files of its pods have it."""
+    story = Story()
+    story.write()
+    run(story, "uid-1")
+    files = story.api.found(CONFIG_MAP, f"{KEY[1]}-source")
+    files["data"]["connector.properties"] = "mirrorflow.flow = east-to-west\n"
+    story.api.store(CONFIG_MAP, files, seen=True)
+    forget(story, {"version": "1.1.0"})
+    run(story, "uid-1")
+
+    assert properties(story)["mirrorflow.flow"] == "east-to-west"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{}, {"version": "1.1.0"}, {"version": "9.9", "flowId": "another@place", "observedGeneration": 1}],
+    ids=["wiped", "pruned", "foreign"],
+)
+def test_what_is_pinned_survives_a_lost_status(status: dict[str, object]) -> None:
+    """Neither the id nor the version is replaced by that of a new flow, nor by its bare name."""
+    story = Story()
+    story.write()
+    run(story, "uid-1")
+    story.start("1.2.0", "1.1.0")
+    forget(story, status, annotations=True)
+    run(story, "uid-2")
+
+    found = story.api.found(MIRROR_FLOW, KEY[1])["status"]
+    assert ("east-to-west@mirrors.uid-1", "1.1.0") == (found["flowId"], found["version"])
+    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
+
+
+def test_an_id_that_an_older_operator_has_written_over_is_found_again() -> None:
+    """Rolled back, it knows no ids: it takes them out of the status, and writes the flow's name into the files."""
+    story = Story()
+    story.write()
+    run(story, "uid-1")
+    files = story.api.found(CONFIG_MAP, f"{KEY[1]}-source")
+    files["data"]["connector.properties"] = "mirrorflow.flow = east-to-west\n"
+    story.api.store(CONFIG_MAP, files, seen=True)
+    forget(story, {"version": "1.1.0"}, annotations=True)
+    run(story, "uid-1")
+
+    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
+
+
+@pytest.mark.parametrize(
+    "status", [{}, {"seed": {"runId": "0", "phase": "Failed"}}], ids=["wiped", "foreign"]
+)
+def test_a_seed_that_has_ended_does_not_run_again_after_its_status_is_lost(status: dict[str, object]) -> None:
+    """Nor when its Job has been deleted as well."""
+    story = Story()
+    story.write(seed={"runId": "1"}, verify={"runId": "1"})
+    for _ in range(2):
+        run(story, "uid-1")
+        story.end_job()
+    for _ in range(2):
+        run(story, "uid-1")
+    for found in [one for one in story.api.objects if one[0] == JOB.name]:
+        story.cache.handle_event(JOB, "DELETED", story.api.objects.pop(found))
+    forget(story, status, annotations=True)
+    run(story, "uid-1")
+
+    assert not [one for one in story.api.objects if one[0] == JOB.name]
+    assert ("1", "Succeeded") == tuple(
+        story.api.found(MIRROR_FLOW, KEY[1])["status"]["seed"][name] for name in ("runId", "phase")
+    )
 
 
 def test_an_id_in_the_spec_is_the_id() -> None:

@@ -18,7 +18,7 @@ from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB,
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.errors import BusyError, OperatorError
+from mirrorflow_operator.errors import BusyError, OperatorError, RejectedError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
@@ -44,11 +44,23 @@ class DictApi:
     before_apply: Callable[[Object], None] = lambda _: None
 
     async def apply(
-        self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
+        self,
+        kind: ObjectKind,
+        body: Object,
+        *,
+        subresource: str = "",
+        force: bool = True,
+        field_manager: str = "",
     ) -> Object:
         await asyncio.sleep(0)
         self.before_apply(body)
         name = body["metadata"]["name"]
+        if field_manager:
+            pins = body["metadata"]["annotations"]
+            self.written.append(f"pin {' '.join(f'{key}={value}' for key, value in pins.items())}")
+            stored = deepcopy(self.found(kind, name))
+            stored["metadata"]["annotations"] |= pins
+            return self.store(kind, stored)
         if subresource:
             return self.store(kind, {**self.found(kind, name), "status": deepcopy(body["status"])})
         self.written.append(f"apply {kind.name} {name}")
@@ -368,6 +380,39 @@ def a_busy_server_ends_the_pass_and_the_next_one_completes_it() -> Story:
     return story
 
 
+def a_refused_deployment_stops_no_other_and_is_not_sent_again() -> Story:
+    """Until the spec changes."""
+    story = Story()
+
+    def refuse(body: Object) -> None:
+        if body["kind"] == "Deployment" and body["spec"]["template"]["spec"].get("affinity"):
+            raise RejectedError("PATCH", "spec.template.spec.affinity: Required value", status=422)
+
+    story.api.before_apply = refuse
+    bad: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    story.write(connectors={"source": {"template": {"affinity": bad}}})
+    story.run()
+    story.run(after_s=1.0)
+    story.roll_out()
+    story.run(after_s=400.0)
+    story.write()
+    story.run(after_s=1.0)
+    return story
+
+
+def an_object_of_another_flow_is_left_to_it() -> Story:
+    """Two names can give one object the same name."""
+    story = begun(connectors={"source": {"replicas": 2}})
+    story.write(
+        "east-to-west-source",
+        **{side: {"alias": side, "bootstrapServers": [f"{side}:1"]} for side in ("source", "target")},
+    )
+    for _ in range(2):
+        story.run(name="east-to-west-source")
+        story.run()
+    return story
+
+
 def a_change_made_during_a_pass_is_corrected_by_the_next() -> Story:
     story = Story()
 
@@ -389,6 +434,19 @@ def a_change_made_during_a_pass_is_corrected_by_the_next() -> Story:
 def a_deleted_object_is_created_again() -> Story:
     story = begun()
     story.run()
+    found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
+    story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
+    story.run()
+    return story
+
+
+def a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is() -> Story:
+    story = begun()
+    story.roll_out()
+    story.run()
+    flow = deepcopy(story.api.found(MIRROR_FLOW, KEY[1]))
+    flow["metadata"] |= {"deletionTimestamp": "2026-11-18T12:00:00Z", "finalizers": ["example.com/backup"]}
+    story.api.store(MIRROR_FLOW, flow, seen=True)
     found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
     story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
     story.run()
@@ -443,8 +501,11 @@ SCENARIOS = (
     a_foreign_object_of_a_needed_name_is_left_alone,
     a_forbidden_namespace_is_reported,
     a_busy_server_ends_the_pass_and_the_next_one_completes_it,
+    a_refused_deployment_stops_no_other_and_is_not_sent_again,
+    an_object_of_another_flow_is_left_to_it,
     a_change_made_during_a_pass_is_corrected_by_the_next,
     a_deleted_object_is_created_again,
+    a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is,
     a_restart_is_reported_when_the_pods_are_new,
     a_pinned_version_survives_an_upgrade_of_the_operator,
     reconciling_is_paused_by_an_annotation_and_continues,

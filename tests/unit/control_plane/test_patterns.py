@@ -7,6 +7,7 @@ import pytest
 
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
 from mirrorflow_operator.api.load import parse_flow
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.flow_conflicts import samples
 from mirrorflow_operator.plan.names import topic_selection_of
@@ -96,6 +97,33 @@ def test_transforms_rename_topics_as_java_would() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"transforms.a.type": "RegexRouter"}, "transforms.a.regex: it is missing"),
+        ({"transforms.a.type": "Filter"}, "transforms.a.predicate: without it nothing at all"),
+        ({"transforms.a.type": "${env:CLASS}"}, ""),
+        (
+            {"transforms.a.type": "RegexRouter", "transforms.a.regex": "x", "transforms.a.replacement": "y"},
+            "",
+        ),
+    ],
+)
+def test_transforms_that_the_connector_would_refuse_are_refused_before_it_starts(
+    config: dict[str, str], problem: str
+) -> None:
+    spec = document("sales.*")
+    spec["spec"]["connectors"] = {"source": {"config": {"transforms": "a", **config}}}
+    try:
+        parse_flow(spec)
+        told = ""
+    except InvalidSpecError as error:
+        told = str(error)
+
+    assert problem in told
+    assert bool(problem) == bool(told)
+
+
 def test_invalid_transforms_rename_nothing() -> None:
     """The connector refuses them with an error; the flow's other topics are still checked."""
     spec = document("sales.*")
@@ -103,4 +131,5 @@ def test_invalid_transforms_rename_nothing() -> None:
         "source": {"config": {"transforms": "r", "transforms.r.type": "TimestampRouter"}}
     }
 
-    assert topic_selection_of(parse_flow(spec)).target_topic("sales.v1") == "east.sales.v1"
+    stored = MirrorFlow.model_validate(spec)
+    assert topic_selection_of(stored).target_topic("sales.v1") == "east.sales.v1"

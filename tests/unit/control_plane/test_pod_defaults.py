@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, with_kept_pods
-from tests.unit.control_plane.observations import mirror_flow
+from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, HASH_ANNOTATION, with_kept_pods
+from tests.unit.control_plane.observations import EXAMPLES, mirror_flow
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NAME = "east-to-west-source"
@@ -74,6 +75,21 @@ def test_a_spread_in_the_spec_replaces_the_default() -> None:
     (spread,) = template(replicas=2, template=zones)["spec"]["topologySpreadConstraints"]
 
     assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"), [("source", "4c3db4cfb4adddb7"), ("checkpoint", "63ac6bfd755c911a")]
+)
+def test_several_pods_of_an_earlier_release_keep_the_hash_of_their_properties(
+    kind: str, written: str
+) -> None:
+    """The hashes are those that a pre-release operator wrote for this example: properties added since replace no pod."""
+    flow = load_flow((EXAMPLES / "valid" / "several-pods.yaml").read_text())
+    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
+    name = f"{flow.metadata.name}-{kind}"
+    pods = next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", name))
+
+    assert written == pods["spec"]["template"]["metadata"]["annotations"][HASH_ANNOTATION]
 
 
 def applied(live: Object | None, **source: Any) -> Object:

@@ -49,7 +49,7 @@ def test_the_operator_reads_the_replicators_summary() -> None:
     report = replace(
         connector(task(partition(), state="RUNNING")),
         source=SideReport(reason="", since_s=NOW_S - 50, cluster_id="east-id"),
-        target=SideReport(reason="AuthenticationFailed", since_s=NOW_S - 40),
+        target=SideReport(reason="AuthenticationFailed", message="Cluster west: no.", since_s=NOW_S - 40),
         missing=(f"{POD_LAYOUT.secrets}/east-mirror", "password"),
         groups=GroupsReport(selected=4, failing=1, passed_s=NOW_S - 30, interval_s=60.0),
     )
@@ -61,9 +61,10 @@ def test_the_operator_reads_the_replicators_summary() -> None:
         found.source.since_s,
         found.source.cluster_id,
     )
-    assert (SideReachability.UNREACHABLE, "AuthenticationFailed", 40.0) == (
+    assert (SideReachability.UNREACHABLE, "AuthenticationFailed", "Cluster west: no.", 40.0) == (
         found.target.reach,
         found.target.reason,
+        found.target.message,
         found.target.since_s,
     )
     assert MissingReference(name="east-mirror", key="password") == found.missing

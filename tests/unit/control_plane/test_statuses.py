@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mirrorflow_core.errors import UnreachableError
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.job_objects import RunKind
@@ -57,7 +58,14 @@ from tests.unit.control_plane.observations import (
 
 STATUSES = EXAMPLES / "statuses"
 LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
-AWAY = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=300.0)
+AWAY = SideSummary(
+    reach=SideReachability.UNREACHABLE,
+    reason="Unreachable",
+    message=str(
+        UnreachableError(cluster="east", addresses="kafka-east:9092", problem="Name or service not known")
+    ),
+    since_s=300.0,
+)
 SCRAM: dict[str, Any] = {
     "source": {
         "alias": "east",
@@ -421,7 +429,12 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
             {
                 "reading": reading(
                     **STUCK,
-                    target=replace(AWAY, reason="AuthenticationFailed"),
+                    target=replace(
+                        AWAY,
+                        reason="AuthenticationFailed",
+                        message="Cluster west at kafka-west:9092: SCRAM-SHA-512 authentication failed: invalid credentials; "
+                        "check the credentials and certificates.",
+                    ),
                     reasons=(ReasonCount("AuthenticationFailed", 12),),
                 )
             }

@@ -240,6 +240,31 @@ def test_lag_is_unknown_while_the_source_is_away(stopped: bool):  # noqa: FBT001
     assert found["replicating"] == "Waiting"
 
 
+def test_no_lag_is_known_to_be_none_while_the_target_is_away():
+    """Nothing is fetched then; a lag that was seen before has not become less."""
+    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+    idle = summary(connector(task(CAUGHT_UP), target=away), ready=True)
+    behind = summary(connector(task(partition()), target=away), ready=True)
+
+    assert (1, "Waiting") == (idle["partitions"]["lagUnknown"], idle["replicating"])
+    assert (0, 10) == (behind["partitions"]["lagUnknown"], behind["lagRecords"])
+
+
+def test_warnings_about_settings_are_in_the_summary():
+    """Each once, before those of the connector's work; a worker has them from its files."""
+    typo = "topics.includ: unknown, it has no effect."
+    shown = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
+    found = json.loads(content(progress.answer({}, shown)))
+
+    assert (2, [typo, "One is left out."]) == (found["warnings"], found["firstWarnings"])
+
+
+def test_a_source_that_was_never_reached_is_not_idle():
+    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+
+    assert "Waiting" == summary(connector(source=away), ready=True)["replicating"]
+
+
 def test_a_flow_without_topics_is_never_caught_up():
     """Heartbeats, which are copied all the same, do not make up for them."""
     report = connector(task(CAUGHT_UP), nothing_selected="No topic of east is selected.")
@@ -436,4 +461,5 @@ def test_why_a_connector_stands_is_handed_out() -> None:
     assert ("Unreachable", 8.0, "Cluster B cannot be reached.") == tuple(
         found["target"][name] for name in ("reach", "sinceSeconds", "message")
     )
-    assert "message" not in summary(report)["target"]  # the summary stays small
+    assert "Cluster B cannot be reached." == summary(report)["target"]["message"]
+    assert "message" not in summary(report)["source"]

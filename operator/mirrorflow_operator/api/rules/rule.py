@@ -48,7 +48,9 @@ class Rule:
     *member*, it is the list or map.
     """
 
-    paths: tuple[str, ...]  # such as spec.topics.include; [] means every member of a list
+    paths: tuple[
+        str, ...
+    ]  # such as spec.topics.include; [] means every member of a list, "" the whole resource
     violated_if: str  # CEL on `self`, the value
     is_violated: Callable[..., object] | None  # by truth; None: only the server knows the former value
     problem: str
@@ -80,7 +82,7 @@ class Rule:
         if self.is_violated is None:
             return
         for path, value in chain.from_iterable(map(locations, self.paths)):
-            below = f"{path}.{self.field}" if self.field else path
+            below = f"{path}.{self.field}".lstrip(".") if self.field else path
             if not self.member:
                 if self.is_violated(value):
                     yield self._error(below, value, {"self": value})

@@ -11,9 +11,13 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_snake
 
+from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
+from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
+from mirrorflow_core.settings import TransformKind
+from mirrorflow_core.transforms import TRANSFORMS_PACKAGE, read_transforms
 from mirrorflow_operator.api.model import ApiModel, amount
 from mirrorflow_operator.api.rules.rule import (
     Placeholder,
@@ -46,6 +50,8 @@ from mirrorflow_operator.errors import FieldError
 SAMPLE_MIN: Final = "0.000001"  # one window in a million
 EXECUTOR_MEMORY_MIN: Final = "768Mi"  # Spark's Java alone takes two thirds of it
 _FIVE_FIELDS: Final = "^[^ ]+( +[^ ]+){4}$"
+# February 30th, April 31st and the like; where a weekday is given too, cron takes either.
+_NEVER: Final = "^[^ ]+ +[^ ]+ +((30|31)(,(30|31))* +(0?2|feb|FEB)|31 +(0?[2469]|11)(,(0?[2469]|11))*) +[*?]$"
 
 
 def _is_less(minimum: str) -> str:
@@ -71,6 +77,13 @@ JOB_RULES: Final = (
         problem="'<<self>>' does not have five fields",
         action='write minute, hour, day, month and weekday, such as "0 3 * * *"',
     ),
+    Rule(
+        paths=("spec.verify.schedule",),
+        violated_if=f"self.matches('{_NEVER}')",
+        is_violated=lambda self: re.search(_NEVER, self),
+        problem="'<<self>>' names a day that no month of it has, so it would never run",
+        action="write a day that exists",
+    ),
     # Comparing nothing would find everything equal.
     Rule(
         paths=("spec.verify.sample",),
@@ -95,6 +108,31 @@ JOB_RULES: Final = (
 
 def _fields_of(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
     return tuple(f"{path}.{name}" for path in paths for name in below)
+
+
+def _limit_below_request(unit: str) -> Rule:
+    """Returns the rule that a limit is not below its request, as Kubernetes demands of every container."""
+    asked, most = f"self.requests.{unit}", f"self.limits.{unit}"
+
+    def is_violated(self: Any) -> bool:
+        request, limit = getattr(self.requests, unit), getattr(self.limits, unit)
+        return request is not None and limit is not None and amount(limit) < amount(request)
+
+    return Rule(
+        paths=tuple(
+            f"{path}.resources"
+            for path in (
+                *_CONNECTORS,
+                *(f"spec.{job}.{part}" for job in ("seed", "verify") for part in ("driver", "executors")),
+            )
+        ),
+        field=f"limits.{unit}",
+        violated_if=f"has({asked}) && has({most}) && isQuantity(string({asked})) && isQuantity(string({most}))"
+        f" && quantity(string({most})).compareTo(quantity(string({asked}))) < 0",
+        is_violated=is_violated,
+        problem=f"<<string({most})>> is below the request of <<string({asked})>>",
+        action="raise the limit, or lower the request",
+    )
 
 
 _CONNECTORS: Final = tuple(f"spec.connectors.{name.value}" for name in ConnectorKind)
@@ -210,7 +248,69 @@ def _guest_rules(guest: ConnectorKind, host: ConnectorKind) -> Iterator[Rule]:
     )
 
 
-WORKLOAD_RULES: Final = (
+_TRANSFORM_CLASS: Final = "^transforms[.][^.]+[.]type$"
+_TRANSFORMS: Final = [
+    f"{package}{kind.value}" for package in ("", TRANSFORMS_PACKAGE) for kind in TransformKind
+]
+
+
+def _is_unknown_class(key: str, config: Mapping[str, str]) -> bool:
+    is_reference = "${" in config[key]  # only the pod knows its value
+    return (
+        re.search(_TRANSFORM_CLASS, key) is not None and not is_reference and config[key] not in _TRANSFORMS
+    )
+
+
+def _refused_transforms(config: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Finds a transformation with which the connector would refuse to start; only the pod knows references."""
+    found = {key: value for key, value in config.items() if key.startswith(("transforms", "predicates"))}
+    if any("${" in value or _is_unknown_class(key, found) for key, value in found.items()):
+        return  # the rule about classes has reported them
+    try:
+        read_transforms(PropertyReader(found))
+    except SettingError as error:
+        yield "", str(error).rstrip("."), ""
+
+
+# Every namespace has a ServiceAccount of this name, and the flow needs one of its own.
+_DEFAULT_ACCOUNT: Final = "default"
+_SHARED_WORK: Final = (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
+NAME_RULES: Final = (
+    Rule(
+        paths=("",),
+        field="metadata.name",
+        violated_if=f"self.metadata.name == '{_DEFAULT_ACCOUNT}'",
+        is_violated=lambda self: self.metadata.name == _DEFAULT_ACCOUNT,
+        problem=f"a flow has a ServiceAccount of its name, and {_DEFAULT_ACCOUNT} is that of the namespace",
+        action="choose another name",
+    ),
+    Rule(
+        paths=("",),
+        field="metadata.name",
+        violated_if="self.metadata.name.matches('^[0-9]') && ("
+        + " || ".join(f"self.spec.connectors.{kind.value}.replicas > 1" for kind in _SHARED_WORK)
+        + ")",
+        is_violated=lambda self: (
+            self.metadata.name[0].isdigit()
+            and any(self.spec.connectors.named(kind).replicas > 1 for kind in _SHARED_WORK)
+        ),
+        problem="it begins with a digit, and several pods need a Service, whose name must not",
+        action="set replicas to 1, or choose another name",
+    ),
+)
+
+
+WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
+    *map(_limit_below_request, ("cpu", "memory")),
+    Rule(
+        paths=_fields_of(_CONNECTORS, "config"),
+        member="key",
+        violated_if=f"key.matches('{_TRANSFORM_CLASS}') && !self[key].contains('${{') && !(self[key] in {_TRANSFORMS})",
+        is_violated=_is_unknown_class,
+        problem="this transformation is a Java class that is not built in",
+        action=f"write one of {', '.join(kind.value for kind in TransformKind)}",
+    ),
+    PythonRule(paths=_fields_of(_CONNECTORS, "config"), find=_refused_transforms),
     Rule(
         paths=_fields_of(_CONNECTORS, "config"),
         member="key",
@@ -356,6 +456,7 @@ _CLIENT: Final = "^((consumer|producer|admin)[.])?"
 _SECURITY: Final = f"{_CLIENT}(security|ssl|sasl)[.]"
 _ADDRESSES: Final = f"{_CLIENT}bootstrap[.]servers$"
 _SENSITIVE: Final = "([.]password|[.]secret|[.]passphrase|keystore[.]key|sasl[.]jaas[.]config)$"
+_ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
 _REQUIRED: Final[Mapping[AuthenticationType, tuple[str, ...]]] = {
     AuthenticationType.TLS: ("certificateAndKey",),
@@ -470,8 +571,18 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec.source.bootstrapServers", "spec.target.bootstrapServers"),
         member="entry",
+        violated_if=f"!entry.matches(r'{_ADDRESS}')",
+        is_violated=lambda entry, _: not re.search(_ADDRESS, entry),
+        problem="'<<entry>>' is not an address",
+        action="write host:port, such as kafka.example:9092",
+    ),
+    Rule(
+        paths=("spec.source.bootstrapServers", "spec.target.bootstrapServers"),
+        member="entry",
         violated_if=f"entry.matches(':[0-9]{{1,5}}$') && ({_PORT} == 0 || {_PORT} > {PORT_MAX})",
-        is_violated=lambda entry, _: not 0 < int(entry.rpartition(":")[2]) <= PORT_MAX,
+        is_violated=lambda entry, _: (
+            re.search(":[0-9]{1,5}$", entry) and not 0 < int(entry.rpartition(":")[2]) <= PORT_MAX
+        ),
         problem="<<entry>> has an invalid port",
         action=f"write host:port with a port from 1 to {PORT_MAX}",
     ),
@@ -662,6 +773,7 @@ TOPIC_RULES: Final = (
 
 
 RULES: Final[tuple[Rule | PythonRule, ...]] = (
+    *NAME_RULES,
     *CLUSTER_RULES,
     *TOPIC_RULES,
     *JOB_RULES,

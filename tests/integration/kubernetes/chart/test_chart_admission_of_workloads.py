@@ -177,6 +177,30 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
 }
 
 
+@pytest.mark.parametrize("owned", [True, False])
+def test_labels_that_were_removed_by_hand_are_written_again(
+    bounded: Kubectl,
+    administrator: Kubectl,
+    owned: bool,  # noqa: FBT001
+):
+    """Only on an object that a MirrorFlow owns: any other one without labels is not the operator's."""
+    planned = copy.deepcopy(_one("ConfigMap"))
+    name = f"{planned['metadata']['name']}-{owned}".lower()
+    owner = {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "name": "east-to-west",
+        "uid": "8a7a0f6c-0000-4000-8000-000000000001",
+        "controller": True,
+    }
+    bare = {"name": name, "namespace": TEAM, "ownerReferences": [owner] if owned else []}
+    administrator.apply({**planned, "metadata": bare})
+    planned["metadata"]["name"] = name
+    answer = _applied(bounded, planned)
+
+    assert owned == (answer.status == 200), answer.message
+
+
 def _service(**spec: Any) -> Object:
     metadata = {**_one("ConfigMap")["metadata"], "name": "outward"}
     return {

@@ -1,0 +1,73 @@
+"""Keeps a second record of what a flow must never lose with its status, and reads it where the status lacks it. Pure.
+
+A status can be lost: an older CRD prunes fields, an older operator's writes remove them, a restored resource has none,
+and anybody with the right may write another one. Then the version and the id of a running flow would be those of a new
+one, and a seed that has ended would run again. So annotations of the flow's ServiceAccount have them, too. They have a
+field manager of their own: an operator of an earlier release leaves them alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
+from mirrorflow_operator.status.admission import Admission, Resource
+from mirrorflow_operator.status.spark_jobs import has_ended
+
+FIELD_MANAGER: Final = "mirrorflow-operator-pins"
+FLOW_ID: Final = "mirrorflow.io/flow-id"
+VERSION: Final = "mirrorflow.io/version"
+ENDED_SEED: Final = "mirrorflow.io/ended-seed"  # the run's id and its phase
+ENDED_VERIFICATION: Final = "mirrorflow.io/ended-verification"
+_FLOW_KEY: Final = "mirrorflow.flow"
+_NO_STATUS: Final = "The status of the flow was lost after this run had ended."
+
+
+def pins_of(admission: Admission, status: Status) -> dict[str, str]:
+    """Returns the annotations for a flow that is admitted; without empty ones."""
+    seed, verify = status.seed, status.verify
+    has_seeded = seed is not None and has_ended(seed, seed.run_id)
+    found = {
+        FLOW_ID: admission.flow_id,
+        VERSION: admission.version,
+        ENDED_SEED: f"{seed.run_id} {seed.phase}" if seed is not None and has_seeded else "",
+        ENDED_VERIFICATION: verify.ended_run_id if verify is not None else "",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def with_pins(
+    resource: Resource, annotations: Mapping[str, str], properties_files: Mapping[str, str]
+) -> Resource:
+    """Returns *resource* with a status that has what is pinned.
+
+    *annotations*: of the flow's ServiceAccount. *properties_files*: of its source connector, in which a release
+    without those annotations has written the id.
+    """
+    status, spec = resource.status, None if resource.flow is None else resource.flow.spec
+    found: dict[str, Any] = {}
+    id_ = annotations.get(FLOW_ID) or status.flow_id or _id_in(properties_files)
+    if id_ != status.flow_id:
+        found["flow_id"] = id_
+    version = annotations.get(VERSION) or status.version
+    if version != status.version:
+        found["version"] = version
+    run_id, _, phase = annotations.get(ENDED_SEED, "").partition(" ")
+    is_asked_for = run_id and spec is not None and spec.seed is not None and spec.seed.run_id == run_id
+    if is_asked_for and not has_ended(status.seed, run_id):
+        found["seed"] = SeedStatus(run_id=run_id, phase=phase, message=_NO_STATUS)
+    run_id = annotations.get(ENDED_VERIFICATION, "")
+    is_asked_for = run_id and spec is not None and spec.verify is not None and spec.verify.run_id == run_id
+    if is_asked_for and (status.verify is None or status.verify.ended_run_id != run_id):
+        verify = status.verify or VerifyStatus()
+        found["verify"] = verify.model_copy(update={"ended_run_id": run_id})
+    return replace(resource, status=status.model_copy(update=found)) if found else resource
+
+
+def _id_in(properties_files: Mapping[str, str]) -> str:
+    for text in properties_files.values():
+        id_ = dict(parse_properties(text)).get(_FLOW_KEY)
+        if id_:
+            return id_
+    return ""
