@@ -530,6 +530,13 @@ def interrupt_healing(world: World, request: Request) -> None:
         world.spawn("followers", _catch_up(world, leader))
 
 
+def lose_healing(world: World, request: Request) -> None:
+    """The commit that writes a missing marker is lost on its way, so it becomes an abort."""
+    if isinstance(request, Transaction) and request.commit and request.partitions and world.faults_left > 0:
+        world.faults_left -= 1
+        world.lost_next.add("EndTxn")
+
+
 def undo_healing(world: World, request: Request) -> None:
     """The commit that writes a missing marker loses that marker, too, or is lost itself."""
     world.random.choice((go_offline_while_healing, interrupt_healing))(world, request)

@@ -260,7 +260,7 @@ SCENARIOS = {
                 f.elect_before_a_marker,
                 f.append_to_source,
             ),
-            options=Options(partitions=3, old_share=0.5, disturb=f.interrupt_healing),
+            options=Options(partitions=3, old_share=0.5, disturb=f.lose_healing),
             faults_max=16,
         ),
         Scenario(
