@@ -75,10 +75,10 @@ def start_of_partition(
     if looked_up is None:
         return PartitionStart(None, lacks_marker=True)
     found, log_end, kept = looked_up
-    if _is_replaced(position, producers) and log_end.stable < log_end.end:
+    if _has_replaced(position, producers) and log_end.stable < log_end.end:
         return PartitionStart(None, lacks_marker=True)
     markers = yield from _missing_markers(producers, position, log_end, kept)
-    if markers.has_unknown and _is_replaced(position, producers):
+    if markers.has_unknown and _has_replaced(position, producers):
         # A transaction of the id that is busy may have been aborted although the position counts it.
         return PartitionStart(None, lacks_marker=True)
     kept = markers.kept
@@ -265,12 +265,14 @@ def _fenced_lookup(
     return None
 
 
-def _is_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -> bool:
-    """Returns whether a spare replaces the id that the position names, whose open transactions are unknown then."""
-    if position.writer is None:
-        return False
-    named = position.writer.transactional
-    return named in producers and producers[named].transactional_id != named
+def _has_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -> bool:
+    """Returns whether a spare replaces one of *producers*, whose transactions are unknown then.
+
+    It need not be the one that the position names: its records may be older than a position that names the spare.
+    """
+    return position.writer is not None and any(
+        one.transactional_id != name for name, one in producers.items()
+    )
 
 
 def _is_another(known: str, present: str) -> bool:

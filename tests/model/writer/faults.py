@@ -537,6 +537,17 @@ def lose_healing(world: World, request: Request) -> None:
         world.lost_next.add("EndTxn")
 
 
+def elect_behind_spares(world: World, request: Request) -> None:
+    """As `interrupt_healing`; and all data partitions lose markers just when a spare id stores positions behind them."""
+    interrupt_healing(world, request)
+    if not isinstance(request, Transaction) or not request.producer.transactional_id.endswith("-spare"):
+        return
+    if request.positions and world.faults_left > 0:
+        world.faults_left -= 1
+        for partition in world.data:
+            _elect_before_a_marker(world, partition)
+
+
 def undo_healing(world: World, request: Request) -> None:
     """The commit that writes a missing marker loses that marker, too, or is lost itself."""
     world.random.choice((go_offline_while_healing, interrupt_healing))(world, request)
@@ -566,7 +577,11 @@ def hold_markers(world: World) -> None:
 
 def elect_before_a_marker(world: World) -> None:
     """A data partition of the target loses its last commit marker, and what follows, in an unclean election."""
-    partition, leader = _data_leader(world)
+    _elect_before_a_marker(world, _data_leader(world)[0])
+
+
+def _elect_before_a_marker(world: World, partition: TopicPartition) -> None:
+    leader = world.leaders[partition]
     ends = [one.base_offset for one in leader.log.batches if one.marker == COMMIT]
     if ends and leader.is_online:
         world.elect(partition, ends[-1])

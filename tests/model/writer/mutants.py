@@ -238,7 +238,15 @@ def _spares_are_not_taken() -> tuple[Replaced, ...]:
 
 
 def _open_transactions_of_busy_ids_are_passed() -> tuple[Replaced, ...]:
-    return ((partition_start, "_is_replaced", lambda position, writer: False),)  # noqa: ARG005
+    return ((partition_start, "_has_replaced", lambda position, producers: False),)  # noqa: ARG005
+
+
+def _only_named_ids_count_as_replaced() -> tuple[Replaced, ...]:
+    def has_replaced(position: Any, producers: Any) -> bool:
+        named = position.writer and position.writer.transactional
+        return named in producers and producers[named].transactional_id != named
+
+    return ((partition_start, "_has_replaced", has_replaced),)
 
 
 def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
@@ -946,6 +954,14 @@ MUTANTS = (
         replaced=_open_transactions_of_busy_ids_are_passed,
         scenarios=("unclean_long_offline",),
         seeds=4000,
+        is_quick=False,
+    ),
+    Mutant(
+        name="only named ids count as replaced",
+        rule="That holds for each id that a spare replaces, whichever id the position names.",
+        replaced=_only_named_ids_count_as_replaced,
+        scenarios=("elections_behind_spares",),
+        seeds=400,
         is_quick=False,
     ),
     Mutant(

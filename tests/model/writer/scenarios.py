@@ -269,6 +269,13 @@ SCENARIOS = {
             options=Options(old_share=0.8),
         ),
         Scenario(
+            name="elections_behind_spares",
+            faults=(f.stay_behind, f.cut_connections, f.append_to_source),
+            options=Options(partitions=3, records=60, old_share=1.0, disturb=f.elect_behind_spares),
+            faults_max=16,
+            tasks=1,
+        ),
+        Scenario(
             name="undone_decisions",
             faults=(f.lose_data_marker, f.append_to_source),
             options=Options(partitions=1, records=80, old_share=0.5, disturb=f.undo_healing),
