@@ -112,7 +112,7 @@ _LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter 
 _FORMS: Mapping[str, str] = MappingProxyType(
     {
         QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
-        r"^([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$": "host:port, such as kafka.example:9092",
+        r"^(/[A-Za-z0-9_.-]+)+$": "an absolute path, such as /mnt/tools",
         r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
         r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",
         r"^[-._a-zA-Z0-9]*$": "letters, digits, '.', '_' and '-'",

@@ -422,6 +422,9 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     assert mirrorflows.written_by("operator-again") == []
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
 def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, Any]:
     status = namespace.get("mirrorflow", name).get("status", {})
     return condition({"status": status}, kind) if status.get("conditions") else {"reason": "", "status": ""}
@@ -431,7 +434,10 @@ def _told(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[str, An
     ("connector", "named"),
     [
         ({"template": {"affinity": {"nodeAffinity": "x"}}}, "nodeAffinity"),
-        ({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}, "requests"),
+        (
+            {"template": {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": []}}}}},
+            "nodeSelectorTerms",
+        ),
     ],
     ids=["not-converted", "invalid"],
 )
