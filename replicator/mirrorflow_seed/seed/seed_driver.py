@@ -476,7 +476,7 @@ class SeedJob:
         sentences = []
         if self._left_at_start is not None:
             sentences.append(
-                f"An earlier run or the connector had copied all but {self._left_at_start:,} offsets."
+                f"An earlier run or the connector had copied all but at most {self._left_at_start:,} offsets."
                 if self._left_at_start
                 else "Nothing was left: an earlier run or the connector had copied everything."
             )
