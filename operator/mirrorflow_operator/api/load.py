@@ -112,7 +112,6 @@ _LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter 
 _FORMS: Mapping[str, str] = MappingProxyType(
     {
         QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
-        r"^(/[A-Za-z0-9_.-]+)+$": "an absolute path, such as /mnt/tools",
         r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
         r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",
         r"^[-._a-zA-Z0-9]*$": "letters, digits, '.', '_' and '-'",
@@ -128,6 +127,7 @@ _FORMS: Mapping[str, str] = MappingProxyType(
         r"^https?://\S+$": "a URL that begins with https:// or http://",
         FIELD_PATH_PATTERN: "a field of the pod, such as metadata.name, status.podIP or metadata.labels['app']",
         r"^/mnt/[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$": "a path below /mnt, such as /mnt/secrets-store",
+        r"^(/[A-Za-z0-9_.-]+)+$": "a path that begins with /, such as /var/cache",
         r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and '_', not beginning with a digit",
         r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$": "an IP address, such as 10.0.0.1",
         r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$": "an image, such as registry.example/mirrorflow:1.0",

@@ -63,7 +63,7 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
         (("validate", "-f", "/nowhere.yaml"), "/nowhere.yaml cannot be read: No such file or directory"),
         (("validate", "-f", "/"), "/ cannot be read: Is a directory"),
         (("run", "--from", "a:1", "--to", "a:1"), "--to: a:1 is also an address of the source"),
-        (("run", "--from", "a:1", "--to", "b"), "--to[0]: 'b' is not an address; write host:port"),
+        (("run", "--from", "a:1", "--to", "b"), "--to[0]: 'b' is not an address; write host:port, such as"),
         (
             ("run", "--from", "a:1", "--to", "b:1", "--topics", "*"),
             "--topics[0]: '*' is not a Java regular expression",

@@ -603,7 +603,7 @@ RECIPE = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.policy.sep
         ),
         (
             "A.bootstrap.servers = a;9092\n",
-            "A->B: spec.source.bootstrapServers[0]: it should be host:port, such as ",
+            "A->B: spec.source.bootstrapServers[0]: 'a;9092' is not an address; ",
         ),
     ],
     ids=[
