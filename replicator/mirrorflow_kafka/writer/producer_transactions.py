@@ -67,6 +67,7 @@ COORDINATOR_TIMEOUT_S: Final = 30.0
 # replaced, or this process cannot reach it: then the task's next start leaves its partitions out.
 LEADER_TIMEOUT_S: Final = 10.0
 PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
+FIRST_MARKER_POLL_S: Final = 0.002  # a marker takes some milliseconds, and consumers wait for the next commit
 SHORTEST_TRANSACTION_MS: Final = 1_000  # a usual one takes a quarter of that
 
 
@@ -357,8 +358,9 @@ class ProducerTransactions:
         """
         now = asyncio.get_running_loop().time
         until_s = now() + MARKER_WAIT_MS / 1000
-        left = self._open_positions.pop(producer, {})
+        left, asked = self._open_positions.pop(producer, {}), 0
         while left:
+            asked += 1
             try:
                 left = await self._undecided(producer, left)
             except (BrokerError, UnreachableError) as error:
@@ -368,7 +370,7 @@ class ProducerTransactions:
                 partitions = ", ".join(map(str, sorted(left)))
                 raise MissingMarkerError(cluster=self._cluster.alias, partitions=partitions)
             if left:
-                await asyncio.sleep(MARKER_POLL_S)
+                await asyncio.sleep(backoff_s(asked, lowest_s=FIRST_MARKER_POLL_S, highest_s=MARKER_POLL_S))
 
     async def _undecided(
         self, producer: Producer, positions: Mapping[TopicPartition, int]
