@@ -528,6 +528,7 @@ def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_s
     settled()
     name = document["metadata"]["name"]
     earlier = json.dumps({"status": {"version": "0.0.7"}})
+    namespace("annotate", "serviceaccount", name, "mirrorflow.io/version=0.0.7", "--overwrite")
     namespace("patch", "mirrorflow", name, "--subresource=status", "--type=merge", f"--patch={earlier}")
     wait_until(
         "the status says so",
