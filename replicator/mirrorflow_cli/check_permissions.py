@@ -46,12 +46,12 @@ from mirrorflow_core.topic_acls import (
     plan_acls,
 )
 from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy, make_selection

@@ -32,9 +32,7 @@ BANNED = re.compile(
 )
 # Folders that are not clean yet, with the phrases that they may still hold. A number only ever falls; a folder that
 # reaches zero leaves the list.
-NOT_CLEAN: dict[str, int] = {
-    "replicator/mirrorflow_replicator/copy/": 2,
-}
+NOT_CLEAN: dict[str, int] = {}
 
 
 def tracked() -> list[str]:

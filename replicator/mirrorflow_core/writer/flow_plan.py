@@ -118,7 +118,7 @@ class TaskStart:
     unfenced_why: str = ""  # why other writers are not fenced, so that records are copied at least once
 
 
-def point_behind(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
+def point_after(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
     """Returns the point behind the last acknowledged record of *stream*, which began at *start*.
 
     Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.

@@ -94,7 +94,7 @@ def start_of_partition(
         mapped: int | None = yield from send(ReadOffsetMap(partition, kept, position.counting))
         if mapped is not None:
             return PartitionStart(_point(mapped, position, log_end), has_unknown=markers.has_unknown)
-    point = _point_behind(position, found, log_end)
+    point = _point_after(position, found, log_end)
     problem = _problem_of_target(position, found, log_end, kept)
     if found.last_sequence is None and remembered is not None and kept is None:
         copied = (remembered - position.sequence) % SEQUENCES
@@ -173,7 +173,7 @@ def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
     return max(0, log_end.start - position.target_end)
 
 
-def _point_behind(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
+def _point_after(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
     """Returns the point behind what was copied since *position*."""
     point = _point(position.next_source_offset + found.copied, position, log_end)
     point = replace(point, was_cut_off=position.open_writer is not None)

@@ -8,8 +8,6 @@ continues behind its last acknowledged record, without another start.
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.stream import Stream
 
-NO_ORDINAL = -1
-
 
 def restart_reason(
     target: TopicPartition,
@@ -18,7 +16,7 @@ def restart_reason(
     has_lost_responses: bool,
     has_new_leader: bool,
     has_repeat: bool = False,
-    refused_next: int = NO_ORDINAL,
+    refused_next: int | None = None,
     has_diverged: bool = False,
 ) -> str:
     """Returns why the task must be started again because of partition *target*; "" if it need not.
@@ -26,7 +24,7 @@ def restart_reason(
     *stream* is None before the partition begins to copy.
 
     *has_repeat*: a response was about a batch that the leader had already. *refused_next*: the ordinal that the leader
-    refused as out of order. *has_diverged*: the source has other records before the next one than were copied.
+    refused as out of order; None: it has refused none. *has_diverged*: the source has other records before the next one than were copied.
     """
     if has_repeat:
         return f"{target} has other batches with our numbers"

@@ -18,10 +18,10 @@ from kafka.protocol.admin import (
 
 from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
 from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.wire import error_codes
+from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin.topics import describe_broker_configs, topic_operations
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster, chunks
-from mirrorflow_kafka.client.error_codes import BrokerRefusal
 
 ANY: Final = 1  # the code of "any" in every enumeration used here
 # The controller writes one record per ACL and refuses more than 10,000 records in one request.

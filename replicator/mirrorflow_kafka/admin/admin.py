@@ -6,6 +6,7 @@
 
 from mirrorflow_core.topic_acls import AclBinding
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
 from mirrorflow_kafka.admin.log_requests import (
     ActiveProducer,
@@ -46,4 +47,3 @@ from mirrorflow_kafka.admin.transactions import (
     raise_for_refused,
     try_add_partitions_to_txn,
 )
-from mirrorflow_kafka.client.error_codes import BrokerRefusal

@@ -15,8 +15,7 @@ from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     COORDINATOR_MOVED,
     FENCED_INSTANCE_ID,
     FENCED_MEMBER_EPOCH,
@@ -27,6 +26,7 @@ from mirrorflow_kafka.client.error_codes import (
     STALE_MEMBER_EPOCH,
     UNKNOWN_MEMBER_ID,
 )
+from mirrorflow_kafka.client.cluster import Cluster
 
 GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
 # Error codes with which a coordinator refuses a commit by a non-member while the group has members (KIP-98,

@@ -24,8 +24,9 @@ from mirrorflow_core.errors import (
     UnreachableError,
 )
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire import fetch
+from mirrorflow_core.wire import error_codes, fetch
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
+from mirrorflow_core.wire.error_codes import OFFSET_OUT_OF_RANGE
 from mirrorflow_core.wire.fetch import (
     NO_SESSION,
     AbortedFilter,
@@ -41,10 +42,8 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import OFFSET_OUT_OF_RANGE
 
 STRETCH_BYTES: Final = 1 << 20  # per fetch; brokers still return a larger first batch whole
 FETCH_VERSION_MAX: Final = 12  # the last version with topic names; topic ids are not needed here

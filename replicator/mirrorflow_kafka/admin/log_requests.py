@@ -20,8 +20,8 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire import produce as wire
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.connection import Connection
 

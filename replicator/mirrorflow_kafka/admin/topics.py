@@ -21,15 +21,15 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
-from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire import error_codes
+from mirrorflow_core.wire.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
     LEADER_NOT_AVAILABLE,
     POLICY_VIOLATION,
     BrokerRefusal,
 )
+from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.metadata import TopicMetadata, topic_from
 
 # The controller writes one record per partition and handles a request as a whole; the KIP-599 quota counts

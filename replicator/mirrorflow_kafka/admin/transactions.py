@@ -11,9 +11,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_kafka.admin.topics import describe_broker_configs
-from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     NONE,
     OPERATION_NOT_ATTEMPTED,
@@ -22,6 +20,8 @@ from mirrorflow_kafka.client.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     partition_error,
 )
+from mirrorflow_kafka.admin.topics import describe_broker_configs
+from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
 OLD_VERSION: Final = 1

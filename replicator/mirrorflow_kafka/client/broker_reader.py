@@ -2,7 +2,7 @@
 
 The next fetch is sent before the previous response is processed. Each partition receives its response
 together with the offset it was requested from; errors are passed on by code; after the connection is lost a
-new fetch session begins. `copy.partition_copier` decides what to fetch, through `ReadPartition`.
+new fetch session begins. A `ReadPartition` decides what to fetch.
 """
 
 import asyncio
@@ -16,6 +16,12 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
 from mirrorflow_core.wire import fetch
+from mirrorflow_core.wire.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+    raise_for,
+)
 from mirrorflow_core.wire.fetch import (
     FetchFrom,
     FetchKey,
@@ -26,12 +32,6 @@ from mirrorflow_core.wire.fetch import (
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    FETCH_SESSION_TOPIC_ID_ERROR,
-    INVALID_FETCH_SESSION_EPOCH,
-    raise_for,
-)
 
 MAX_WAIT_MS = 500  # as Java's fetch.max.wait.ms: how long a broker without new data delays its response
 # While a partition waits for memory, the broker must respond soon, because memory may become free at any
@@ -60,11 +60,11 @@ SESSION_ERRORS = {FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH
 class ReadPartition(Protocol):
     """The interface of a partition that a `BrokerReader` fetches."""
 
-    def wanted(self) -> FetchFrom | None:
+    def next_fetch(self) -> FetchFrom | None:
         """Returns where to fetch from next; None to fetch nothing now."""
 
-    def is_coming(self) -> bool:
-        """Returns whether `wanted` may change from None to an offset at any moment."""
+    def may_fetch_soon(self) -> bool:
+        """Returns whether `next_fetch` may change from None to an offset at any moment."""
 
     def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
         """Receives a response. It must be cheap, because the next fetch waits for it."""
@@ -128,7 +128,7 @@ class BrokerReader:
             self._drop(self._key(topic, partition, found[0]))
 
     def changed(self, topic: str, partition: int) -> None:
-        """Notes that the result of `wanted` of that partition may have changed."""
+        """Notes that the result of `next_fetch` of that partition may have changed."""
         self._dirty.add((topic, partition))
         self._wake.set()
 
@@ -243,10 +243,10 @@ class BrokerReader:
             if found is None:
                 continue
             key = self._key(topic, number, found[0])
-            wanted = found[1].wanted()
+            wanted = found[1].next_fetch()
             if wanted is None:
                 self._drop(key)
-                (self._coming.add if found[1].is_coming() else self._coming.discard)((topic, number))
+                (self._coming.add if found[1].may_fetch_soon() else self._coming.discard)((topic, number))
             else:
                 self._coming.discard((topic, number))
                 self._keys[key] = (topic, number, found[1])

@@ -8,7 +8,7 @@ part of the response. A `BrokerWriter` holds the pipes of a broker.
 
 Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
 by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
-(the copier must find out where to continue first). `copy.broker_error_handler` reacts to error codes.
+(the copier must find out where to continue first).
 """
 
 import asyncio
@@ -43,21 +43,18 @@ REQUEST_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms: how long the leader
 RETRY_S = 0.2
 
 
-class ConnectedPartition(Protocol):
-    """The interface of a partition that is to be written through a `Pipe`."""
-
-    def connected(self) -> None:
-        """There is a new connection to the leader: where to continue must be determined before writing."""
-
-
 class WrittenPartition(Protocol):
     """The interface of a partition that a `BrokerWriter` produces to."""
 
     target_topic: str
     partition: int
-    # The transactional id of its batches, None outside a transaction. One request may hold batches of both
-    # kinds.
-    transactional_id: str | None
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The transactional id of its batches; None outside a transaction. One request may hold batches of both kinds."""
+
+    def connected(self) -> None:
+        """There is a new connection to the leader: where to continue must be determined before writing."""
 
     def next_batch(self) -> Buffer | None:
         """Returns the next batch, which then counts as sent; None if there is nothing to send now.
@@ -98,7 +95,7 @@ class Pipe:
         self._index = index
         self._awake = awake
         self._on_error = on_error
-        self._partitions: set[ConnectedPartition] = set()
+        self._partitions: set[WrittenPartition] = set()
         self._wanted = asyncio.Event()
         self._ready: dict[WrittenPartition, None] = {}
         self._connection: Connection | None = None
@@ -128,17 +125,16 @@ class Pipe:
         transit_s = self._window.transit_s(self._in_flight_bytes)
         return max(since_s, self._answered_s, self.held_until_s) + transit_s
 
-    def add(self, partition: ConnectedPartition) -> None:
+    def add(self, partition: WrittenPartition) -> None:
         self._partitions.add(partition)
         self._wanted.set()
         if self.is_connected:
             partition.connected()
 
-    def remove(self, partition: ConnectedPartition, written: WrittenPartition | None) -> None:
-        """Forgets *partition*; *written* sends its batches, if it has begun."""
+    def remove(self, partition: WrittenPartition) -> None:
+        """Forgets *partition*."""
         self._partitions.discard(partition)
-        if written is not None:
-            self._ready.pop(written, None)
+        self._ready.pop(partition, None)
 
     def ready(self, partition: WrittenPartition) -> None:
         """Notes that *partition* has something to send; `pump` sends it."""

@@ -22,7 +22,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client import error_codes
+from mirrorflow_core.wire import error_codes
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.client.pool import (

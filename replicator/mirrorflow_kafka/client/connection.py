@@ -28,8 +28,8 @@ from mirrorflow_core.errors import (
     UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.wire.error_codes import UNSUPPORTED_VERSION, name_of
 from mirrorflow_core.wire.primitives import Cursor
-from mirrorflow_kafka.client.error_codes import UNSUPPORTED_VERSION, name_of
 from mirrorflow_kafka.client.frames import FrameError, FrameProtocol
 from mirrorflow_kafka.security.client_security import ClientSecurity
 from mirrorflow_kafka.security.tls import tls_problem

@@ -20,6 +20,13 @@ from mirrorflow_core.errors import InternalTopicUnavailableError, InvalidSetting
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
 from mirrorflow_core.topic_configs import ConfigChange
+from mirrorflow_core.wire.error_codes import (
+    INVALID_REPLICATION_FACTOR,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    is_retriable,
+    raise_for,
+)
 from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import Record, encode_split, partition_for
 from mirrorflow_core.wire.records import decode as decode_records
@@ -27,13 +34,6 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
-    INVALID_REPLICATION_FACTOR,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    is_retriable,
-    raise_for,
-)
 
 BATCH_BYTES_MAX = 512 << 10  # half of the smallest usual max.message.bytes
 # How long the leader waits for its replicas: as Java's request.timeout.ms, and as long as

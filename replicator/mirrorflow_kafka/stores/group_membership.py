@@ -24,16 +24,16 @@ from kafka.protocol.consumer import (
 from mirrorflow_core.connect.group_assignment import PROTOCOL_TYPE
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.settings import GroupSettings
-from mirrorflow_kafka.admin.groups import GROUP_COORDINATOR
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     COORDINATOR_MOVED,
     FENCED_INSTANCE_ID,
     ILLEGAL_GENERATION,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
+from mirrorflow_kafka.admin.groups import GROUP_COORDINATOR
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.connection import Connection
 
 MEMBER_ID_REQUIRED: Final = 79  # KIP-394: the response holds the member id to join with
 _GONE: Final = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID})

@@ -18,10 +18,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topic_acls import Operation
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import LATEST
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     NETWORK_EXCEPTION,
     NONE,
     TOPIC_AUTHORIZATION_FAILED,
@@ -30,6 +27,9 @@ from mirrorflow_kafka.client.error_codes import (
     name_of,
     partition_error,
 )
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import NO_LEADER
 
 # For a leader to answer a small read about its partitions. It takes milliseconds; a leader that needs longer is down, frozen or

@@ -22,6 +22,19 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SLOW_TRANSACTION_MS, TRANSACTION_TIMEOUT_MS
+from mirrorflow_core.wire.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_TRANSACTION_TIMEOUT,
+    NETWORK_EXCEPTION,
+    NONE,
+    OUTCOME_UNKNOWN,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_for,
+    is_metadata_stale,
+    is_retriable,
+    partition_error,
+    raise_for,
+)
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_core.writer.broker_requests import (
     NO_RESPONSE,
@@ -44,19 +57,6 @@ from mirrorflow_kafka.admin.log_reader import (
 )
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_TRANSACTION_TIMEOUT,
-    NETWORK_EXCEPTION,
-    NONE,
-    OUTCOME_UNKNOWN,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    error_for,
-    is_metadata_stale,
-    is_retriable,
-    partition_error,
-    raise_for,
-)
 from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 

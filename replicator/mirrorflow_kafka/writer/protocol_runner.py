@@ -25,6 +25,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
+from mirrorflow_core.wire.error_codes import NONE, partition_error
 from mirrorflow_core.writer.broker_requests import (
     InitProducerId,
     LeaderEpochEnd,
@@ -62,7 +63,6 @@ from mirrorflow_kafka.admin.log_reader import (
 )
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
-from mirrorflow_kafka.client.error_codes import NONE, partition_error
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import ANSWER_S
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers

@@ -15,10 +15,10 @@ from mirrorflow_core.replication_policy import remote_prefix
 from mirrorflow_core.settings import PolicyKind, SourceSettings
 from mirrorflow_core.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
 from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.wire.error_codes import SECURITY_DISABLED
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import SETTING, loses_access, may_be_open, may_write_topic
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import SECURITY_DISABLED
 from mirrorflow_kafka.stores.decision_log import AclMarks, DecisionLog
 
 log = logging.getLogger("mirrorflow.worker")

@@ -40,16 +40,16 @@ from mirrorflow_core.offset_translation import Committed, TranslatedOffset, tran
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings
-from mirrorflow_core.wire.records import Record
-from mirrorflow_kafka.admin import admin, groups
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     OFFSET_METADATA_TOO_LARGE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     name_of,
 )
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import compacted_topic
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import correct_topic_configs

@@ -37,12 +37,12 @@ from mirrorflow_core.reports import (
     worst_side,
 )
 from mirrorflow_core.settings import BeatSettings, ClientSettings, ConnectorSettings, HeartbeatSettings
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import append, create_mirror_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy

@@ -22,9 +22,9 @@ from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.offset_translation import Translator, renaming
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
+from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from mirrorflow_core.errors import BrokerError, FlowNotMovedError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
 from mirrorflow_core.wire.records import decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.identity import (
@@ -32,7 +33,6 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import consumed_batches, read_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
 from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, migrated_name
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner

@@ -41,15 +41,15 @@ from mirrorflow_core.topic_configs import (
     target_names,
 )
 from mirrorflow_core.topic_selection import TopicSelection
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR,
     TOPIC_AUTHORIZATION_FAILED,
 )
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.config.plugins import make_config_rules
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.wire.produce import BatchLimit, limit_of
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 WATCH_S = 30.0  # how often the settings of a limited topic are read again: one request for each topic
 
@@ -26,8 +26,15 @@ log = logging.getLogger("mirrorflow.task")
 class BatchLimits:
     """The limits of a task's partitions; `Packer.limit` holds the limit of each."""
 
-    def __init__(self, target: Cluster, *, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self,
+        target: Cluster,
+        *,
+        apply: Callable[[PartitionCopier, Effects], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
         self._target = target
+        self._apply_effects = apply
         self._spawn = spawn
         # By the topic's settings as last applied; None while they were not read.
         self._by_settings: WeakKeyDictionary[PartitionCopier, BatchLimit | None] = WeakKeyDictionary()
@@ -36,11 +43,7 @@ class BatchLimits:
         self._is_watching = False
 
     def refused(self, copier: PartitionCopier, span: Span) -> None:
-        """Handles a refusal of *span* of *copier* for its size."""
-        if copier.state is not CopierState.COPYING:
-            return  # It was in flight behind a refused batch, and packed by the same limit.
-        if span.count > 1:
-            copier.packer.limit_to(copier.packer.limit.after_refusal())
+        """Reads the settings of *copier*'s target topic, which has refused *span* for its size."""
         before = self._by_settings.setdefault(copier, None)
         self._spawn(self._learn(copier, span, before))
         if not self._is_watching:
@@ -55,9 +58,7 @@ class BatchLimits:
         if limit is None or limit == self._by_settings.get(copier):
             return
         self._by_settings[copier] = limit
-        copier.packer.limit_to(limit)
-        if copier.state is CopierState.COPYING:
-            copier.resync()  # What is packed already was packed by another limit.
+        self._apply_effects(copier, copier.limited(limit))
 
     async def _learn(self, copier: PartitionCopier, span: Span, before: BatchLimit | None) -> None:
         """Reads the settings after *span* was refused; *before* is the limit applied then.
@@ -65,12 +66,8 @@ class BatchLimits:
         Stops the copier if one record alone is too large.
         """
         await self.read_settings(copier)
-        if (
-            span.count == 1
-            and before == self._by_settings[copier]
-            and copier.state is not CopierState.LEAVING
-        ):
-            copier.stop(copier.packer.too_large(span.base_offset, span.size_bytes))
+        if span.count == 1 and before == self._by_settings[copier]:
+            self._apply_effects(copier, copier.found_too_large(span))
 
     async def _watch(self) -> None:
         while True:

@@ -10,13 +10,13 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from mirrorflow_core.copying.partition import UNKNOWN_EPOCH, CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, TopicGoneError
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, TopicMetadata
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import UNKNOWN_EPOCH, PartitionCopier
+from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 
 METADATA_S = 60.0  # leaders are looked up again even without an error (Java: metadata.max.age.ms, 5 minutes)
 AGAIN_S = 0.25  # while any partition has no leader
@@ -43,23 +43,27 @@ class BrokerRoutes:
         self._new_reader = reader
         self._new_writer = writer
         self._on_error = on_error
-        self._copiers: dict[PartitionCopier, None] = {}
+        self._dispatches: dict[PartitionCopier, PartitionDispatch] = {}
         self._stale: dict[PartitionCopier, float] = {}  # since when
         self._look = asyncio.Event()
 
-    async def add(self, copiers: Sequence[PartitionCopier]) -> None:
+    def add(self, dispatch: PartitionDispatch) -> None:
+        """Adds a partition of this task; `connect` connects it."""
+        self._dispatches[dispatch.copier] = dispatch
+
+    async def connect(self, copiers: Sequence[PartitionCopier]) -> None:
         """Looks up the leaders of *copiers* and connects them. Raises ClusterError."""
-        self._copiers.update(dict.fromkeys(copiers))
         await self._refresh(copiers)
 
     def remove(self, copier: PartitionCopier) -> None:
         """Disconnects *copier*, which no longer belongs to this task."""
-        self._copiers.pop(copier, None)
         self._stale.pop(copier, None)
-        if copier.reader is not None:
-            copier.reader.remove(copier.topic, copier.partition)
-        if copier.pipe is not None:
-            copier.pipe.remove(copier, copier.writing)
+        if (dispatch := self._dispatches.pop(copier, None)) is not None:
+            dispatch.disconnect()
+
+    def dispatch_of(self, copier: PartitionCopier) -> PartitionDispatch | None:
+        """Returns the reader and the connection of *copier*; None if it has none."""
+        return self._dispatches.get(copier)
 
     def stale(self, copier: PartitionCopier) -> None:
         """Looks up the leaders of *copier* again, because a broker does not lead it any more."""
@@ -69,8 +73,8 @@ class BrokerRoutes:
     def reader_lost(self, node_id: int) -> None:
         """Looks up the leaders of the partitions read from a source broker whose connection was lost."""
         reader = self.readers.get(node_id)
-        for copier in self._copiers:
-            if copier.reader is reader and copier.state is not CopierState.STOPPED:
+        for copier, dispatch in self._dispatches.items():
+            if dispatch.reader is reader and copier.state is not CopierState.STOPPED:
                 self.stale(copier)
 
     def writer_lost(self, node_id: int) -> None:
@@ -80,8 +84,8 @@ class BrokerRoutes:
         dead broker alive, the broker still leads its partitions, and nothing else reports when that ends.
         """
         writer = self.writers[node_id]
-        for copier in self._copiers:
-            if copier.pipe in writer.pipes and copier.state is not CopierState.STOPPED:
+        for copier, dispatch in self._dispatches.items():
+            if dispatch.pipe in writer.pipes and copier.state is not CopierState.STOPPED:
                 self.stale(copier)
 
     def pump(self) -> None:
@@ -112,10 +116,10 @@ class BrokerRoutes:
                     await self._look.wait()
             self._look.clear()
             now = time.monotonic()
-            wanted = list(self._copiers) if now - looked_at > METADATA_S else list(self._stale)
-            looked_at = now if len(wanted) == len(self._copiers) else looked_at
+            stale = list(self._dispatches) if now - looked_at > METADATA_S else list(self._stale)
+            looked_at = now if len(stale) == len(self._dispatches) else looked_at
             try:
-                await self._refresh(wanted)
+                await self._refresh(stale)
             except MirrorFlowError as error:
                 self._on_error(error)
 
@@ -132,29 +136,35 @@ class BrokerRoutes:
             self._target.refresh({copier.target_topic for copier in copiers}),
         )
         for copier in copiers:
-            if copier in self._copiers:
-                self._wire(copier)
+            if (dispatch := self._dispatches.get(copier)) is not None:
+                self._connect(copier, dispatch)
 
-    def _wire(self, copier: PartitionCopier) -> None:
-        reading, writing = self._source.leader(*copier.source), self._target.leader(*copier.target)
-        if reading is None or writing is None:
-            self._unknown(copier)
+    def _connect(self, copier: PartitionCopier, dispatch: PartitionDispatch) -> None:
+        source_leader, target_leader = (
+            self._source.leader(*copier.source),
+            self._target.leader(*copier.target),
+        )
+        if source_leader is None or target_leader is None:
+            self._note_without_leader(copier, dispatch)
         else:
             self._stale.pop(copier, None)
-        if reading is not None:
+        if source_leader is not None:
             found = self._source.metadata.topics[copier.topic]
-            if _is_another(found, copier):
-                # Another topic of the same name: none of its records may be taken for one of the old topic.
-                copier.resync()
+            was_recreated = _was_recreated(found, copier)
+            if was_recreated:
+                # A different topic of the same name: none of its records may be taken for one of the old topic.
+                dispatch.apply(copier.leader_changed())
             epoch = found.partitions[copier.partition].leader_epoch
-            is_same = copier.reader is self.readers.get(reading) and copier.cursor.leader_epoch == epoch
-            copier.cursor.note_leader_epoch(epoch)
-            if not is_same or copier.reader is None or _is_another(found, copier):
-                self.read_at(copier, reading)
-        if writing is not None:
-            self._write_at(copier, writing)
+            is_same = (
+                dispatch.reader is self.readers.get(source_leader) and copier.cursor.leader_epoch == epoch
+            )
+            copier.note_source_epoch(epoch)
+            if not is_same or dispatch.reader is None or was_recreated:
+                self.read_from(dispatch, source_leader)
+        if target_leader is not None:
+            self._write_to(copier, dispatch, target_leader)
 
-    def _unknown(self, copier: PartitionCopier) -> None:
+    def _note_without_leader(self, copier: PartitionCopier, dispatch: PartitionDispatch) -> None:
         now = time.monotonic()
         since = self._stale.setdefault(copier, now)
         if copier.state is CopierState.STOPPED:
@@ -166,37 +176,31 @@ class BrokerRoutes:
         for cluster, topic in ((self._source, copier.topic), (self._target, copier.target_topic)):
             found = cluster.metadata.topics.get(topic)
             if found is None or found.error:
-                copier.stop(
-                    TopicGoneError(topic=copier.topic, partition=copier.partition, cluster=cluster.alias)
-                )
+                error = TopicGoneError(topic=copier.topic, partition=copier.partition, cluster=cluster.alias)
+                dispatch.apply(copier.stop(error))
 
-    def read_at(self, copier: PartitionCopier, node_id: int) -> None:
-        """Reads *copier* from broker *node_id*."""
+    def read_from(self, dispatch: PartitionDispatch, node_id: int) -> None:
+        """Reads the partition of *dispatch* from broker *node_id*."""
         reader = self.readers.get(node_id)
         if reader is None:
             reader = self.readers[node_id] = self._new_reader(node_id)
-        topic_id = self._source.metadata.topics[copier.topic].topic_id.bytes
-        if copier.reader is not None and copier.reader is not reader:
-            copier.reader.remove(copier.topic, copier.partition)
-        copier.read_by(reader)
-        reader.add(copier.topic, copier.partition, topic_id, copier)
+        topic_id = self._source.metadata.topics[dispatch.copier.topic].topic_id.bytes
+        dispatch.read_from(reader, topic_id)
 
-    def _write_at(self, copier: PartitionCopier, node_id: int) -> None:
+    def _write_to(self, copier: PartitionCopier, dispatch: PartitionDispatch, node_id: int) -> None:
         writer = self.writers.get(node_id)
         if writer is None:
             writer = self.writers[node_id] = self._new_writer(node_id)
         pipe = writer.pipe_for(copier.target_topic, copier.partition)
-        if pipe is copier.pipe:
-            epoch = self._target.metadata.leader_epoch(*copier.target)
-            if copier.target_epoch not in {UNKNOWN_EPOCH, epoch}:
-                copier.resync()  # the same leader was elected again: it may have lost records
+        if pipe is not dispatch.pipe:
+            dispatch.write_to(pipe)
             return
-        if copier.pipe is not None:
-            copier.pipe.remove(copier, copier.writing)
-        copier.write_through(pipe)
-        pipe.add(copier)
+        epoch = self._target.metadata.leader_epoch(*copier.target)
+        if copier.target_epoch not in {UNKNOWN_EPOCH, epoch}:
+            # The same leader was elected again: it may have lost records.
+            dispatch.apply(copier.leader_changed())
 
 
-def _is_another(found: TopicMetadata, copier: PartitionCopier) -> bool:
-    known = "" if copier.writing is None else copier.writing.map_stream.source_topic_id
+def _was_recreated(found: TopicMetadata, copier: PartitionCopier) -> bool:
+    known = "" if copier.map_stream is None else copier.map_stream.source_topic_id
     return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known

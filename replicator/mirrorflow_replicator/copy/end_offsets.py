@@ -6,14 +6,13 @@ A copier that fetches learns the end from its fetch responses. A stopped one doe
 import asyncio
 from collections.abc import Callable, Collection
 
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
+from mirrorflow_core.copying.read_cursor import UNKNOWN
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.partition_availability import ANSWER_S
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.read_cursor import UNKNOWN
 
 POLL_INTERVAL_S = (
     10.0  # one request for all partitions; the reported lag of a stopped one is at most this old
@@ -27,7 +26,7 @@ async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, re
         source, partitions, LATEST, read_committed=read_committed, timeout_s=ANSWER_S
     )
     for copier in copiers:
-        copier.note_start_end(ends[copier.source].offset)
+        copier.note_end(ends[copier.source].offset, is_start=True)
 
 
 async def follow_stopped_ends(
@@ -44,7 +43,7 @@ async def follow_stopped_ends(
     """
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
-        # Also those that have not begun: the start of the task may have left them out.
+        # Also those that have not begun: the session may have left them out.
         stopped = [copier for copier in copiers() if _reads_nothing(copier)]
         if not stopped:
             continue
@@ -60,9 +59,9 @@ async def follow_stopped_ends(
             found = ends[copier.source]
             end = UNKNOWN if found.error else found.offset
             if _reads_nothing(copier) and copier.cursor.end_offset != end:
-                copier.cursor.note_end(end)
+                copier.note_end(end)
                 on_change(copier)
 
 
 def _reads_nothing(copier: PartitionCopier) -> bool:
-    return copier.state is CopierState.STOPPED or copier.writing is None
+    return copier.state is CopierState.STOPPED or copier.stream is None

@@ -16,9 +16,10 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key, encode_map, encode_map_key
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offset_syncs import Sync
@@ -27,9 +28,6 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_requests import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog, RecordLosses, append, create_mirror_topic
-
-if TYPE_CHECKING:
-    from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
 WRITE_EVERY_S = 0.25
@@ -93,7 +91,7 @@ class OffsetMaps:
             f"Offsets are translated by offset syncs alone, because {self._log.where} cannot be used: {self._problem}",
         )
 
-    def of(self, copier: "PartitionCopier", stream: MapStream, pair: OffsetPair) -> PartitionMap:
+    def of(self, copier: PartitionCopier, stream: MapStream, pair: OffsetPair) -> PartitionMap:
         """Returns the map of *copier*, which copies *stream*; *pair* is the last record on the target."""
         known = self._maps.get(copier)
         if known is None:
@@ -107,11 +105,11 @@ class OffsetMaps:
         known.note_leader_epoch(copier.target_epoch)
         return known
 
-    def report_losses_to(self, on_lost: Callable[["PartitionCopier", Sync], None]) -> None:
+    def report_losses_to(self, on_lost: Callable[[PartitionCopier, Sync], None]) -> None:
         """Calls *on_lost* with the last sync that still holds, where the target has lost records."""
         self._on_lost = on_lost
 
-    def syncs_written(self, copiers: Iterable["PartitionCopier"]) -> None:
+    def syncs_written(self, copiers: Iterable[PartitionCopier]) -> None:
         """Notes that offset-sync readers know of the losses that were reported of *copiers*."""
         for copier in copiers:
             if self._epochs.pop(copier, None) is not None:
@@ -119,13 +117,13 @@ class OffsetMaps:
                 self._due[copier] = None
                 self._wake.set()
 
-    def promote(self, copiers: Iterable["PartitionCopier"]) -> None:
+    def promote(self, copiers: Iterable[PartitionCopier]) -> None:
         """Makes the maps of *copiers* due, because offsets are being stored."""
         self._due.update((copier, None) for copier in copiers if copier in self._maps)
         if self._due:
             self._wake.set()
 
-    async def leave(self, copiers: Iterable["PartitionCopier"]) -> None:
+    async def leave(self, copiers: Iterable[PartitionCopier]) -> None:
         """Writes what is known of *copiers*, for at most LEAVE_S, and drops them."""
         leaving = list(copiers)
         self.promote(leaving)
@@ -222,7 +220,7 @@ class OffsetMaps:
             self._told.update((copier, short) for copier, short in told.items() if copier in self._maps)
             self.written += len(records)
 
-    def _kept(self, copier: "PartitionCopier") -> OffsetMap | None:
+    def _kept(self, copier: PartitionCopier) -> OffsetMap | None:
         """Returns the map to write for *copier*; None while the existing map was not read, or without a stream."""
         if copier in self._unread or copier.stream is None or copier not in self._maps:
             return None

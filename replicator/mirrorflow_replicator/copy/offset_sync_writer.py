@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mirrorflow_core.connect.mirror_records import (
     OffsetSync,
     encode_offset_sync_key,
     encode_offset_sync_value,
 )
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.offset_map import MapStream, PartitionMap
 from mirrorflow_core.offset_syncs import PartitionSyncs, Sync
@@ -34,9 +35,6 @@ from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.compacted_topic import RecordLosses, append, create_mirror_topic
 from mirrorflow_replicator.config.connector_properties import SYNCS_FACTOR_KEY
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
-
-if TYPE_CHECKING:
-    from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 # Groups are translated once a minute; four checks a second cost almost nothing and put many partitions into
 # one request.
@@ -114,7 +112,7 @@ class OffsetSyncWriter:
 
     # -- called by the partition copiers
 
-    def delivered(self, copier: "PartitionCopier", span: Span, base_offset: int) -> None:
+    def delivered(self, copier: PartitionCopier, span: Span, base_offset: int) -> None:
         """Notes that the records of *span* lie on the target from *base_offset* on.
 
         Called for each batch, so it does nothing else.
@@ -137,7 +135,7 @@ class OffsetSyncWriter:
             self._wake.set()
 
     def aligned(
-        self, copier: "PartitionCopier", stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
+        self, copier: PartitionCopier, stream: MapStream, pair: OffsetPair, *, was_cut_off: bool
     ) -> None:
         """Notes that *copier* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
         told = self._copiers.setdefault(copier, _Told(self._lag_max))
@@ -152,7 +150,7 @@ class OffsetSyncWriter:
             self._due[copier] = syncs
             self._wake.set()
 
-    def _lost(self, copier: "PartitionCopier", left: Sync) -> None:
+    def _lost(self, copier: PartitionCopier, left: Sync) -> None:
         """Makes a sync due that makes readers drop pairs behind *left*.
 
         An earlier process may have written them, and the target has lost their records.
@@ -164,7 +162,7 @@ class OffsetSyncWriter:
             self._due[copier] = told.syncs
             self._wake.set()
 
-    def promote(self, copiers: Iterable["PartitionCopier"]) -> None:
+    def promote(self, copiers: Iterable[PartitionCopier]) -> None:
         """Makes the newest sync and the map of each of *copiers* due, because offsets are being stored."""
         if self._maps is not None:
             self._maps.promote(copiers)
@@ -175,7 +173,7 @@ class OffsetSyncWriter:
         if self._due:
             self._wake.set()
 
-    async def leave(self, copiers: Iterable["PartitionCopier"]) -> None:
+    async def leave(self, copiers: Iterable[PartitionCopier]) -> None:
         """Writes what *copiers* have, for at most LEAVE_S, and drops them."""
         leaving = list(copiers)
         self.promote(leaving)

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.reports import (
     AcknowledgedPosition,
     Guarantee,
@@ -18,8 +19,6 @@ from mirrorflow_core.reports import (
     TaskReport,
 )
 from mirrorflow_core.stall_detection import StallReason
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 # How long a loss after which the policy continued is its partition's reason: long enough for rare checks to
 # see it, short enough that it is not taken for a new one a day later. The counter stays.
@@ -36,8 +35,8 @@ _row = attrgetter(*_PARTITION_FIELDS)
 _TASK_FIELDS = tuple(field.name for field in fields(TaskReport) if field.name not in {"partitions", "errors"})
 
 
-def partition_report(copier: PartitionCopier) -> PartitionReport:
-    """Returns the current report of *copier*."""
+def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
+    """Returns the report of *copier* at *now_ms* (wall clock)."""
     stream = copier.stream
     # One that has copied and is resynced still counts as copying. One that stopped and is retried
     # counts as stopped until it copies again.
@@ -46,8 +45,8 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         if copier.state is CopierState.RESUMING and copier.records
         else _PHASES[copier.state]
     )
-    reason, message = _said(copier)
-    next_offset = copier.settled_next_offset  # a kill aborts what is behind it
+    reason, message = _said(copier, now_ms)
+    next_offset = copier.settled_next_offset  # a kill aborts what follows it
     return PartitionReport(
         topic=copier.topic,
         target_topic=copier.target_topic,
@@ -71,7 +70,7 @@ def partition_report(copier: PartitionCopier) -> PartitionReport:
         latency_ms=copier.latency_ms,
         reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
-        guarantee_reason=copier.context.unfenced_why,
+        guarantee_reason=copier.session.unfenced_why,
         reason=reason,
         message=message,
         stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
@@ -87,7 +86,7 @@ def active_records(copiers: Iterable[PartitionCopier]) -> int:
 
 def guarantee_of(copier: PartitionCopier) -> Guarantee:
     """Returns what holds for *copier* now."""
-    return Guarantee.EXACTLY_ONCE if copier.context.is_fenced else Guarantee.AT_LEAST_ONCE
+    return Guarantee.EXACTLY_ONCE if copier.session.is_fenced else Guarantee.AT_LEAST_ONCE
 
 
 def _source_end(copier: PartitionCopier) -> int:
@@ -100,7 +99,7 @@ def _source_end(copier: PartitionCopier) -> int:
     return cursor.high_watermark if is_held_back and cursor.is_held_back else cursor.end_offset
 
 
-def _said(copier: PartitionCopier) -> tuple[str, str]:
+def _said(copier: PartitionCopier, now_ms: int) -> tuple[str, str]:
     """Returns reason and message of what delays *copier*.
 
     That is what stopped it, else its stall, a transient error, or a recent loss.
@@ -109,7 +108,7 @@ def _said(copier: PartitionCopier) -> tuple[str, str]:
     if copier.stalled is not None and not copier.is_halted:
         stall = copier.stalled.stall
         return stall.reason, stall.sentence
-    if error is None and copier.context.now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
+    if error is None and now_ms - copier.alerted_ms < ALERT_SHOWN_MS:
         error = copier.alert
     return ("", "") if error is None else (error.reason, str(error))
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_core.stall_detection import (
@@ -31,8 +32,6 @@ from mirrorflow_kafka.admin.log_requests import ProducersAnswer, describe_produc
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 
 LOOK_S = 1.0  # a small part of STALLED_AFTER_S
@@ -97,13 +96,13 @@ class StallWatch:
         target: Cluster,
         routes: BrokerRoutes,
         pace: RateLimiter,
-        buffered_bytes_max: int,
+        is_crowded: Callable[[], bool],
         on_change: Callable[[PartitionCopier], None],
     ) -> None:
         self._source = source
         self._target = target
         self._pace = pace
-        self._buffered_bytes_max = buffered_bytes_max
+        self._is_crowded = is_crowded  # whether what is fetched and not yet sent fills the memory of the task
         self._routes = routes
         self._on_change = on_change
         self._seen: dict[PartitionCopier, _Seen] = {}
@@ -120,7 +119,7 @@ class StallWatch:
         if copier not in self._seen:
             # Resyncs since then count as one, however long ago they were.
             resyncs = max(self._idle_resyncs.pop(copier, copier.resyncs), copier.resyncs - 1)
-            self._seen[copier] = _seen(copier, self._awake_s, resyncs=resyncs)
+            self._seen[copier] = _seen(copier, self._reader_of(copier), self._awake_s, resyncs=resyncs)
         error = copier.error
         if error is not None:
             copier.note_obstacle(_failed(error))
@@ -184,6 +183,10 @@ class StallWatch:
             and self._awake_s >= seen.describe_s
         )
 
+    def _reader_of(self, copier: PartitionCopier) -> BrokerReader | None:
+        dispatch = self._routes.dispatch_of(copier)
+        return None if dispatch is None else dispatch.reader
+
     def look(self, now_s: float) -> None:
         """Finds the partitions that are stalled at *now_s*, and those that no longer are."""
         if self._looked_s is not None:
@@ -217,7 +220,8 @@ class StallWatch:
         seen.describe_s = 0.0
         seen.records, seen.source_offset = copier.records, _source_offset(copier)
         seen.progress_s, seen.resyncs = self._awake_s, copier.resyncs
-        seen.reader, seen.responses = copier.reader, _responses(copier)
+        seen.reader = self._reader_of(copier)
+        seen.responses = _responses(seen.reader)
         seen.due_s = self._awake_s + STALLED_AFTER_S
         if seen.logged:
             seen.logged = frozenset()
@@ -242,8 +246,9 @@ class StallWatch:
         if copier.resyncs != seen.resyncs_seen:
             seen.resyncs_seen, seen.resynced_s = copier.resyncs, self._awake_s
             seen.reader = None
-        if copier.reader is not seen.reader or _has_unsent(copier):
-            seen.reader, seen.responses = copier.reader, _responses(copier)
+        reader = self._reader_of(copier)
+        if reader is not seen.reader or _has_unsent(copier):
+            seen.reader, seen.responses = reader, _responses(reader)
 
     def _is_idle(self, copier: PartitionCopier, seen: _Seen) -> bool:
         """Returns whether *copier* reads the source and has copied everything there."""
@@ -285,7 +290,8 @@ class StallWatch:
         error = copier.error
         obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
-        reader, pipe = copier.reader, copier.pipe
+        dispatch = self._routes.dispatch_of(copier)
+        reader, pipe = (None, None) if dispatch is None else (dispatch.reader, dispatch.pipe)
         return CopyFacts(
             partition=str(copier.source),
             target_partition=str(copier.target),
@@ -298,12 +304,12 @@ class StallWatch:
             times_asked=copier.resyncs - seen.resyncs,
             is_in_flight=not copier.is_drained,
             is_fetched=bool(copier.packer),
-            is_crowded_out=copier.context.buffered_bytes >= self._buffered_bytes_max,
+            is_crowded_out=self._is_crowded(),
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
             is_passed_over=reader is not None
-            and _responses(copier) - seen.responses > TURNS_MIN * len(reader),
+            and _responses(reader) - seen.responses > TURNS_MIN * len(reader),
             awaits_commit=copier.is_held or copier.packer.needs_transaction,
             transactional_id=copier.packer.producer.transactional_id,
             source_has_leader=self._source.leader(*copier.source) is not None,
@@ -313,7 +319,7 @@ class StallWatch:
         )
 
 
-def _seen(copier: PartitionCopier, now_s: float, *, resyncs: int) -> _Seen:
+def _seen(copier: PartitionCopier, reader: BrokerReader | None, now_s: float, *, resyncs: int) -> _Seen:
     """Returns *copier* as it is, with progress now and *resyncs* as of the last check."""
     return _Seen(
         records=copier.records,
@@ -323,8 +329,8 @@ def _seen(copier: PartitionCopier, now_s: float, *, resyncs: int) -> _Seen:
         resyncs=resyncs,
         resyncs_seen=resyncs,
         resynced_s=-math.inf,
-        reader=copier.reader,
-        responses=_responses(copier),
+        reader=reader,
+        responses=_responses(reader),
     )
 
 
@@ -364,9 +370,9 @@ def _has_unsent(copier: PartitionCopier) -> bool:
     return bool(copier.packer) or not copier.is_drained or copier.is_held
 
 
-def _responses(copier: PartitionCopier) -> int:
-    """Returns how many responses with records the reader of *copier* had so far."""
-    return 0 if copier.reader is None else copier.reader.responses
+def _responses(reader: BrokerReader | None) -> int:
+    """Returns how many responses with records *reader* had so far."""
+    return 0 if reader is None else reader.responses
 
 
 def _failed(error: MirrorFlowError) -> Obstacle:

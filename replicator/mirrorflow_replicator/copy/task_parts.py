@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.transforms import RenameRule
@@ -15,7 +16,6 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from functools import partial
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.connect.mirror_records import offset_map_topic
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
@@ -40,7 +41,6 @@ from mirrorflow_replicator.connectors.task_messages import (
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts, flow_topics
 from mirrorflow_replicator.process import die_with_parent, now_ms

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Final
 
 from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import (
     FlowUnfencedError,
     IdentityError,
@@ -41,7 +42,6 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
 from mirrorflow_replicator.copy.copy_task import CopyTask
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.worker.task_process import begin
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask

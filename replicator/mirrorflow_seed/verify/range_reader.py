@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
 from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
 from mirrorflow_kafka.admin.log_reader import read_through_elections
-from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_seed.errors import SeedError
 

@@ -19,8 +19,8 @@ from mirrorflow_core.offset_map import OffsetMap
 from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic

@@ -16,11 +16,11 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.error_codes import CONCURRENT_TRANSACTIONS
 from mirrorflow_core.wire.produce import API_KEY, VERSION, produce_request
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import CONCURRENT_TRANSACTIONS
 from tests.model.coordinator import PREPARING, Coordinator, Marker
 from tests.model.errors import (
     INVALID_PRODUCER_EPOCH,

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.error_codes import NONE
 from mirrorflow_core.wire.records import encode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import NONE
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records

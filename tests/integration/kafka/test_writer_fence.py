@@ -14,11 +14,11 @@ import pytest
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.error_codes import INVALID_PRODUCER_EPOCH, NONE
 from mirrorflow_core.wire.records import encode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import aborted_transactions, read_once
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH, NONE
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.tools import records

@@ -17,6 +17,7 @@ from mirrorflow_core.partitions import UNKNOWN, OffsetPair, TopicPartition
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_core.wire import produce
 from mirrorflow_core.wire.batch import Batch, rewrite, split
+from mirrorflow_core.wire.error_codes import INVALID_PRODUCER_EPOCH
 from mirrorflow_core.wire.records import Record, decode, encode
 from mirrorflow_core.writer.broker_requests import (
     Done,
@@ -33,7 +34,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import Claim, claims_topic
 from mirrorflow_core.writer.flow_lock import LAST_EPOCH, Fenced, holds_lock
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_behind, position_at
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_after, position_at
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim, take_flow, wait_for_turn
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
@@ -41,7 +42,6 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 from mirrorflow_kafka.writer.flow_topics import FlowTopics, open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
@@ -118,7 +118,7 @@ class Process:
     def acknowledged(self, partition: TopicPartition) -> WritePoint:
         """Where a partition continues behind its last acknowledged record."""
         start, stream = self.points[partition], self.streams[partition]
-        return point_behind(start, stream, sequence=stream.delivered.ordinal, target_epoch=start.target_epoch)
+        return point_after(start, stream, sequence=stream.delivered.ordinal, target_epoch=start.target_epoch)
 
     async def recover(self, task: int) -> None:
         """Take the partitions of a task over from ourselves."""

@@ -10,6 +10,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from mirrorflow_core.copying import error_actions
+from mirrorflow_core.copying.batch_packer import ANY_AGE_MS, NO_AGE_MS, Packer
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.copying.read_cursor import ReadCursor
+from mirrorflow_core.copying.transaction import Commit, StorePositions, TaskTransaction
+from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.source_epochs import SourceEpochs
 from mirrorflow_core.writer import (
@@ -40,9 +46,7 @@ from mirrorflow_core.writer.end_lookup import EndLookup
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
 from mirrorflow_kafka.client.repeatable_requests import may_repeat
-from mirrorflow_replicator.copy import position_writer
-from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
-from tests.model.writer import process, world
+from tests.model.writer import world
 from tests.model.writer.running import Outcome, Scenario, run
 from tests.model.writer.scenarios import SCENARIOS
 
@@ -65,14 +69,17 @@ class Mutant:
     def in_place(self) -> Iterator[None]:
         """The protocol has it inside the block."""
         replaced = self.replaced()
-        kept = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
+        kept = [(owner, name, vars(owner).get(name)) for owner, name, _ in replaced]
         for owner, name, value in replaced:
             setattr(owner, name, value)
         try:
             yield
         finally:
             for owner, name, value in kept:
-                setattr(owner, name, value)
+                if value is None:  # an attribute of its instances
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, value)
 
     def find(self) -> tuple[int, Outcome] | None:
         """The first seed that shows it; None if none does."""
@@ -115,6 +122,12 @@ def _returns(value: Any) -> Callable[..., Steps]:
     return steps
 
 
+def _at_once(_decisions: Any, _asked: Any, now: Any) -> Steps:
+    """A step of a task's transaction that asks nothing."""
+    return now
+    yield
+
+
 def _transactions_succeed(request: Any) -> Any:
     return Done() if isinstance(request, Transaction) else None
 
@@ -143,7 +156,7 @@ def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
 
 
 def _leaders_are_not_asked() -> tuple[Replaced, ...]:
-    return ((process.Task, "_ask_leaders", _returns(None)),)
+    return ((TaskTransaction, "_ask_leaders", _at_once),)
 
 
 def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
@@ -151,11 +164,11 @@ def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
 
 
 def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
-    return ((process.Task, "_has_uncertain_writes", lambda task, copier: False),)  # noqa: ARG005
+    return ((PartitionCopier, "has_uncertain_writes", property(lambda copier: False)),)  # noqa: ARG005
 
 
 def _final_codes_are_harmless() -> tuple[Replaced, ...]:
-    return ((position_writer, "FINAL_CODES", frozenset()),)
+    return ((error_actions, "FINAL_CODES", frozenset()),)
 
 
 def _offsets_are_not_compared() -> tuple[Replaced, ...]:
@@ -376,7 +389,7 @@ def _of_the_last_writer_only(producers: Any, position: Any, found: Any) -> Any:
 
 
 def _plain_batches_pass_markers() -> tuple[Replaced, ...]:
-    return ((process.Task, "_await_markers", _returns(value=True)),)
+    return ((TaskTransaction, "_use_ids", _at_once),)
 
 
 def _open_transactions_stay() -> tuple[Replaced, ...]:
@@ -405,7 +418,7 @@ def _markers_count_as_records() -> tuple[Replaced, ...]:
     def position_at(partition: Any, point: Any, *args: Any, **fields: Any) -> Any:
         return original(partition, replace(point, plain_start=-1), *args, **fields)
 
-    return ((flow_plan, "position_at", position_at), (process, "position_at", position_at))
+    return ((flow_plan, "position_at", position_at),)
 
 
 def _nothing_written_is_unknown() -> tuple[Replaced, ...]:
@@ -461,7 +474,8 @@ def _transactions_count_in_the_plain_sequence() -> tuple[Replaced, ...]:
 
 
 def _pipelines_at_once() -> tuple[Replaced, ...]:
-    return ((process.Copier, "single_in_flight", property(lambda copier: False, lambda copier, value: None)),)  # noqa: ARG005
+    never = property(lambda copier: False, lambda copier, value: None)  # noqa: ARG005
+    return ((PartitionCopier, "single_in_flight", never),)
 
 
 # -- rule 5
@@ -485,20 +499,44 @@ def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str,
     return batch._replace(base_timestamp=fields["now_ms"], max_timestamp=fields["now_ms"])
 
 
-def _young_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
-    send, check = process.Task._send_next, WriteModeTracker.check
-    asking: list[process.Process] = []
+def _nothing_is_held_back() -> tuple[Replaced, ...]:
+    """The packer takes old records for plain batches."""
+    original = Packer.hold_back_before
 
-    def send_next(task: Any, copier: Any) -> bool:
-        asking[:] = [task.process]
-        return send(task, copier)
+    def hold_back_before(packer: Packer, timestamp_ms: int) -> None:
+        original(packer, timestamp_ms if timestamp_ms == ANY_AGE_MS else NO_AGE_MS)
+
+    return ((Packer, "hold_back_before", hold_back_before),)
+
+
+def _old_records_are_plain() -> tuple[Replaced, ...]:
+    return *_checked(_without_age)(), *_nothing_is_held_back()
+
+
+def _young_where_the_target_sets_timestamps() -> tuple[Replaced, ...]:
+    next_batch, check, hold_back = PartitionCopier.next_batch, WriteModeTracker.check, Packer.hold_back_before
+    asking: list[PartitionCopier] = []
+
+    def sets_timestamps() -> bool:
+        return asking[0].target_topic in asking[0].session.log_append_time_topics
+
+    def asked(copier: PartitionCopier, *args: Any) -> Any:
+        asking[:] = [copier]
+        return next_batch(copier, *args)
 
     def checked(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeMode | None:
-        if asking[0].knows_log_append_time:
+        if sets_timestamps():
             batch = _without_age(tracker, batch, from_offset, fields)
         return check(tracker, batch, from_offset, **fields)
 
-    return ((process.Task, "_send_next", send_next), (WriteModeTracker, "check", checked))
+    def hold_back_before(packer: Packer, timestamp_ms: int) -> None:
+        hold_back(packer, NO_AGE_MS if sets_timestamps() and timestamp_ms != ANY_AGE_MS else timestamp_ms)
+
+    return (
+        (PartitionCopier, "next_batch", asked),
+        (WriteModeTracker, "check", checked),
+        (Packer, "hold_back_before", hold_back_before),
+    )
 
 
 def _without_gap_before(tracker: Any, batch: Any, from_offset: int, _fields: dict[str, Any]) -> Any:
@@ -520,16 +558,15 @@ def _plain_with_a_short_memory() -> tuple[Replaced, ...]:
 
 
 def _changes_without_a_position() -> tuple[Replaced, ...]:
-    original = process.Task._send_next
+    original = PartitionCopier._want_change
 
-    def send_next(task: Any, copier: Any) -> bool:
-        is_sent = original(task, copier)
-        if task.changing.pop(copier, None) is None:
-            return is_sent
-        task._change_mode(copier, copier.mode.change)
-        return True
+    def want_change(copier: PartitionCopier, change: ChangeMode, mode: Any) -> Any:
+        effects = original(copier, change, mode)
+        if copier.wanted_change is not change:
+            return effects
+        return *copier.change_mode(change, copier._heard_ms), *copier.released(is_marked=False)
 
-    return ((process.Task, "_send_next", send_next),)
+    return ((PartitionCopier, "_want_change", want_change),)
 
 
 def _no_position_after_a_resync() -> tuple[Replaced, ...]:
@@ -540,26 +577,38 @@ def _no_position_after_a_resync() -> tuple[Replaced, ...]:
 
 
 def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
-    original = process.Task._store_positions
+    """What is written is committed before the positions are added."""
+    original = TaskTransaction.commit
 
-    def store(task: Any, positions: Any) -> Any:
-        """Commit what is written before the position is added."""
-        yield from task.world.end_transaction(task.process, task.producers.transactional, commit=True)
-        yield from original(task, positions)
+    def commit(decisions: Any, now: Any) -> Any:
+        running, answer = original(decisions, now), None
+        while True:
+            try:
+                request = running.send(answer)  # type: ignore[arg-type]  # None begins it
+            except StopIteration as stop:
+                return stop.value
+            if isinstance(request, StorePositions):
+                yield Commit(request.producer)
+            answer = yield request
 
-    return ((process.Task, "_store_positions", store),)
+    return ((TaskTransaction, "commit", commit),)
 
 
 # -- rule 7
 
 
 def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
+    original = ReadCursor.request
+
+    def request(cursor: ReadCursor, partition_bytes: int) -> Any:
+        return original(cursor, partition_bytes)._replace(last_epoch=-1)
+
     def answer(request: Any) -> Any:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is False else None
 
     return (
         (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
-        (process.Task, "_is_truncated", lambda task, copier: False),  # noqa: ARG005
+        (ReadCursor, "request", request),
     )
 
 
@@ -597,12 +646,12 @@ def _low_epochs() -> tuple[Replaced, ...]:
 
 def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
     """An answer about a batch that the leader had already counts as an answer to ours."""
-    original = process.Task._acknowledged
+    original = PartitionCopier.acknowledged
 
-    def acknowledged(task: Any, copier: Any, base_offset: int, _append_time_ms: int) -> None:
-        original(task, copier, base_offset, -1)
+    def acknowledged(copier: PartitionCopier, base_offset: int, _append_time_ms: int, now_ms: int) -> Any:
+        return original(copier, base_offset, -1, now_ms)
 
-    return (*_low_epochs(), (process.Task, "_acknowledged", acknowledged))
+    return (*_low_epochs(), (PartitionCopier, "acknowledged", acknowledged))
 
 
 def _positions_are_completed_at_once() -> tuple[Replaced, ...]:
@@ -768,6 +817,8 @@ MUTANTS = (
         rule="The lock is checked again after every InitProducerId of a task.",
         replaced=_no_second_check,
         scenarios=("recovery",),
+        seeds=1000,
+        is_quick=False,
     ),
     Mutant(
         name="fenced comes back",
@@ -999,7 +1050,7 @@ MUTANTS = (
     Mutant(
         name="old records are plain",
         rule="Old timestamps never go under the plain id.",
-        replaced=_checked(_without_age),
+        replaced=_old_records_are_plain,
         scenarios=("hours", "mixed_race"),
         seeds=1500,
         is_quick=False,

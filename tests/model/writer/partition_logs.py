@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 from mirrorflow_core.partitions import UNKNOWN
-from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.batch import CONTROL_BIT, Batch
 from mirrorflow_core.writer.broker_requests import LeaderEpochEnd, SourceStart
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from tests.model.batches import LOG_APPEND_TIME, TRANSACTIONAL, LoggedBatch
@@ -295,21 +295,34 @@ class SourceLog:
             return SkippedOffsets(self.end, self.epoch)
         found = [one for one in self.records[max(0, at - 20) : at + 20] if one.batch == first.batch]
         base, end = first.batch
-        batch = Batch(
-            base_offset=base,
-            batch_length=0,
-            leader_epoch=first.leader_epoch,
-            magic=2,
-            crc=0,
-            attributes=0,
-            last_offset_delta=end - base - 1,
-            base_timestamp=first.timestamp,
-            max_timestamp=first.timestamp,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            count=len(found),
-            data=memoryview(b""),
-            size_bytes=0,
-        )
+        batch = _batch(base, end, first.leader_epoch, timestamp=first.timestamp, count=len(found))
         return SourceRecords(batch, tuple(one.offset for one in found), tuple(one.number for one in found))
+
+
+def control_batch(offset: int, skipped: SkippedOffsets) -> Batch:
+    """Offsets from *offset* on that consumers never get."""
+    return _batch(
+        offset, skipped.next_offset, skipped.leader_epoch, timestamp=0, count=0, attributes=CONTROL_BIT
+    )
+
+
+def _batch(
+    base: int, end: int, leader_epoch: int, *, timestamp: int, count: int, attributes: int = 0
+) -> Batch:
+    return Batch(
+        base_offset=base,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=2,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=end - base - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=count,
+        data=memoryview(b""),
+        size_bytes=0,
+    )

@@ -6,37 +6,19 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.copying.effects import Effects, ReadBatchLimit
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
 from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.wire.error_codes import MESSAGE_TOO_LARGE
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
-from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.copy import batch_limits
 from mirrorflow_replicator.copy.batch_limits import BatchLimits
-from mirrorflow_replicator.copy.batch_packer import Packer
-from mirrorflow_replicator.copy.copier_context import CopierState
-from tests.unit.copy.test_batch_packer import WRITER
+from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, put_in_flight, resume
 
-SEVERAL = Span(first=0, count=8, base_offset=40, next_offset=48, max_timestamp=0, size_bytes=900)
-ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, size_bytes=900)
-
-
-class FakeCopier:
-    """What is needed of a copier; a refusal resyncs it, as it does with copiers."""
-
-    def __init__(self, target_topic: str = "east.orders") -> None:
-        self.target_topic = target_topic
-        self.packer = Packer("orders", 2, target_topic, WRITER)
-        self.state = CopierState.COPYING
-        self.error: MirrorFlowError | None = None
-        self.resyncs = 0
-
-    def resync(self) -> None:
-        self.resyncs += 1
-        self.state = CopierState.RESUMING
-
-    def stop(self, error: MirrorFlowError) -> None:
-        self.error, self.state = error, CopierState.STOPPED
+NOW_MS = 0
+SEVERAL, ALONE = 8, 1  # records of a batch
 
 
 class Topics:
@@ -72,16 +54,24 @@ class Task:
     def __init__(self) -> None:
         self.jobs: list[asyncio.Task[None]] = []
         cluster: Any = None
-        self.limits = BatchLimits(cluster, spawn=self._spawn)
+        self.limits = BatchLimits(cluster, apply=self._apply, spawn=self._spawn)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.jobs.append(asyncio.create_task(work))
 
-    def refuse(self, copier: Any, span: Span = SEVERAL) -> None:
-        """As `Copier.refused` does it."""
-        self.limits.refused(copier, span)
-        if copier.state is CopierState.COPYING:
-            copier.resync()
+    def _apply(self, copier: PartitionCopier, effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, ReadBatchLimit):
+                self.limits.refused(copier, effect.span)
+
+    def refuse(self, copier: PartitionCopier, count: int = SEVERAL) -> None:
+        """The target refuses a batch of *count* records for its size."""
+        put_in_flight(copier, count)
+        self.refuse_next(copier)
+
+    def refuse_next(self, copier: PartitionCopier) -> None:
+        """The target refuses the oldest batch in flight for its size."""
+        self._apply(copier, copier.refused(MESSAGE_TOO_LARGE, ""))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the jobs run until then."""
@@ -91,7 +81,7 @@ class Task:
 
     async def settle(self) -> None:
         """Let everything but the watch, which is the second job, come to its end."""
-        await asyncio.gather(*(job for at, job in enumerate(self.jobs) if at != 1))
+        await asyncio.gather(*(job for index, job in enumerate(self.jobs) if index != 1))
 
 
 def played(story: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
@@ -108,7 +98,7 @@ def played(story: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.usefixtures("topics")
 def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
 
     async def story(task: Task) -> None:
         task.refuse(copier)
@@ -127,13 +117,15 @@ def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
     )
 
 
-def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topics) -> None:
+def test_refusals_of_batches_in_flight_after_the_first_are_ignored(topics: Topics) -> None:
     """They were packed by the same limit: one guess, one request."""
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
 
     async def story(task: Task) -> None:
         for _ in range(5):
-            task.refuse(copier)
+            put_in_flight(copier, SEVERAL)
+        for _ in range(5):
+            task.refuse_next(copier)
         assert DEFAULT_BYTES == copier.packer.limit.max_uncompressed_bytes
         await task.settle()
 
@@ -142,7 +134,8 @@ def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topi
 
 
 def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
-    copiers: list[Any] = [FakeCopier() for _ in range(20)]
+    session = new_session(partitions=20)
+    copiers = [begun_copier(NOW_MS, session, number) for number in range(20)]
 
     async def story(task: Task) -> None:
         for copier in copiers:
@@ -157,11 +150,11 @@ def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
 @pytest.mark.usefixtures("topics")
 def test_settings_read_after_copying_resumed_resync_the_copier() -> None:
     """The copier has gone on by the guess meanwhile."""
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
 
     async def story(task: Task) -> None:
         task.refuse(copier)
-        copier.state = CopierState.COPYING
+        resume(copier, NOW_MS)
         await task.settle()
 
     played(story)
@@ -169,12 +162,13 @@ def test_settings_read_after_copying_resumed_resync_the_copier() -> None:
 
 
 def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: Topics) -> None:
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
     async def story(task: Task) -> None:
         for _ in range(4):
-            copier.state = CopierState.COPYING
+            resume(copier, NOW_MS)
+            assert copier.state is CopierState.COPYING
             task.refuse(copier)
             await task.settle()
 
@@ -183,7 +177,7 @@ def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: To
 
 
 def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics) -> None:
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
     topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
 
     async def story(task: Task) -> None:
@@ -192,14 +186,14 @@ def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics
 
     played(story)
     assert isinstance(copier.error, RecordTooLargeError)
-    assert 40 == copier.error.offset
+    assert 100 == copier.error.offset
     assert copier.packer.limit is UNLIMITED
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_record_alone_is_packed_again_by_settings_that_are_news() -> None:
+def test_a_record_alone_is_packed_again_by_settings_that_were_not_known() -> None:
     """The packer then measures whether the target's own codec makes it small."""
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
 
     async def story(task: Task) -> None:
         task.refuse(copier, ALONE)
@@ -209,14 +203,14 @@ def test_a_record_alone_is_packed_again_by_settings_that_are_news() -> None:
     assert (None, 20_000) == (copier.error, copier.packer.limit.max_batch_bytes)
 
 
-def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -> None:
+def test_a_guess_is_kept_while_the_settings_have_not_changed(topics: Topics) -> None:
     """They were not the reason: perhaps the leader has others. New ones count again."""
-    copier: Any = FakeCopier()
+    copier = begun_copier(NOW_MS)
 
     async def story(task: Task) -> None:
         task.refuse(copier)
         await task.settle()
-        copier.state = CopierState.COPYING
+        resume(copier, NOW_MS)
         task.refuse(copier)
         await task.settle()
         assert (False, 10_000) == (copier.packer.limit.is_known, copier.packer.limit.max_uncompressed_bytes)
@@ -228,16 +222,17 @@ def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -
 
 
 def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of limited topics are read again from time to time; a copier that has left is not looked after."""
+    """Settings of limited topics are read again from time to time; those of a copier that has left are not."""
     monkeypatch.setattr(batch_limits, "WATCH_S", 0.001)
-    copier: Any = FakeCopier()
-    gone: Any = FakeCopier("east.gone")
+    copier = begun_copier(NOW_MS)
+    gone = new_copier(copier.session, 3, "east.gone")
+    resume(gone, NOW_MS)
 
     async def story(task: Task) -> None:
         task.refuse(copier)
         task.refuse(gone)
         await task.until(lambda: copier.packer.limit.is_known and gone.packer.limit.is_known)
-        gone.state = CopierState.LEAVING
+        gone.leave()
         topics.settings["max.message.bytes"] = "100000"
         await task.until(lambda: bool(copier.packer.limit.max_batch_bytes == 100_000))
 

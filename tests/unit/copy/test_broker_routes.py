@@ -7,12 +7,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_kafka.client.metadata import EMPTY, PartitionMetadata, TopicMetadata
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import UNKNOWN_EPOCH
-from mirrorflow_replicator.copy.read_cursor import ReadCursor
+from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
+from tests.unit.core.copying.stubs import new_copier, new_session
 
 SOON_S = 60.0  # without a request it would take five minutes
 
@@ -38,7 +37,7 @@ class Broker:
 
 
 class Leading:
-    """A cluster of one topic with one partition; *leaders* are named one after the other, the last one for ever."""
+    """A cluster of one topic with one partition; *leaders* are named one after the other, the last one forever."""
 
     alias = "west"
 
@@ -58,79 +57,65 @@ class Leading:
         return self.metadata.topics[topic].partitions[partition].leader
 
 
-class Served(SimpleNamespace):
-    """What the routes use of a copier."""
+class Task:
+    """Routes with one partition, whose target is led by *target_leaders* one after the other."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a copier is one, whatever it holds
-        return id(self)
+    def __init__(self, *target_leaders: int) -> None:
+        self.source, self.target = Leading("orders", 1), Leading("east.orders", *target_leaders)
+        clusters: dict[str, Any] = {"source": self.source, "target": self.target}
+        new: Any = Broker
+        self.routes = BrokerRoutes(**clusters, reader=new, writer=new, on_error=print)
+        services: Any = SimpleNamespace(carry_out=lambda *_: None, count_buffered=lambda _: None)
+        self.copier: PartitionCopier = new_copier(new_session(), 0)
+        self.dispatch = PartitionDispatch(self.copier, services)
+        self.routes.add(self.dispatch)
 
-    def read_by(self, reader: Any) -> None:
-        self.reader = reader
+    async def connect(self) -> None:
+        await self.routes.connect([self.copier])
 
-    def write_through(self, pipe: Any) -> None:
-        self.pipe = pipe
-        self.resync()
-
-
-def copier(resyncs: list[int] | None = None) -> Any:
-    return Served(
-        topic="t",
-        partition=0,
-        target_topic="east.t",
-        source=TopicPartition("t", 0),
-        target=TopicPartition("east.t", 0),
-        writing=None,
-        reader=None,
-        pipe=None,
-        cursor=ReadCursor(TopicPartition("t", 0), read_committed=False),
-        target_epoch=UNKNOWN_EPOCH,
-        state=CopierState.RESUMING,
-        resync=lambda: None if resyncs is None else resyncs.append(1),
-    )
+    @property
+    def target_node(self) -> int:
+        pipe: Any = self.dispatch.pipe
+        assert isinstance(pipe, Broker)
+        return pipe.node_id
 
 
 def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_until_another_leads_them() -> (
     None
 ):
     """Right after its death it is still named the leader; the next failure to connect finds its successor."""
-    served = copier()
+    task = Task(1, 1, 2)
 
     async def main() -> None:
-        source: Any = Leading("t", 1)
-        target: Any = Leading("east.t", 1, 1, 2)
-        new: Any = Broker
-        routes = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
-        await routes.add([served])
-        assert served.pipe.node_id == 1
-        running = asyncio.create_task(routes.run())
+        await task.connect()
+        assert task.target_node == 1
+        running = asyncio.create_task(task.routes.run())
         async with asyncio.timeout(SOON_S):
-            while served.pipe.node_id == 1:
-                routes.writer_lost(1)
+            while task.target_node == 1:
+                task.routes.writer_lost(1)
                 await asyncio.sleep(0)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
 
     asyncio.run(main())
-    assert served.pipe.node_id == 2
+    assert task.target_node == 2
 
 
 def test_a_leader_that_was_elected_again_is_asked_again() -> None:
     """On the same connection: it may have come back with less than it had."""
-    resyncs: list[int] = []
-    served = copier(resyncs)
+    task = Task(1)
 
-    async def main() -> None:
-        target: Any = Leading("east.t", 1)
-        source: Any = Leading("t", 1)
-        new: Any = Broker
-        routes = BrokerRoutes(source=source, target=target, reader=new, writer=new, on_error=print)
-        await routes.add([served])
-        resyncs.clear()
-        for asked, epoch in ((UNKNOWN_EPOCH, 0), (0, 0), (0, 1)):
-            served.target_epoch, target.epoch = asked, epoch
-            assert not resyncs
-            await routes.add([served])
+    async def main() -> list[int]:
+        await task.connect()
+        resyncs = [task.copier.resyncs]
+        for asked, epoch in ((None, 0), (0, 0), (0, 1)):
+            if asked is not None:
+                task.copier.note_target_epoch(asked)
+            task.target.epoch = epoch
+            await task.connect()
+            resyncs.append(task.copier.resyncs)
+        return resyncs
 
-    asyncio.run(main())
-    assert resyncs == [1]
+    # The first one is of the connection.
+    assert asyncio.run(main()) == [1, 1, 1, 2]

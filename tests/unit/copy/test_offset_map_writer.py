@@ -14,9 +14,9 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_replicator.copy import offset_map_writer as module
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from tests.unit.copy.test_batch_packer import WHEN
 from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
-from tests.unit.copy.test_partition_copier import STEPS, disturb, new_rig
+from tests.unit.core.copying.test_batch_packer import WHEN
+from tests.unit.core.copying.test_partition import STEPS, disturb, new_rig
 
 REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
 BOUND_S = 300.0
@@ -78,7 +78,7 @@ def syncing_to(topic, errors=None, *, syncs=None):
 def settled_copy(topic, *, errors=None):
     """A copier that has copied all of a source undisturbed, and a writer that received its pairs."""
     rig = new_rig(1)
-    rig.use_syncs(syncing_to(topic, errors))
+    rig.syncs = syncing_to(topic, errors)
     rig.settle()
     return rig, rig.syncs
 
@@ -121,7 +121,7 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
     ordinal = rig.copier.stream.delivered.ordinal + 40
     syncing.aligned(
         rig.copier,
-        rig.copier.writing.map_stream,
+        rig.copier.map_stream,
         OffsetPair(end + 39, ordinal, target_end + 39),
         was_cut_off=True,
     )
@@ -140,7 +140,7 @@ async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
     copier, end = rig.copier, rig.source.end
     assert copier.stream is not None
     syncing = syncing_to(topic)
-    syncing.aligned(copier, copier.writing.map_stream, copier.stream.delivered, was_cut_off=True)
+    syncing.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
     await syncing.leave([copier])
 
     assert topic.maps[ORDERS].translate(end) == MappedOffset(end - 100, end - 100)
@@ -176,12 +176,12 @@ def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed,
     """Refusals, lost answers, kills, leaders that forget, records of others in between."""
     rig, topic = new_rig(seed), MapTopic()
     source, leader = rig.source, rig.leader
-    rig.use_syncs(syncing_to(topic))
+    rig.syncs = syncing_to(topic)
     for step in range(STEPS):
         disturb(rig, strangers=strangers)
         if step % 20 == 19:
             asyncio.run(rig.syncs.leave([rig.copier]))  # the next one begins with what it has written
-            rig.use_syncs(syncing_to(topic))
+            rig.syncs = syncing_to(topic)
             rig.kill()
     rig.settle()
     asyncio.run(rig.syncs.leave([rig.copier]))
@@ -213,7 +213,7 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
     copier.target_epoch = 7
     syncing.aligned(
         copier,
-        copier.writing.map_stream,
+        copier.map_stream,
         newest._replace(target_offset=newest.target_offset + 5),
         was_cut_off=True,
     )
@@ -238,7 +238,7 @@ async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_
     copier.target_epoch = 7
     syncs.error = REFUSED
     writes = topic.writes
-    syncing.aligned(copier, copier.writing.map_stream, copier.stream.delivered, was_cut_off=True)
+    syncing.aligned(copier, copier.map_stream, copier.stream.delivered, was_cut_off=True)
     job = asyncio.create_task(syncing.run())
     syncing.promote([copier])
     await syncs.until(lambda: syncs.attempts)

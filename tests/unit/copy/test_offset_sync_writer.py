@@ -15,9 +15,9 @@ from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy import offset_sync_writer as module
 from mirrorflow_replicator.copy.offset_sync_writer import SYNCS_PER_WRITE_MAX, OffsetSyncWriter
-from tests.unit.copy.stubs import MAP_STREAM
-from tests.unit.copy.test_batch_packer import WHEN
-from tests.unit.copy.test_partition_copier import STEPS, disturb, new_rig
+from tests.unit.core.copying.stubs import MAP_STREAM
+from tests.unit.core.copying.test_batch_packer import WHEN
+from tests.unit.core.copying.test_partition import STEPS, disturb, new_rig
 
 BOUND_S = 300.0
 
@@ -246,12 +246,12 @@ def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a
     """Refusals, lost answers, kills, leaders that forget, records of others in between."""
     rig, topic = new_rig(seed), SyncsTopic()
     source, leader = rig.source, rig.leader
-    rig.use_syncs(syncing_to(topic, lag_max))
+    rig.syncs = syncing_to(topic, lag_max)
     for step in range(STEPS):
         disturb(rig, strangers=strangers)
         if step % 20 == 19:
             asyncio.run(rig.syncs.leave([rig.copier]))
-            rig.use_syncs(syncing_to(topic, lag_max))
+            rig.syncs = syncing_to(topic, lag_max)
             rig.kill()
     rig.settle()
     asyncio.run(rig.syncs.leave([rig.copier]))

@@ -1,4 +1,4 @@
-"""What a task says leaves its process whole, in one line, and says of a copier what holds for it now."""
+"""A task report leaves its process whole, in one line, and has what holds for each partition now."""
 
 from dataclasses import fields
 
@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.copying.partition import CopierState
 from mirrorflow_core.errors import CorruptBatchError
-from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_core.transforms import RenameRule
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report, partition_report
-from tests.unit.copy.stubs import begun_copier, context_at
-from tests.unit.copy.test_batch_packer import WHEN, small
+from mirrorflow_replicator.copy.partition_reports import (
+    decode_report,
+    encode_report,
+)
+from mirrorflow_replicator.copy.partition_reports import partition_report as report_at
+from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, send
+from tests.unit.core.copying.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
 REPORTS = st.builds(
@@ -44,7 +45,7 @@ REPORTS = st.builds(
 
 
 @given(REPORTS)
-def test_a_report_arrives_as_it_was_said(report):
+def test_a_report_is_decoded_as_it_was_encoded(report):
     """In one line, whatever is in its texts."""
     line = encode_report(report)
 
@@ -52,9 +53,16 @@ def test_a_report_arrives_as_it_was_said(report):
     assert (1, b"\n") == (line.count(b"\n"), line[-1:])
 
 
+NOW_MS = WHEN + 5_000
+
+
+def partition_report(copier):
+    return report_at(copier, NOW_MS)
+
+
 def copier_that_copies(*, unfenced_why=""):
     """A copier that has begun at source offset 100, and holds a batch of three records."""
-    copier = begun_copier(context_at(WHEN + 5_000, unfenced_why=unfenced_why))
+    copier = begun_copier(NOW_MS, new_session(unfenced_why=unfenced_why))
     copier.packer.add(batch_of(small(3), base_offset=100))
     return copier
 
@@ -62,11 +70,11 @@ def copier_that_copies(*, unfenced_why=""):
 def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
     """A status is never a guess."""
     copier = copier_that_copies()
-    copier.start_end = 103
-    copier.writing.next_batch()
+    copier.note_end(103, is_start=True)
+    send(copier, NOW_MS)
 
     sent = partition_report(copier)
-    copier.writing.acknowledged(40, -1)
+    copier.acknowledged(40, -1, NOW_MS)
     delivered = partition_report(copier)
 
     assert (100, 0, 0, False) == (
@@ -85,13 +93,9 @@ def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
     assert (1, 0, 0) == (delivered.batches_raw, delivered.batches_coalesced, delivered.batches_reencoded)
 
 
-def test_a_copier_that_knows_nothing_yet_says_so():
+def test_a_copier_that_has_not_begun_reports_unknown_offsets():
     """Unknown is -1, never 0, which would be a lag of everything."""
-    report = partition_report(
-        PartitionCopier(
-            TopicPartition("orders", 2), RenameRule(name="east.orders"), copier_that_copies().context
-        )
-    )
+    report = partition_report(new_copier(new_session()))
 
     assert (PartitionPhase.STARTING, -1, -1, -1, False) == (
         report.phase,
@@ -103,7 +107,7 @@ def test_a_copier_that_knows_nothing_yet_says_so():
     assert ("orders", "east.orders", 2) == (report.topic, report.target_topic, report.partition)
 
 
-def test_a_stopped_copier_says_why():
+def test_a_stopped_copier_reports_why():
     """The sentence that names the topic, and its reason for machines."""
     copier = copier_that_copies()
     error = CorruptBatchError(topic="orders", partition=2, offset=5, problem="its checksum does not hold")
@@ -136,8 +140,8 @@ def test_a_partition_that_is_given_up_is_reported_as_copying():
 def test_a_resync_is_reported_as_copying():
     """A resync lasts a round trip; a status that flickered with each would be useless."""
     copier = copier_that_copies()
-    copier.writing.next_batch()
-    copier.writing.acknowledged(0, -1)
+    send(copier, NOW_MS)
+    copier.acknowledged(0, -1, NOW_MS)
     copier.resync()
 
     assert PartitionPhase.COPYING is partition_report(copier).phase

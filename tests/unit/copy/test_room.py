@@ -22,14 +22,14 @@ def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
 
     async def wait_for_a_response() -> None:
         def answered() -> None:
-            task._context.buffered_bytes = 0
+            task._effects.buffered_bytes = 0
             task._awake()
 
         asyncio.get_running_loop().call_later(0.01, answered)
         await asyncio.wait_for(task._wait_for_room(1, 1, 1), timeout=10)
 
     task: Any = object.__new__(CopyTask)
-    task._context = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, update_clock=lambda: None)
+    task._effects = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, update_clock=lambda: None)
     task._routes = SimpleNamespace(pump=pump)
     task._room = asyncio.Event()
     task._copied_bytes = 0
@@ -38,4 +38,4 @@ def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
 
     asyncio.run(wait_for_a_response())
 
-    assert task._context.buffered_bytes == 0
+    assert task._effects.buffered_bytes == 0

@@ -1,4 +1,4 @@
-"""Partitions that stand still are found, told of once, and forgotten when they move; idle ones are not looked at."""
+"""Partitions that make no progress are found, reported once, and forgotten when they copy again; idle ones are not checked."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.copying.effects import Effects, EndSession, Signal
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.errors import (
     CorruptBatchError,
     MirrorFlowError,
@@ -18,14 +21,13 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_core.wire.error_codes import CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_kafka.admin.log_requests import ActiveProducer, ProducersAnswer
 from mirrorflow_kafka.client.broker_writer import REQUEST_TIMEOUT_MS
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy import stall_watch
-from mirrorflow_replicator.copy.copier_context import CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_reports import partition_report
+from mirrorflow_replicator.copy.partition_reports import partition_report as report_at
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_replicator.copy.stall_watch import (
     DESCRIBE_AGAIN_S,
@@ -38,12 +40,15 @@ from mirrorflow_replicator.copy.stall_watch import (
     RESYNCED_S,
     StallWatch,
 )
-from tests.unit.copy.stubs import START, begun_copier, context_at
-from tests.unit.copy.test_batch_packer import WHEN, small
+from tests.unit.core.copying.stubs import begun_copier, new_session, resume, send, want_transaction
+from tests.unit.core.copying.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
-NOT_ENOUGH_REPLICAS = 19
-OUT_OF_ORDER = 45
+PARTITIONS = 200
+
+
+def partition_report(copier):
+    return report_at(copier, WHEN)
 
 
 class Task:
@@ -54,13 +59,15 @@ class Task:
         self.pace = RateLimiter(None)
         self.unled: set[PartitionCopier] = set()
         self.changes: list[PartitionCopier] = []
-        routes: Any = SimpleNamespace(without_leader=self.unled)
+        self.dispatches: dict[PartitionCopier, Any] = {}
+        self.session = new_session(partitions=PARTITIONS)
+        routes: Any = SimpleNamespace(without_leader=self.unled, dispatch_of=self.dispatches.get)
         self.watch = StallWatch(
             source=self._cluster("east"),
             target=self._cluster("west"),
             routes=routes,
             pace=self.pace,
-            buffered_bytes_max=1 << 20,
+            is_crowded=lambda: False,
             on_change=self.changes.append,
         )
         self.watch.look(self.now_s)
@@ -71,17 +78,55 @@ class Task:
         cluster.raise_for = lambda *error: Cluster.raise_for(cluster, *error)  # type: ignore[arg-type]
         return cluster
 
-    def copier(self, number=0) -> PartitionCopier:
+    def copier(self, number=0, session: CopySession | None = None) -> PartitionCopier:
         """A copier that copies from source offset 100 on, where the source ends."""
-        copier = begun_copier(context_at(WHEN, changed=self.watch.changed), number)
-        copier.cursor.end_offset = 100
+        copier = begun_copier(WHEN, session or self.session, number)
+        copier.note_end(100)
+        self.watch.changed(copier)
         return copier
 
     def behind(self, number=0) -> PartitionCopier:
         """A copier that has a batch to copy."""
         copier = self.copier(number)
-        fetch(copier)
+        self.fetch(copier)
         return copier
+
+    def serve(self, copier, *, reader=None, pipe=None):
+        """Connects *copier* to its brokers."""
+        self.dispatches[copier] = SimpleNamespace(reader=reader, pipe=pipe)
+
+    def apply(self, copier, effects: Effects):
+        """What the shell does about effects that the watch depends on."""
+        if Signal.REPORT in effects:
+            self.watch.changed(copier)
+
+    def fetch(self, copier, count=3):
+        """The source sends its next *count* records, which are the last ones."""
+        end = copier.cursor.offset + count
+        answered(self, copier, stable=end, end=end, records=count)
+
+    def resume(self, copier):
+        """Lets a copier continue that has nothing in flight; it must not end its session."""
+        effects = resume(copier, WHEN)
+        assert not any(isinstance(effect, EndSession) for effect in effects)
+        self.apply(copier, effects)
+
+    def reconnect(self, copier):
+        """There is a new connection to the target's leader."""
+        self.apply(copier, copier.connected())
+        self.resume(copier)
+
+    def refuse(self, copier, code=NOT_ENOUGH_REPLICAS):
+        """One round of a livelock: sent, refused, and resumed at the same place."""
+        assert send(copier, WHEN) is not None
+        self.apply(copier, copier.refused(code, ""))
+        self.resume(copier)
+        self.fetch(copier)
+
+    def copy(self, copier):
+        """The target acknowledges the next batch."""
+        assert send(copier, WHEN) is not None
+        self.apply(copier, copier.acknowledged(max(0, copier.stream.expected_target), -1, WHEN))
 
     def wait(self, seconds=STALLED_AFTER_S + 2 * LOOK_S, *, each=lambda: None):
         """Look each second for so long; *each* happens before every look."""
@@ -89,11 +134,6 @@ class Task:
             self.now_s += LOOK_S
             each()
             self.watch.look(self.now_s)
-
-
-def resume(copier):
-    copier.writing.mode.rewind(START.source_offset + 1)
-    copier.resume(copier.writing, START)
 
 
 class Reader:
@@ -119,18 +159,13 @@ async def hold(pace, *, reader):
             await pace.spend(1 << 30, reader=reader)
 
 
-def fetch(copier):
-    copier.cursor.end_offset = 103
-    copier.packer.add(batch_of(small(3), base_offset=100))
-    copier.context.changed(copier)
-
-
-def refuse(copier, code=NOT_ENOUGH_REPLICAS):
-    """One round of a livelock: sent, refused, and resumed at the same place."""
-    copier.writing.next_batch()
-    copier.writing.refused(code, "")
-    resume(copier)
-    fetch(copier)
+def answered(task, copier, *, stable, end, records=0):
+    """A fetch response with *records*; nothing can be read after *stable*."""
+    data = bytes(batch_of(small(records), base_offset=copier.cursor.offset).data) if records else b""
+    response = PartitionFetchResponse(
+        FetchKey(b"orders", copier.partition), 0, end, stable, 0, (), -1, memoryview(bytearray(data))
+    )
+    task.apply(copier, copier.fetched(response, copier.cursor.offset))
 
 
 @pytest.fixture
@@ -141,9 +176,9 @@ def task() -> Task:
 def test_writes_that_are_refused_for_30_s_are_a_stall(task):
     copier = task.behind()
 
-    task.wait(STALLED_AFTER_S - 1, each=lambda: refuse(copier))
+    task.wait(STALLED_AFTER_S - 1, each=lambda: task.refuse(copier))
     before = copier.stalled
-    task.wait(2, each=lambda: refuse(copier))
+    task.wait(2, each=lambda: task.refuse(copier))
 
     report = partition_report(copier)
     assert before is None
@@ -154,10 +189,9 @@ def test_writes_that_are_refused_for_30_s_are_a_stall(task):
 
 def test_a_stall_ends_with_the_first_acknowledged_batch(task):
     copier = task.behind()
-    task.wait(each=lambda: refuse(copier))
+    task.wait(each=lambda: task.refuse(copier))
 
-    copier.writing.next_batch()
-    copier.writing.acknowledged(0, -1)
+    task.copy(copier)
     task.wait(1)
 
     report = partition_report(copier)
@@ -165,7 +199,7 @@ def test_a_stall_ends_with_the_first_acknowledged_batch(task):
     assert task.changes == [copier, copier]
 
 
-def test_an_idle_partition_is_not_looked_at_and_never_stalls(task):
+def test_an_idle_partition_is_not_checked_and_never_stalls(task):
     copiers = [task.copier(number) for number in range(100)]
 
     task.wait(1)
@@ -176,13 +210,12 @@ def test_an_idle_partition_is_not_looked_at_and_never_stalls(task):
     assert [copier for copier in copiers if copier.stalled] == []
 
 
-def test_a_partition_that_moves_never_stalls(task):
+def test_a_partition_that_copies_never_stalls(task):
     copier = task.behind()
 
     def copy():
-        copier.writing.next_batch()
-        copier.writing.acknowledged(copier.records, -1)
-        copier.packer.add(batch_of(small(3), base_offset=copier.stream.next_offset))
+        task.copy(copier)
+        task.fetch(copier)
 
     task.wait(60, each=copy)
 
@@ -191,7 +224,7 @@ def test_a_partition_that_moves_never_stalls(task):
 
 def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
     copier = task.copier()
-    copier.cursor.end_offset = 200
+    copier.note_end(200)
 
     task.wait()
 
@@ -200,7 +233,7 @@ def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
 
 def test_a_batch_without_a_response_is_a_stall(task):
     copier = task.behind()
-    copier.writing.next_batch()
+    assert send(copier, WHEN) is not None
 
     task.wait()
 
@@ -209,8 +242,8 @@ def test_a_batch_without_a_response_is_a_stall(task):
 
 def test_a_rate_limit_is_not_a_stall(task):
     copier = task.copier()
-    copier.cursor.end_offset = 200
-    copier.reader = Reader(node_id=3)
+    copier.note_end(200)
+    task.serve(copier, reader=Reader(node_id=3))
     asyncio.run(hold(task.pace, reader=3))
 
     task.wait()
@@ -220,8 +253,8 @@ def test_a_rate_limit_is_not_a_stall(task):
 
 def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
     copier = task.copier()
-    copier.cursor.end_offset = 200
-    copier.reader = Reader(node_id=3)
+    copier.note_end(200)
+    task.serve(copier, reader=Reader(node_id=3))
     asyncio.run(hold(task.pace, reader=1))
 
     task.wait()
@@ -233,8 +266,9 @@ def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
 def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, responses, reason):
     """The reader of ten partitions is given records each second, or hardly ever."""
     copier = task.copier()
-    copier.cursor.end_offset = 200
-    copier.reader = reader = Reader(held_until_s=math.inf)
+    copier.note_end(200)
+    reader = Reader(held_until_s=math.inf)
+    task.serve(copier, reader=reader)
 
     def serve():
         reader.responses += responses
@@ -246,8 +280,8 @@ def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, res
 
 def test_a_quota_is_not_a_stall(task):
     copier = task.behind()
-    copier.pipe = SimpleNamespace(held_until_s=math.inf)
-    copier.writing.next_batch()
+    task.serve(copier, pipe=SimpleNamespace(held_until_s=math.inf))
+    assert send(copier, WHEN) is not None
 
     task.wait()
 
@@ -257,9 +291,9 @@ def test_a_quota_is_not_a_stall(task):
 def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
     """What was sent is answered, or its connection is lost, within the time of a request."""
     copier = task.behind()
-    copier.reader = Reader(held_until_s=math.inf)
-    copier.pipe = SimpleNamespace(held_until_s=-math.inf)
-    copier.writing.next_batch()
+    pipe = SimpleNamespace(held_until_s=-math.inf)
+    task.serve(copier, reader=Reader(held_until_s=math.inf), pipe=pipe)
+    assert send(copier, WHEN) is not None
 
     task.wait()
 
@@ -273,9 +307,12 @@ def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
 def test_a_commit_that_does_not_come_is_a_stall(task):
     """Also where nothing more is to be copied: readers of committed records do not see what was."""
     copier = task.copier()
-    copier.writing.hold()
+    want_transaction(copier, WHEN)
+    copier.joined(copier.resyncs, is_full=False)
+    task.copy(copier)
+    copier.held()
 
-    task.wait()
+    task.wait(STALLED_AFTER_S + 3 * LOOK_S)
 
     assert partition_report(copier).reason == "CommitPending"
 
@@ -295,9 +332,9 @@ def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
     error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 
     def fail():
-        copier.note(error)
-        resume(copier)
-        fetch(copier)
+        task.apply(copier, copier.note(error))
+        task.reconnect(copier)
+        task.fetch(copier)
 
     task.wait(each=fail)
 
@@ -307,17 +344,32 @@ def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
     assert "Cluster west cannot be reached at b:9092" in report.message
 
 
-def test_responses_that_are_lost_again_and_again_are_a_stall(task):
+def test_connections_that_break_again_and_again_are_a_stall(task):
     """Nothing is refused, and the target answers each request."""
     copier = task.behind()
 
-    def lose():
-        copier.writing.next_batch()
-        copier.writing.lost()
-        resume(copier)
-        fetch(copier)
+    def connect():
+        task.reconnect(copier)
+        task.fetch(copier)
 
-    task.wait(each=lose)
+    task.wait(each=connect)
+
+    assert partition_report(copier).reason == "NoDecision"
+
+
+def wait_for_the_next_session(task, copier):
+    """Its session must end, and does not while connections break again and again."""
+    task.apply(copier, copier.connected())
+    assert any(isinstance(effect, EndSession) for effect in resume(copier, WHEN))
+
+
+def test_responses_that_are_lost_are_a_stall_while_the_session_does_not_end(task):
+    """Nothing is refused, and the target answers each request."""
+    copier = task.behind()
+    assert send(copier, WHEN) is not None
+    task.apply(copier, copier.response_lost())
+
+    task.wait(each=lambda: wait_for_the_next_session(task, copier))
 
     assert partition_report(copier).reason == "NoDecision"
 
@@ -327,19 +379,14 @@ def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(t
     copier = task.copier()
     task.wait(1)
 
-    def ask():
-        copier.resync()
-        resume(copier)
-
-    task.wait(each=ask)
+    task.wait(each=lambda: task.reconnect(copier))
 
     assert partition_report(copier).reason == "NoDecision"
 
 
 def test_a_partition_is_idle_soon_after_a_resync(task):
     copier = task.copier()
-    copier.resync()
-    resume(copier)
+    task.reconnect(copier)
 
     task.wait(RESYNCED_S + 2 * LOOK_S)
 
@@ -349,13 +396,12 @@ def test_a_partition_is_idle_soon_after_a_resync(task):
 def test_pauses_of_the_process_are_no_loop(task):
     """A busy machine stops each process for a second or two, many times."""
     copier = task.copier()
-    copier.resync()
-    resume(copier)
+    task.reconnect(copier)
 
     def pause():
-        copier.resync()
+        task.apply(copier, copier.paused())
         task.watch.paused()
-        resume(copier)
+        task.resume(copier)
 
     task.wait(each=pause)
 
@@ -363,17 +409,17 @@ def test_pauses_of_the_process_are_no_loop(task):
 
 
 def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
-    """The leader acknowledges each as written, where another one lies."""
-    copier = task.behind()
+    """The leader acknowledges the second one as written, where the first one, which it refused, should be."""
+    copier = task.copier()
+    copier.single_in_flight = False
+    for _ in range(2):
+        task.fetch(copier)
+        assert send(copier, WHEN) is not None
+    task.apply(copier, copier.refused(NOT_ENOUGH_REPLICAS, ""))
+    copier.note_obstacle(None)  # the refusal explains the stall only for a while
+    task.apply(copier, copier.acknowledged(0, -1, WHEN))
 
-    def stray():
-        copier.writing.next_batch()
-        copier.stream.has_refusals = True
-        copier.writing.acknowledged(7, -1)
-        resume(copier)
-        fetch(copier)
-
-    task.wait(each=stray)
+    task.wait(each=lambda: wait_for_the_next_session(task, copier))
 
     assert copier.records == 0
     assert partition_report(copier).reason == "NoDecision"
@@ -381,11 +427,10 @@ def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
 
 def test_a_stopped_partition_is_not_a_stall(task):
     copier = task.behind()
-    task.wait(each=lambda: refuse(copier))
+    task.wait(each=lambda: task.refuse(copier))
 
-    copier.stop(
-        CorruptBatchError(topic="orders", partition=0, offset=100, problem="its checksum does not hold")
-    )
+    error = CorruptBatchError(topic="orders", partition=0, offset=100, problem="its checksum does not hold")
+    task.apply(copier, copier.stop(error))
     task.wait()
 
     report = partition_report(copier)
@@ -394,7 +439,7 @@ def test_a_stopped_partition_is_not_a_stall(task):
 
 def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
     copier = task.behind()
-    copier.writing.next_batch()
+    assert send(copier, WHEN) is not None
     task.wait(10)
 
     task.now_s += 3600
@@ -407,24 +452,22 @@ def test_a_stall_is_logged_once_and_again_when_it_comes_again(task, caplog):
     caplog.set_level(logging.WARNING)
     copier = task.behind()
 
-    task.wait(100, each=lambda: refuse(copier))
+    task.wait(100, each=lambda: task.refuse(copier))
     once = len(caplog.messages)
-    copier.writing.next_batch()
-    copier.writing.acknowledged(0, -1)
-    resume(copier)
-    fetch(copier)
-    task.wait(100, each=lambda: refuse(copier))
+    task.copy(copier)
+    task.fetch(copier)
+    task.wait(100, each=lambda: task.refuse(copier))
 
     assert (once, len(caplog.messages)) == (1, 2)
 
 
 def test_a_sentence_does_not_change_with_each_refusal(task):
-    """Who prints what is new would print it each second."""
+    """A tool that prints each change would print it every second."""
     copier = task.behind()
-    task.wait(each=lambda: refuse(copier))
+    task.wait(each=lambda: task.refuse(copier))
     first = partition_report(copier)
 
-    task.wait(20, each=lambda: refuse(copier))
+    task.wait(20, each=lambda: task.refuse(copier))
 
     assert partition_report(copier).message == first.message
     assert task.changes == [copier]
@@ -432,20 +475,20 @@ def test_a_sentence_does_not_change_with_each_refusal(task):
 
 def test_another_cause_is_reported(task):
     copier = task.behind()
-    task.wait(each=lambda: refuse(copier))
+    task.wait(each=lambda: task.refuse(copier))
     first = partition_report(copier)
 
-    task.wait(JUDGE_AGAIN_S, each=lambda: refuse(copier, OUT_OF_ORDER))
+    task.wait(JUDGE_AGAIN_S, each=lambda: task.refuse(copier, CORRUPT_MESSAGE))
 
     report = partition_report(copier)
-    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in report.message
+    assert "CORRUPT_MESSAGE" in report.message
     assert report.stalled_since_ms == first.stalled_since_ms
 
 
 def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
     caplog.set_level(logging.WARNING)
-    for number in range(200):
-        task.behind(number).writing.next_batch()
+    for number in range(PARTITIONS):
+        send(task.behind(number), WHEN)
 
     task.wait()
 
@@ -455,9 +498,9 @@ def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
 
 def test_a_partition_that_is_given_up_is_forgotten(task):
     copier = task.behind()
-    task.wait(each=lambda: refuse(copier))
+    task.wait(each=lambda: task.refuse(copier))
 
-    copier.state = CopierState.LEAVING
+    task.apply(copier, copier.leave())
     task.watch.forget(copier)
     task.wait()
 
@@ -469,17 +512,10 @@ STABLE = 100  # where copiers of `held` wait
 
 def held(task, number=0, *, stable=STABLE, end=140):
     """A copier of committed records whose source has an open transaction from *stable* on."""
-    copier = task.copier(number)
-    answered(copier, stable=stable, end=end)
+    session = new_session(read_committed=True, partitions=PARTITIONS)
+    copier = task.copier(number, session)
+    answered(task, copier, stable=stable, end=end)
     return copier
-
-
-def answered(copier, *, stable, end):
-    """A fetch response without records: the log has changed, and nothing more can be read."""
-    copier.cursor._read_committed = True
-    response = PartitionFetchResponse(FetchKey(b"orders", 0), 0, end, stable, 0, (), -1, memoryview(b""))
-    copier.cursor.note_ends(response)
-    copier.fetched(response, copier.cursor.offset)
 
 
 class Leaders:
@@ -534,10 +570,8 @@ def test_transactions_that_end_in_time_are_no_stall(task):
 
     for offset in range(STABLE, STABLE + 30, 10):
         task.wait(20)
-        copier.packer.add(batch_of(small(10), base_offset=offset))
-        copier.writing.next_batch()
-        copier.writing.acknowledged(copier.records, -1)
-        answered(copier, stable=offset + 10, end=offset + 50)
+        answered(task, copier, stable=offset + 10, end=offset + 50, records=10)
+        task.copy(copier)
 
     assert copier.stalled is None
 
@@ -546,10 +580,8 @@ def test_the_stall_ends_with_the_transaction(task, monkeypatch):
     leaders, copier = Leaders(monkeypatch), held(task)
     task.wait(each=lambda: leaders.ask(task))
 
-    copier.packer.add(batch_of(small(10), base_offset=STABLE))
-    copier.writing.next_batch()
-    copier.writing.acknowledged(0, -1)
-    answered(copier, stable=STABLE + 10, end=STABLE + 10)
+    answered(task, copier, stable=STABLE + 10, end=STABLE + 10, records=10)
+    task.copy(copier)
     task.wait(2)
 
     report = partition_report(copier)

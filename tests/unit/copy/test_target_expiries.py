@@ -1,4 +1,4 @@
-"""The target's expiration settings: of all brokers, and followed while a task runs."""
+"""The target's expiration settings: of all brokers, and followed while a session lasts."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import topics
-from mirrorflow_replicator.copy import copy_task
-from mirrorflow_replicator.copy.copy_task import PRODUCER_KEY, TargetExpiries
+from mirrorflow_replicator.copy import target_settings
+from mirrorflow_replicator.copy.target_settings import PRODUCER_KEY, TargetExpiries
+from tests.unit.core.copying.stubs import new_session
 
 HOUR_MS = 3_600_000
 DOWN = UnreachableError(cluster="west", addresses="broker 3", problem="it is down")
@@ -39,32 +41,28 @@ class Target:
 
 
 class Task:
-    """What is set, and why the task has ended."""
+    """A session, what its committer learns, and why it has ended."""
 
-    is_fenced = True
-
-    def __init__(self) -> None:
-        self.plain_age_limit_ms = 0
+    def __init__(self, session: CopySession) -> None:
+        self.session = session
+        self.session.plain_age_limit_ms = 0
         self.ids_s = 0.0
         self.ended = ""
 
-    def limit_plain_age(self, age_ms: int) -> None:
-        self.plain_age_limit_ms = age_ms
-
-    def keep_ids(self, expires_s: float) -> None:
+    def set_id_expiration(self, expires_s: float) -> None:
         self.ids_s = expires_s
 
 
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setattr(copy_task, "READ_EVERY_S", 0.0)
-    return Task()
+    monkeypatch.setattr(target_settings, "READ_EVERY_S", 0.0)
+    return Task(new_session())
 
 
 def expiries(target: Target, task: Any, monkeypatch: pytest.MonkeyPatch) -> TargetExpiries:
     monkeypatch.setattr(topics, "describe_broker_configs", target.describe)
     found: Any = target
-    return TargetExpiries(found, task, task)
+    return TargetExpiries(found, task.session, task)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -80,8 +78,8 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_the_smallest_expiration_of_all_brokers_counts(answers, limit_hours, task, monkeypatch):
     asyncio.run(expiries(Target(*answers), task, monkeypatch).apply())
 
-    assert task.plain_age_limit_ms == limit_hours * HOUR_MS
-    assert task.ids_s == copy_task.TRANSACTIONAL_ID_EXPIRATION_MS / 1000
+    assert task.session.plain_age_limit_ms == limit_hours * HOUR_MS
+    assert task.ids_s == target_settings.TRANSACTIONAL_ID_EXPIRATION_MS / 1000
 
 
 def test_a_broker_that_no_longer_answers_keeps_its_value(task, monkeypatch):
@@ -91,7 +89,7 @@ def test_a_broker_that_no_longer_answers_keeps_its_value(task, monkeypatch):
     target.by_broker[1] = DOWN
     asyncio.run(read.apply())
 
-    assert task.plain_age_limit_ms == HOUR_MS
+    assert task.session.plain_age_limit_ms == HOUR_MS
 
 
 def test_brokers_that_all_fail_are_an_error(task, monkeypatch):
@@ -99,8 +97,8 @@ def test_brokers_that_all_fail_are_an_error(task, monkeypatch):
         asyncio.run(expiries(Target(DOWN, DOWN), task, monkeypatch).apply())
 
 
-def test_a_task_ends_when_leaders_forget_earlier_than_before(task, monkeypatch):
-    """Its next start fences again: the leaders remember that for the whole time."""
+def test_a_session_ends_when_leaders_forget_earlier_than_before(task, monkeypatch):
+    """The next one fences again: the leaders remember that for the whole time."""
     target = Target(4 * HOUR_MS)
     read = expiries(target, task, monkeypatch)
     errors: list[MirrorFlowError] = []
@@ -112,8 +110,8 @@ def test_a_task_ends_when_leaders_forget_earlier_than_before(task, monkeypatch):
     async def follow() -> None:
         await read.apply()
         target.by_broker[0] = 8 * HOUR_MS
-        following = asyncio.create_task(read.follow(on_error=errors.append, end_task=end))
-        await until(lambda: task.plain_age_limit_ms == 4 * HOUR_MS)
+        following = asyncio.create_task(read.follow(on_error=errors.append, end_session=end))
+        await until(lambda: task.session.plain_age_limit_ms == 4 * HOUR_MS)
         target.by_broker[0] = DOWN
         await until(lambda: bool(errors))
         assert not task.ended

@@ -7,6 +7,12 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.topic_configs import ConfigChange
+from mirrorflow_core.wire.error_codes import (
+    INVALID_CONFIG,
+    POLICY_VIOLATION,
+    TOPIC_AUTHORIZATION_FAILED,
+    BrokerRefusal,
+)
 from mirrorflow_kafka.admin import topics as topic_requests
 from mirrorflow_kafka.admin.topics import (
     NewTopic,
@@ -15,12 +21,6 @@ from mirrorflow_kafka.admin.topics import (
     create_with_accepted_settings,
 )
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import (
-    INVALID_CONFIG,
-    POLICY_VIOLATION,
-    TOPIC_AUTHORIZATION_FAILED,
-    BrokerRefusal,
-)
 
 TOO_SMALL = "Invalid value 102400 for configuration segment.bytes:\n Value must be at least 1048576."
 SAID = "Invalid value 102400 for configuration segment.bytes: Value must be at least 1048576."

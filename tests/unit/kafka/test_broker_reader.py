@@ -84,10 +84,10 @@ class Broker:
 class Reading:
     """A partition that wants everything and keeps nothing."""
 
-    def wanted(self):
+    def next_fetch(self):
         return FetchFrom(0)
 
-    def is_coming(self):
+    def may_fetch_soon(self):
         return False
 
     def fetched(self, part, asked_offset):

@@ -56,6 +56,9 @@ class Sending:
         self.pipe = pipe
         pipe.ready(self)
 
+    def connected(self) -> None:
+        """It does not have to find out where to continue."""
+
     def next_batch(self) -> bytes:
         self.pipe.ready(self)
         return BATCH

@@ -18,8 +18,8 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.wire.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.security.client_security import parse_addresses
 from mirrorflow_kafka.security.secret_rotation import Resolve

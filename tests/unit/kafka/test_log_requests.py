@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.error_codes import NETWORK_EXCEPTION
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import LATEST
-from mirrorflow_kafka.client.error_codes import NETWORK_EXCEPTION
 from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
 
 SILENT, ANSWERING = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -10,18 +10,18 @@ import pytest
 from mirrorflow_core.errors import BrokerError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import split
-from mirrorflow_core.wire.records import Record
-from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
-from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_requests import Appended
-from mirrorflow_kafka.client.error_codes import (
+from mirrorflow_core.wire.error_codes import (
     NONE,
     NOT_ENOUGH_REPLICAS,
     REQUEST_TIMED_OUT,
     UNKNOWN_SERVER_ERROR,
     error_for,
 )
+from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import Appended
 from mirrorflow_kafka.writer import producer_transactions
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions

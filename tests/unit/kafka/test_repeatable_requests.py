@@ -11,8 +11,8 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorflow_core.errors import ConnectionLostError, UnreachableError
 from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, NOT_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import CONCURRENT_TRANSACTIONS, NONE, NOT_COORDINATOR
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS, may_repeat
 
 REPLICATOR = Path(__file__).parents[3] / "replicator"

@@ -14,7 +14,7 @@ from mirrorflow_core.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms
-from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.partition_planner import (

@@ -8,7 +8,7 @@ import pytest
 
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.transforms import NO_EDITS
-from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.verify import range_comparison
 from mirrorflow_seed.verify.offset_windows import VerifyRange
 from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range

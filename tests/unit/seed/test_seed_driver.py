@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import BrokerError, FlowTakenError, MirrorFlowError
-from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.errors import FlowLostError
 from mirrorflow_seed.seed import seed_driver
 from mirrorflow_seed.seed.seed_driver import SeedJob

@@ -17,7 +17,7 @@ from mirrorflow_core.writer.broker_requests import (
     side_by_side,
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
-from mirrorflow_core.writer.flow_plan import WritePoint, point_behind
+from mirrorflow_core.writer.flow_plan import WritePoint, point_after
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream
@@ -100,7 +100,7 @@ def test_age_limit_and_intervals():
 )
 def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(delivered, epoch):
     stream = Stream(delivered, EPOCHS)
-    assert point_behind(POINT, stream, sequence=7, target_epoch=3) == WritePoint(
+    assert point_after(POINT, stream, sequence=7, target_epoch=3) == WritePoint(
         next_source_offset=delivered.source_offset + 1,
         source_epoch=epoch,
         epochs=() if epoch == 1 else EPOCHS,

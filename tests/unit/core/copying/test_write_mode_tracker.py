@@ -2,16 +2,20 @@
 
 import pytest
 
+from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.wire.batch import COUNT_UNKNOWN, Batch
 from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.write_mode import ChangeMode
-from mirrorflow_replicator.copy.write_mode_tracker import WriteModeTracker
-from tests.unit.copy.stubs import PRODUCERS
+from tests.unit.core.copying.stubs import PRODUCERS as TASK_PRODUCERS
 
 NOW_MS = 10**12
 DAY_MS = 86_400_000
 AGE_MS = DAY_MS // 2
+PRODUCERS = {
+    WriteMode.TRANSACTION: TASK_PRODUCERS.transactional,
+    WriteMode.PLAIN: TASK_PRODUCERS.plain,
+}
 POINT = WritePoint(next_source_offset=100, source_epoch=3, sequence=-1, target_end=50, target_epoch=0)
 
 

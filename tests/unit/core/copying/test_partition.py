@@ -1,22 +1,39 @@
-"""A partition copier, its task's writer and a leader with Kafka's rules: the target gets each source record once, whatever happens.
+"""A copied partition, its task's transactions and a leader with Kafka's rules: the target gets each source record once, whatever happens.
 
-The test replaces reader, pipe and brokers and decides what happens next. Everything between them is real, also the start of
-the task (`mirrorflow_core.writer.ownership`) and its transactions.
+The test replaces connections and brokers and decides what happens next. Everything between them is real, also the takeover
+(`mirrorflow_core.writer.ownership`).
 """
 
 import random
 from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirrorflow_core.copying.batch_packer import Packer
+from mirrorflow_core.copying.effects import (
+    Align,
+    Count,
+    Effects,
+    EndSession,
+    Signal,
+)
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier, Surroundings
+from mirrorflow_core.copying.session import CopySession
+from mirrorflow_core.copying.transaction import (
+    AddPartitions,
+    AskLeaders,
+    CarryOut,
+    Commit,
+    Drain,
+    Now,
+    StorePositions,
+    TaskTransaction,
+)
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.reports import Guarantee
-from mirrorflow_core.settings import LossPolicy
-from mirrorflow_core.transforms import RenameRule
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import (
@@ -43,14 +60,10 @@ from mirrorflow_core.writer.position import WriteMode, WriterPosition, obeyed_po
 from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_core.writer.write_mode import ChangeMode
-from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
-from mirrorflow_replicator.copy.partition_resumer import PartitionResumer
-from mirrorflow_replicator.copy.position_writer import UnfencedWriter
-from mirrorflow_replicator.copy.task_transaction import TaskTransaction
-from tests.unit.copy.leader import NOT_ENOUGH_REPLICAS, Leader
-from tests.unit.copy.test_batch_packer import WHEN, in_epoch, without
+from mirrorflow_replicator.copy.position_committer import AtLeastOnceCommitter
+from tests.unit.core.copying.leader import NOT_ENOUGH_REPLICAS, Leader
+from tests.unit.core.copying.test_batch_packer import WHEN, in_epoch, without
 from tests.unit.core.wire.strategies import batch_of
 from tests.unit.core.writer.logs import aborted_behind
 
@@ -110,13 +123,12 @@ class Source:
         )
 
 
-class Copier:
-    """The copier of one partition in the starts of its task that follow each other, and what surrounds it."""
+REQUEST_BYTES = 1 << 20
 
-    partition_bytes = 1 << 20
-    is_connected = True
-    timeout_ms = 60_000
-    request_bytes = 1 << 20
+
+class Copier:
+    """One partition in the sessions of its task that follow each other, and what surrounds it."""
+
     copier: PartitionCopier
 
     def __init__(self, source, leader, chance, now_ms, *, unfenced_why=""):
@@ -126,7 +138,7 @@ class Copier:
         self.position: WriterPosition | None = None
         self.flying: deque[bytes] = deque()  # batches that the leader has not read yet
         self.late: deque[bytes] = deque()  # likewise, of connections that the task has closed
-        self.starts = 0
+        self.sessions = 0
         self._epochs: dict[str, int] = {}
         self._ids: dict[str, int] = {}
         self.begin()
@@ -134,55 +146,31 @@ class Copier:
     # -- the task
 
     def begin(self):
-        """Start the task, after a former start has ended."""
-        self.starts += 1
+        """Begin a session, after the last one has ended."""
+        self.sessions += 1
         self.why_over = ""
         self.needs_resume = False
         earlier = getattr(self, "copier", None)
-        metadata = SimpleNamespace(
-            topic_id={"orders": "s", "east.orders": "t"}.get, leader_epoch=lambda *_: self.leader.epoch
-        )
-        cluster: Any = SimpleNamespace(metadata=metadata)
         start = self._start()
-        self.writer: Any = (
-            UnfencedWriter(self, end_task=self.end_start)  # type: ignore[arg-type]  # it only writes
-            if self.unfenced_why
-            else TaskTransaction(cluster, self, start, pump=lambda: None, end_task=self.end_start)  # type: ignore[arg-type]
+        session = CopySession(start=start, source_alias="east", target_alias="west")
+        self.known_epoch: int | None = None
+        self.transaction = TaskTransaction(
+            session, timeout_ms=60_000, metadata_epoch=self._metadata_epoch, now_s=0.0
         )
-        context = CopierContext(
-            read_committed=False,
-            schedule_resume=self.schedule_resume,
-            on_fetch_error=self.unexpected,
-            on_produce_error=lambda _, code, *__: self.writer.refused(code),
-            stopped=self.unexpected,
-            changed=lambda _: None,
-            clock_ms=lambda: self.now_ms,
-            writer=self.writer,
-            plain_producer=start.producers.plain,
-            syncs=self.syncs,
-            unfenced_why=self.unfenced_why,
-        )
-        self.copier = PartitionCopier(ORDERS, RenameRule(name="east.orders"), context)
-        if earlier is not None:
-            self.copier.inherit(earlier)
-        self.copier.reader = self  # type: ignore[assignment]  # what a copier needs of it
-        self.copier.pipe = self  # type: ignore[assignment]
-        settings: Any = SimpleNamespace(on_source_loss=LossPolicy.FAIL)
-        self.resumer = PartitionResumer(
-            source=cluster,
-            target=cluster,
-            start=start,
-            writer=self.writer,
-            settings=settings,
-            log_append_time_topics=context.log_append_time_topics,
-            end_task=self.end_start,
-        )
-        self.copier.connected()
+        self.committer = AtLeastOnceCommitter(self, end_session=self.end_session)  # type: ignore[arg-type]  # it only writes
+        packer = Packer("orders", 2, "east.orders", start.producers.plain)
+        self.copier = PartitionCopier(ORDERS, "east.orders", session, packer)
+        self.apply(self.copier.started(earlier))
+        self.apply(self.copier.connected())
+
+    def _metadata_epoch(self, _):
+        """The leader has this epoch, unless a test holds an older one."""
+        return self.leader.epoch if self.known_epoch is None else self.known_epoch
 
     def _start(self):
         if self.unfenced_why:
             positions = {} if self.position is None else {ORDERS: self.position}
-            producer = Producer("", 1_000 + self.starts, 0)
+            producer = Producer("", 1_000 + self.sessions, 0)
             return finished(
                 start_unfenced(PLAN, producer, [ORDERS], positions, self.unfenced_why), self.broker
             )
@@ -227,53 +215,63 @@ class Copier:
             self.leader.mark(producer, commit=False)
         return producer
 
-    def end_start(self, why):
-        """The resumer's and the writer's."""
-        self.why_over = why
+    def end_session(self, why):
+        self.why_over = self.why_over or why
 
-    # -- what the copier and its writer call
+    def apply(self, effects: Effects):
+        """What a shell does."""
+        for effect in effects:
+            match effect:
+                case Signal.RESUME:
+                    self.needs_resume = True
+                case Signal.JOIN_TRANSACTION:
+                    self.transaction.want(self.copier)
+                case Signal() | Count():
+                    pass
+                case Align(pair, was_cut_off):
+                    if self.syncs is not None:
+                        stream = self.copier.map_stream
+                        self.syncs.aligned(self.copier, stream, pair, was_cut_off=was_cut_off)
+                case EndSession(reason):
+                    self.end_session(reason)
+                case _:
+                    raise AssertionError(effect)
 
-    def ready(self, copier):
-        """The pipe's."""
+    def perform(self, steps):
+        """Answer what a transaction asks, at once."""
+        answer = None
+        while True:
+            try:
+                request = steps.send(answer)
+            except StopIteration:
+                break
+            answer = self.respond(request), Now(0.0, self.now_ms)
+        if self.transaction.end_reason:
+            self.end_session(self.transaction.end_reason)
 
-    def expects_answer_by(self, since_s):
-        """The pipe's."""
-        return since_s
-
-    def changed(self, topic, partition):
-        """The reader's."""
-
-    def schedule_resume(self, copier):
-        self.needs_resume = True
-
-    def unexpected(self, copier, *why):
-        raise AssertionError(why)
-
-    async def begin_transaction(self, producer, positions):
-        """The transactions'."""
-
-    async def leader_epochs(self, partitions):
-        """The transactions'."""
-        return dict.fromkeys(partitions, self.leader.epoch)
-
-    async def store_positions(self, producer, positions):
-        """The transactions': only a commit makes them valid."""
-        (self._uncommitted,) = positions
-
-    async def end(self, producer, *, commit):
-        assert commit
-        self.position = self._uncommitted
-        if producer.producer_id in self.leader.in_transaction:
-            self.leader.mark(producer, commit=True)
-
-    async def wait_for_markers(self, _producer):
-        """They are there."""
-
-    async def run(self, request):
-        """The transactions': an empty one."""
-        assert not request.partitions
-        assert not request.positions
-        return Done()
+    def respond(self, request):
+        match request:
+            case Drain():
+                while self.flying:
+                    self.answer()
+            case AskLeaders(partitions):
+                return dict.fromkeys(partitions, self.leader.epoch)
+            case AddPartitions(producer, partitions):
+                self.leader.in_transaction[producer.producer_id] = producer.epoch
+                return dict.fromkeys(partitions, 0)
+            case StorePositions(_, positions):
+                (self._uncommitted,) = positions  # only a commit makes them valid
+            case Commit(producer):
+                self.position = self._uncommitted
+                if producer.producer_id in self.leader.in_transaction:
+                    self.leader.mark(producer, commit=True)
+            case CarryOut(_, effects):
+                self.apply(effects)
+            case Transaction():
+                assert not request.partitions
+                assert not request.positions
+                return Done()
+        return None
 
     async def write(self, positions: list[Position], *, now_ms):
         """The position store's, where nothing is fenced."""
@@ -283,10 +281,10 @@ class Copier:
     # -- what happens
 
     @property
-    def writing(self):
-        """The writer of the copier, which has begun."""
-        assert self.copier.writing is not None
-        return self.copier.writing
+    def stream(self):
+        """The stream of the partition, which has begun."""
+        assert self.copier.stream is not None
+        return self.copier.stream
 
     @property
     def is_done(self):
@@ -299,31 +297,28 @@ class Copier:
         )
 
     def ask(self):
-        """Serve a copier that is resuming, or start the task again."""
+        """Let a partition continue that is resuming, or begin another session."""
         if self.why_over:
             self.cut()
             self.begin()
         elif self.needs_resume:
             self.needs_resume = False
-            self.resumer._serve(self.copier)
-
-    def use_syncs(self, syncs):
-        """Pass what is delivered to *syncs*, also in later starts."""
-        self.syncs = self.copier.context.syncs = syncs
+            seen = Surroundings(True, "s", "t", self._metadata_epoch(self.copier.target))
+            self.apply(self.copier.resumed(seen, self.now_ms))
 
     def wait(self, hours):
         self.now_ms += hours * 3_600_000
-        self.copier.context.update_clock()
 
     def fetch(self):
-        at = self.copier.wanted()
-        if at is not None and at.offset < self.source.end:
-            self.copier.fetched(self.source.answer(at.offset, self.chance), at.offset)
+        wanted = self.copier.next_fetch(REQUEST_BYTES)
+        if wanted is not None and wanted.offset < self.source.end:
+            self.apply(self.copier.fetched(self.source.answer(wanted.offset, self.chance), wanted.offset))
 
     def send(self):
         if self.why_over:
             return
-        data = None if self.copier.writing is None else self.copier.writing.next_batch()
+        data, effects = self.copier.next_batch(self.now_ms, REQUEST_BYTES)
+        self.apply(effects)
         if data is not None:
             self.flying.append(bytes(data))
 
@@ -331,34 +326,31 @@ class Copier:
         if self.flying:
             answer = self.leader.append(self.flying.popleft(), may_refuse=may_refuse)
             if answer.code:
-                self.writing.refused(answer.code, "")
+                self.apply(self.copier.refused(answer.code, ""))
             else:
-                self.writing.acknowledged(answer.base_offset, answer.append_time_ms)
+                self.acknowledge(answer.base_offset, answer.append_time_ms)
+
+    def acknowledge(self, base_offset, append_time_ms):
+        span = self.stream.in_flight[0]
+        effects = self.copier.acknowledged(base_offset, append_time_ms, self.now_ms)
+        if self.syncs is not None and self.stream.delivered.ordinal == span.last:
+            self.syncs.delivered(self.copier, span, base_offset)
+        self.apply(effects)
 
     def commit(self):
         """Store the position: in a transaction with the records that are written in it, if any."""
-        if self.why_over or self.copier.writing is None:
+        if self.why_over or self.copier.stream is None:
             return
         if self.unfenced_why:
-            run(self.writer.store([self.copier], left=False))
+            run(self.committer.store([self.copier], left=False))
             return
-        if self.writer._members:
-            self.writing.hold()
-            while self.flying:
-                self.answer()
-        run(self.writer.store([self.copier], left=False))
-        if not self.why_over:
-            run(self.writer._commit())
+        self.transaction.store([self.copier])
+        self.perform(self.transaction.commit(Now(0.0, self.now_ms)))
 
     def join(self):
         """Take the partition into the transaction, if it has records for it."""
-        copier = self.copier
-        if self.unfenced_why or self.why_over or copier.state is not CopierState.COPYING:
-            return
-        if self.writer._wanted.pop(copier.writing, copier) is None:
-            producer = self.writer._producers.transactional
-            self.leader.in_transaction[producer.producer_id] = producer.epoch
-            self.writer._admit({copier.writing: copier.resyncs}, {copier.target: 0})
+        if not self.unfenced_why and not self.why_over and self.transaction.has_wishes:
+            self.perform(self.transaction._join(Now(0.0, self.now_ms)))
 
     def cut(self):
         """The connection breaks: some of what was sent arrives, now or later, and no answer does."""
@@ -367,11 +359,11 @@ class Copier:
         self.late += self.flying
         self.flying.clear()
         for _ in range(len(self.copier.stream.in_flight) if self.copier.stream else 0):
-            self.writing.lost()
+            self.apply(self.copier.response_lost())
 
     def reconnect(self):
         self.cut()
-        self.copier.connected()
+        self.apply(self.copier.connected())
 
     def kill(self):
         """The process is killed, and another one takes the task over."""
@@ -476,7 +468,7 @@ def test_the_stored_position_is_the_end_of_what_was_copied(seed, has_gaps):
 
 @given(st.integers(0, 2**32))
 def test_each_acknowledged_record_is_counted_once(seed):
-    """Also where batches are refused, while their task does not start again."""
+    """Also where batches are refused, within one session."""
     rig = new_rig(seed)
     steps = (rig.ask, rig.fetch, rig.send, rig.send, rig.answer, rig.commit)
     for _ in range(STEPS):
@@ -486,7 +478,7 @@ def test_each_acknowledged_record_is_counted_once(seed):
     rig.settle()
 
     assert copied(rig.leader) == rig.source.records
-    assert rig.starts > 1 or rig.copier.records == len(rig.source.records)
+    assert rig.sessions > 1 or rig.copier.records == len(rig.source.records)
 
 
 @given(st.integers(0, 2**32), st.booleans())
@@ -494,7 +486,7 @@ def test_all_buffers_are_given_back(seed, strangers):
     """What a copier drops in a resync must not count against the memory of its task."""
     rig = disturbed(seed, strangers=strangers)
 
-    assert (rig.copier.packer.queued_bytes, rig.copier.context.buffered_bytes) == (0, 0)
+    assert rig.copier.packer.queued_bytes == 0
 
 
 @given(st.integers(0, 2**32), st.booleans())
@@ -513,7 +505,7 @@ def test_where_nothing_is_fenced_all_batches_are_plain(seed, has_gaps):
 
     assert copied(rig.leader) == rig.source.records
     assert not any(batch.is_transactional for batch in rig.leader.log)
-    report = partition_report(rig.copier)
+    report = partition_report(rig.copier, rig.now_ms)
     assert (report.guarantee, report.guarantee_reason) == (Guarantee.AT_LEAST_ONCE, UNFENCED)
 
 
@@ -531,20 +523,20 @@ def begun(*, in_flight=0):
     return rig
 
 
-def test_a_new_connection_without_anything_in_flight_continues_in_the_same_start():
+def test_a_new_connection_without_anything_in_flight_continues_in_the_same_session():
     rig = begun()
     rig.reconnect()
     rig.settle()
 
-    assert rig.starts == 1
+    assert rig.sessions == 1
 
 
-def test_a_refusal_that_appended_nothing_continues_in_the_same_start():
+def test_a_refusal_that_appended_nothing_continues_in_the_same_session():
     rig = begun(in_flight=2)
     rig.answer(may_refuse=True)
     rig.settle()
 
-    assert rig.starts == 1
+    assert rig.sessions == 1
 
 
 def lose_answers(rig):
@@ -554,7 +546,7 @@ def lose_answers(rig):
 
 def append_and_refuse(rig):
     rig.leader.append(rig.flying.popleft())
-    rig.writing.refused(20, "")
+    rig.apply(rig.copier.refused(20, ""))
 
 
 def repeat(rig):
@@ -590,56 +582,54 @@ def move(rig):
         (move, "has another leader"),
     ],
 )
-def test_the_start_ends_where_it_is_not_known_what_the_target_has(happens, why):
+def test_the_session_ends_where_it_is_not_known_what_the_target_has(happens, why):
     """The next one finds it in the log."""
     rig = begun(in_flight=2)
     happens(rig)
 
     assert why in rig.why_over
     rig.settle()
-    assert rig.starts == 2
+    assert rig.sessions == 2
 
 
 def test_nothing_is_committed_after_an_election_that_the_metadata_does_not_show():
     """A position with the epoch before would look as if the target had lost what was written since."""
     rig = begun()
-    rig.writer._target.metadata.leader_epoch = lambda *_: 0
+    rig.known_epoch = 0
     rig.leader.move()
     for step in (rig.send, rig.answer, rig.commit):
         step()
 
     assert "has another leader" in rig.why_over
     rig.settle()
-    assert rig.starts == 2
+    assert rig.sessions == 2
 
 
-def test_the_first_batch_of_a_form_is_alone_in_flight():
+def test_the_first_batch_in_another_mode_is_alone_in_flight():
     """The leader may not know its producer yet, and would take a later batch instead of a refused one."""
-    writing = begun().writing
-    writing.change_mode(ChangeMode(WriteMode.TRANSACTION, writing.stream.next_offset, 0))
+    rig = begun()
+    rig.copier.change_mode(ChangeMode(WriteMode.TRANSACTION, rig.stream.next_offset, 0), WHEN)
 
-    assert writing.single_in_flight
+    assert rig.copier.single_in_flight
 
 
 def test_each_response_shows_whether_the_target_sets_timestamps():
     """A topic with LogAppendTime answers with a time. Elsewhere a time means that the leader has another batch."""
     rig = begun(in_flight=2)
-    topics = rig.copier.context.log_append_time_topics
+    topics = rig.copier.session.log_append_time_topics
     topics.add("east.orders")
-    writing, end = rig.writing, rig.writing.stream.delivered.target_offset + 1
 
-    writing.acknowledged(end, WHEN)
+    rig.acknowledge(rig.stream.delivered.target_offset + 1, WHEN)
     assert topics == {"east.orders"}
-    writing.acknowledged(rig.writing.stream.expected_target, -1)
+    rig.acknowledge(rig.stream.expected_target, -1)
     assert topics == set()
-    assert rig.copier.context.may_be_another(writing)
 
 
-def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_start():
+def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_session():
     rig = begun(in_flight=2)
-    writing, counted = rig.writing, rig.copier.records
-    writing.refused(NOT_ENOUGH_REPLICAS, "")
-    writing.acknowledged(writing.stream.delivered.target_offset + 1, -1)
+    counted = rig.copier.records
+    rig.apply(rig.copier.refused(NOT_ENOUGH_REPLICAS, ""))
+    rig.acknowledge(rig.stream.delivered.target_offset + 1, -1)
     rig.ask()
 
     assert rig.copier.records == counted

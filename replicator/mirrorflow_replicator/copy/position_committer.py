@@ -1,62 +1,60 @@
-"""How a task stores positions and ends its writing: in transactions (`copy.task_transaction`), or at least once."""
+"""How a task stores positions and ends its writing: in transactions (`copy.transaction_runner`), or at least once."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.copying.transaction import TIMES_AVERAGED
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stream import Stream
-from mirrorflow_kafka.client.error_codes import (
-    DUPLICATE_SEQUENCE_NUMBER,
-    EPOCH_IS_OVER,
-    OUTCOME_UNKNOWN,
-    UNKNOWN_PRODUCER_ID,
-    name_of,
-)
 from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_writer import PartitionWriter
 from mirrorflow_replicator.process import now_ms
 
-TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
-# Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
-# A leader that is replaced, or whose disk fails, may have appended the batch before.
-FINAL_CODES = OUTCOME_UNKNOWN | EPOCH_IS_OVER | {DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
+
+class CopierServices(Protocol):
+    """What a committer uses of its task."""
+
+    def apply(self, copier: PartitionCopier, effects: Effects) -> None:
+        """Carries out *effects* of an event of *copier*."""
+
+    def pump(self) -> None:
+        """Lets every connection send what is ready."""
+
+    def expects_response_by(self, copier: PartitionCopier, since_s: float) -> float:
+        """Returns by when everything in flight of *copier* has reached its broker, counted from *since_s* (monotonic clock)."""
 
 
-class TaskWriter(Protocol):
-    """What partition copiers and their task ask of the way in which positions are stored."""
+class PositionCommitter(Protocol):
+    """What a task asks of the way in which positions are stored."""
 
-    took_ms: deque[float]  # durations of the newest writes of positions
+    @property
+    def took_ms(self) -> Sequence[float]:
+        """The durations of the newest writes of positions."""
 
-    def keep_ids(self, expires_s: float) -> None:
+    def set_id_expiration(self, expires_s: float) -> None:
         """Uses the ids often enough for a coordinator that forgets them after *expires_s*."""
 
-    def want(self, writing: PartitionWriter) -> None:
-        """Takes *writing* into the transaction, because it has records to write, or lets it change its form."""
+    def want(self, copier: PartitionCopier) -> None:
+        """Takes *copier* into the transaction, because it has records to write, or lets it change its mode."""
 
     def sent(self, size_bytes: int) -> None:
         """Counts a batch of *size_bytes* that was sent inside the transaction."""
 
-    def emptied(self, writing: PartitionWriter) -> None:
-        """Notes that *writing*, which is held for a commit, has nothing in flight any more."""
+    def drained(self, copier: PartitionCopier) -> None:
+        """Notes that *copier*, which is held for a commit, has nothing in flight any more."""
 
     def progressed(self, copier: PartitionCopier) -> None:
         """Notes that *copier* may have written everything that its source has."""
 
-    def refused(self, code: int) -> None:
-        """Ends the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
-
-    def ended_elsewhere(self) -> None:
-        """Ends the task: only another producer can have ended its transaction."""
-
-    def includes(self, writing: PartitionWriter) -> bool:
-        """Returns whether the open transaction has *writing*."""
+    def end(self, reason: str) -> None:
+        """Ends the session because of *reason*."""
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
         """Stores the positions of *copiers*; *left*: they are given up. Raises ClusterError."""
@@ -65,7 +63,7 @@ class TaskWriter(Protocol):
         """Commits at once, before partitions are given up."""
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Returns what is stored, then how far *copiers* are acknowledged, for the next start of the task."""
+        """Returns what is stored, then how far *copiers* are acknowledged, for the next session of the task."""
 
     def positions_lost(self) -> None:
         """Stores all positions again: the topic has lost what was stored."""
@@ -74,42 +72,33 @@ class TaskWriter(Protocol):
         """Works until cancelled."""
 
 
-class UnfencedWriter:
+class AtLeastOnceCommitter:
     """Stores positions of records that are acknowledged: what follows them is written again after a kill."""
 
-    def __init__(self, store: PositionStore, *, end_task: Callable[[str], None]) -> None:
+    def __init__(self, store: PositionStore, *, end_session: Callable[[str], None]) -> None:
         self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)
         self._store = store
-        self._end_task = end_task
+        self._end_session = end_session
         self._stored: dict[PartitionCopier, int] = {}  # source offsets
 
-    def keep_ids(self, expires_s: float) -> None:
+    def set_id_expiration(self, expires_s: float) -> None:
         """It has no transactional ids."""
 
-    def want(self, writing: PartitionWriter) -> None:
-        """There is no transaction, and no form but plain batches."""
+    def want(self, copier: PartitionCopier) -> None:
+        """There is no transaction, and no mode but plain batches."""
 
     def sent(self, size_bytes: int) -> None:
         """There is no transaction."""
 
-    def emptied(self, writing: PartitionWriter) -> None:
+    def drained(self, copier: PartitionCopier) -> None:
         """No partition is held for a commit."""
 
     def progressed(self, copier: PartitionCopier) -> None:
         """No commit depends on it."""
 
-    def refused(self, code: int) -> None:
-        """Ends the task if a refusal with *code* leaves open what was appended."""
-        if code in FINAL_CODES:
-            self._end_task(f"the target answered {name_of(code)}")
-
-    def ended_elsewhere(self) -> None:
-        """Ends the task: the leader takes the producer for a transactional one."""
-        self._end_task("the target answered INVALID_TXN_STATE")
-
-    def includes(self, writing: PartitionWriter) -> bool:
-        """Returns False."""
-        return False
+    def end(self, reason: str) -> None:
+        """Ends the session: a refusal leaves open what was appended, or the leader takes the producer for a transactional one."""
+        self._end_session(reason)
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
         """Stores how far *copiers* are acknowledged. Raises ClusterError."""
@@ -123,14 +112,14 @@ class UnfencedWriter:
             return
         began_s = time.monotonic()
         await self._store.write(list(due.values()), now_ms=now_ms())
-        self._stored |= {copier: at.source_offset for copier, at in due.items()}
+        self._stored |= {copier: position.source_offset for copier, position in due.items()}
         self.took_ms.append((time.monotonic() - began_s) * 1000)
 
     async def finish(self, timeout_s: float) -> None:
         """Nothing is open."""
 
     def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
-        """Returns nothing: the next start obeys what is stored."""
+        """Returns nothing: the next session obeys what is stored."""
         return []
 
     def positions_lost(self) -> None:
@@ -143,17 +132,17 @@ class UnfencedWriter:
 
 
 def _delivered(copier: PartitionCopier, stream: Stream) -> Position:
-    at = stream.delivered
+    delivered = stream.delivered
     return Position(
         topic=copier.topic,
         partition=copier.partition,
-        source_offset=at.source_offset,
-        source_epoch=at.source_epoch,
+        source_offset=delivered.source_offset,
+        source_epoch=delivered.source_epoch,
         epochs=stream.epochs,
     )
 
 
-class PositionWriter:
+class PositionFlusher:
     """Has positions stored: those that changed every few seconds, and all of them at stop, marked as left.
 
     When a position is stored only affects how far back a successor has to look. `run` runs until cancelled.
@@ -161,13 +150,13 @@ class PositionWriter:
 
     def __init__(
         self,
-        writer: TaskWriter,
+        committer: PositionCommitter,
         *,
         interval_s: float,
         syncs: OffsetSyncWriter | None,
         on_error: Callable[[MirrorFlowError], None],
     ) -> None:
-        self._writer = writer
+        self._committer = committer
         self._interval_s = interval_s
         self._syncs = syncs
         self._on_error = on_error
@@ -184,7 +173,7 @@ class PositionWriter:
     @property
     def mean_ms(self) -> float:
         """The average duration of the newest writes, in ms; -1 before the first."""
-        took_ms = self._writer.took_ms
+        took_ms = self._committer.took_ms
         return sum(took_ms) / len(took_ms) if took_ms else -1.0
 
     async def run(self) -> None:
@@ -204,7 +193,7 @@ class PositionWriter:
         for copier in copiers:
             self._dirty.pop(copier, None)
         try:
-            await self._writer.store(copiers, left=left)
+            await self._committer.store(copiers, left=left)
         except MirrorFlowError:
             self._dirty.update(dict.fromkeys(copiers))
             raise

@@ -8,6 +8,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_core.copying import batch_packer
+from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.errors import (
     CorruptBatchError,
     PartitionError,
@@ -30,8 +32,6 @@ from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_core.writer.transaction_log import SEQUENCES
-from mirrorflow_replicator.copy import batch_packer
-from mirrorflow_replicator.copy.batch_packer import Packer
 from tests.unit.core.wire.foreign import LegacyRecordBatchBuilder
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
 

@@ -5,12 +5,11 @@ knows the leader epoch of the record before it. So a source whose log was trunca
 in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning other records at the same offsets.
 """
 
+from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.batch import first_size_bytes, split
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
-from mirrorflow_replicator.copy.batch_packer import Packer
 
 UNKNOWN = -1
 
@@ -75,7 +74,7 @@ class ReadCursor:
         if not len(response.records):
             return 0
         try:
-            batches = split(response.records)
+            batches = packer.split(response.records)
         except CorruptRecordsError as error:
             topic, partition = self._partition
             raise CorruptBatchError(
@@ -84,7 +83,9 @@ class ReadCursor:
         if not batches:
             # Even the first batch was cut off: a batch larger than the requested size is returned whole only
             # if it is the first of the response.
-            self._request_bytes_min = max(first_size_bytes(response.records), 2 * self._request_bytes_min)
+            self._request_bytes_min = max(
+                packer.first_size_bytes(response.records), 2 * self._request_bytes_min
+            )
             return 0
         if self._read_committed:
             self._aborted.feed(response.aborted)

@@ -1,12 +1,10 @@
 """Kafka's error codes as constants, and their mapping to MirrorFlow's exceptions.
 
-Names and classes follow the protocol (kafka.apache.org/protocol, error codes), from kafka-python's table.
+Source: Errors.java, and kafka.apache.org/protocol, error codes.
 """
 
 from dataclasses import dataclass
 from typing import Final
-
-from kafka import errors as known
 
 from mirrorflow_core.errors import (
     FEW_REPLICAS,
@@ -120,35 +118,193 @@ _OPERATIONS: Final = {
     "OffsetForLeaderEpoch": "Describe",
     "Metadata": "Describe",
 }
-# Codes that are newer than kafka-python's table, or that it names differently from Kafka.
-_NAMES: Final = {
-    UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR",
-    MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE",
-    NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",
-    COORDINATOR_LOAD_IN_PROGRESS: "COORDINATOR_LOAD_IN_PROGRESS",
-    COORDINATOR_NOT_AVAILABLE: "COORDINATOR_NOT_AVAILABLE",
-    NOT_COORDINATOR: "NOT_COORDINATOR",
-}
+# The protocol's names from code 0 on.
+_NAMES: Final = [
+    "NONE",
+    "OFFSET_OUT_OF_RANGE",
+    "CORRUPT_MESSAGE",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "INVALID_FETCH_SIZE",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_OR_FOLLOWER",
+    "REQUEST_TIMED_OUT",
+    "BROKER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "MESSAGE_TOO_LARGE",
+    "STALE_CONTROLLER_EPOCH",
+    "OFFSET_METADATA_TOO_LARGE",
+    "NETWORK_EXCEPTION",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "INVALID_TOPIC",
+    "RECORD_LIST_TOO_LARGE",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "INVALID_REQUIRED_ACKS",
+    "ILLEGAL_GENERATION",
+    "INCONSISTENT_GROUP_PROTOCOL",
+    "INVALID_GROUP_ID",
+    "UNKNOWN_MEMBER_ID",
+    "INVALID_SESSION_TIMEOUT",
+    "REBALANCE_IN_PROGRESS",
+    "INVALID_COMMIT_OFFSET_SIZE",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "INVALID_TIMESTAMP",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "ILLEGAL_SASL_STATE",
+    "UNSUPPORTED_VERSION",
+    "TOPIC_ALREADY_EXISTS",
+    "INVALID_PARTITIONS",
+    "INVALID_REPLICATION_FACTOR",
+    "INVALID_REPLICATION_ASSIGNMENT",
+    "INVALID_CONFIG",
+    "NOT_CONTROLLER",
+    "INVALID_REQUEST",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    "POLICY_VIOLATION",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "DUPLICATE_SEQUENCE_NUMBER",
+    "INVALID_PRODUCER_EPOCH",
+    "INVALID_TXN_STATE",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "INVALID_TRANSACTION_TIMEOUT",
+    "CONCURRENT_TRANSACTIONS",
+    "TRANSACTION_COORDINATOR_FENCED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    "SECURITY_DISABLED",
+    "OPERATION_NOT_ATTEMPTED",
+    "KAFKA_STORAGE_ERROR",
+    "LOG_DIR_NOT_FOUND",
+    "SASL_AUTHENTICATION_FAILED",
+    "UNKNOWN_PRODUCER_ID",
+    "REASSIGNMENT_IN_PROGRESS",
+    "DELEGATION_TOKEN_AUTH_DISABLED",
+    "DELEGATION_TOKEN_NOT_FOUND",
+    "DELEGATION_TOKEN_OWNER_MISMATCH",
+    "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED",
+    "DELEGATION_TOKEN_AUTHORIZATION_FAILED",
+    "DELEGATION_TOKEN_EXPIRED",
+    "INVALID_PRINCIPAL_TYPE",
+    "NON_EMPTY_GROUP",
+    "GROUP_ID_NOT_FOUND",
+    "FETCH_SESSION_ID_NOT_FOUND",
+    "INVALID_FETCH_SESSION_EPOCH",
+    "LISTENER_NOT_FOUND",
+    "TOPIC_DELETION_DISABLED",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "UNSUPPORTED_COMPRESSION_TYPE",
+    "STALE_BROKER_EPOCH",
+    "OFFSET_NOT_AVAILABLE",
+    "MEMBER_ID_REQUIRED",
+    "PREFERRED_LEADER_NOT_AVAILABLE",
+    "GROUP_MAX_SIZE_REACHED",
+    "FENCED_INSTANCE_ID",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+    "ELECTION_NOT_NEEDED",
+    "NO_REASSIGNMENT_IN_PROGRESS",
+    "GROUP_SUBSCRIBED_TO_TOPIC",
+    "INVALID_RECORD",
+    "UNSTABLE_OFFSET_COMMIT",
+    "THROTTLING_QUOTA_EXCEEDED",
+    "PRODUCER_FENCED",
+    "RESOURCE_NOT_FOUND",
+    "DUPLICATE_RESOURCE",
+    "UNACCEPTABLE_CREDENTIAL",
+    "INCONSISTENT_VOTER_SET",
+    "INVALID_UPDATE_VERSION",
+    "FEATURE_UPDATE_FAILED",
+    "PRINCIPAL_DESERIALIZATION_FAILURE",
+    "SNAPSHOT_NOT_FOUND",
+    "POSITION_OUT_OF_RANGE",
+    "UNKNOWN_TOPIC_ID",
+    "DUPLICATE_BROKER_REGISTRATION",
+    "BROKER_ID_NOT_REGISTERED",
+    "INCONSISTENT_TOPIC_ID",
+    "INCONSISTENT_CLUSTER_ID",
+    "TRANSACTIONAL_ID_NOT_FOUND",
+    "FETCH_SESSION_TOPIC_ID_ERROR",
+    "INELIGIBLE_REPLICA",
+    "NEW_LEADER_ELECTED",
+    "OFFSET_MOVED_TO_TIERED_STORAGE",
+    "FENCED_MEMBER_EPOCH",
+    "UNRELEASED_INSTANCE_ID",
+    "UNSUPPORTED_ASSIGNOR",
+    "STALE_MEMBER_EPOCH",
+    "MISMATCHED_ENDPOINT_TYPE",
+    "UNSUPPORTED_ENDPOINT_TYPE",
+    "UNKNOWN_CONTROLLER_ID",
+    "UNKNOWN_SUBSCRIPTION_ID",
+    "TELEMETRY_TOO_LARGE",
+    "INVALID_REGISTRATION",
+    "TRANSACTION_ABORTABLE",
+    "INVALID_RECORD_STATE",
+    "SHARE_SESSION_NOT_FOUND",
+    "INVALID_SHARE_SESSION_EPOCH",
+    "FENCED_STATE_EPOCH",
+    "INVALID_VOTER_KEY",
+    "DUPLICATE_VOTER",
+    "VOTER_NOT_FOUND",
+]
+# Codes after which the same request may succeed later (RetriableException).
+_RETRIABLE: Final = frozenset(
+    (
+        3,
+        5,
+        6,
+        7,
+        9,
+        13,
+        14,
+        15,
+        16,
+        19,
+        20,
+        41,
+        51,
+        56,
+        70,
+        71,
+        72,
+        74,
+        75,
+        78,
+        80,
+        83,
+        84,
+        88,
+        89,
+        100,
+        103,
+        106,
+        122,
+        123,
+    )
+)
+# Codes after which cached leaders and topics are outdated (InvalidMetadataException).
+_STALE_METADATA: Final = frozenset((3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 84, 100, 103))
 
 _ADVICE: Final = {NOT_ENOUGH_REPLICAS: f"start the brokers that hold its replicas; {FEW_REPLICAS}"}
 
 
 def name_of(code: int) -> str:
     """Returns the protocol's name of *code*, such as TOPIC_ALREADY_EXISTS."""
-    if code == NONE:
-        return "NONE"
-    name = _NAMES.get(code) or str(known.for_code(code).message)
-    return f"ERROR_{code}" if name == "UNKNOWN" else name  # a code newer than the table
+    if code == UNKNOWN_SERVER_ERROR:
+        return "UNKNOWN_SERVER_ERROR"
+    return _NAMES[code] if 0 <= code < len(_NAMES) else f"ERROR_{code}"  # a code newer than the table
 
 
 def is_retriable(code: int) -> bool:
     """Returns whether the same request may succeed later."""
-    return code != NONE and bool(known.for_code(code).retriable)
+    return code in _RETRIABLE
 
 
 def is_metadata_stale(code: int) -> bool:
     """Returns whether the code means that the cached leaders and topics are outdated."""
-    return code != NONE and bool(known.for_code(code).invalid_metadata)
+    return code in _STALE_METADATA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

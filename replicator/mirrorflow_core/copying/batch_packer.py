@@ -27,9 +27,11 @@ from mirrorflow_core.wire.batch import (
     Batch,
     BatchRefusal,
     checksum_holds,
+    first_size_bytes,
     raw_refusal,
     rewrite,
     set_transactional,
+    split,
 )
 from mirrorflow_core.wire.coalesce import (
     CLIENT_UNCOMPRESSED_BYTES_MAX,
@@ -166,6 +168,14 @@ class Packer:
     def verify(self) -> None:
         """Verifies the checksums of unchanged batches from now on."""
         self.verifies = True
+
+    def split(self, records: memoryview) -> Sequence[Batch]:
+        """Returns the batches in *records* of a fetch response. Raises CorruptRecordsError."""
+        return split(records)
+
+    def first_size_bytes(self, records: memoryview) -> int:
+        """Returns the size of the first batch in *records*, which may be cut off."""
+        return first_size_bytes(records)
 
     @property
     def front(self) -> Batch | None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.errors import RecordTooLargeError
 from mirrorflow_core.wire.batch import HEADER_BYTES, Batch, split
 from mirrorflow_core.wire.codecs import LZ4, NAMES, NONE, ZSTD, compress, decompress
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED, limit_of
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_core.writer.stream import Stream
-from mirrorflow_replicator.copy.batch_packer import Packer
-from tests.unit.copy.test_batch_packer import WHEN, WRITER, as_seen, stream_at
+from tests.unit.core.copying.test_batch_packer import WHEN, WRITER, as_seen, stream_at
 from tests.unit.core.wire.strategies import CODECS, batch_of
 
 PRODUCER = "producer"

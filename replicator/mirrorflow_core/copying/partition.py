@@ -1,0 +1,795 @@
+"""One copied partition, from the start of a session to its end: a state machine without I/O and without a clock.
+
+        ┌── resync: new connection, refusal, lost response, pause, discontinuity ──────────────────────┐
+        v                                                                                              │
+    RESUMING ── `resumed`: it is known where to continue ──> COPYING ──────────────────────────────────┘
+        └─ error ──> STOPPED ── `resumed`, after a pause ──> RESUMING                 any ── `leave` ──> LEAVING
+
+Events come in as method calls, and each returns the effects that its shell carries out (`copying.effects`). The way of a batch:
+`next_fetch` says where to fetch, `fetched` queues what was fetched, `next_batch` packs and numbers the next batch when a
+connection has room for one, and `acknowledged`, `refused` or `response_lost` says what became of the oldest one in flight.
+`copying.transaction` calls the events of the transaction: `joined`, `held`, `committed`, `released`, `change_mode`.
+
+Guarantees: batches are sent in the order of the source, under consecutive numbers, and only while the partition is COPYING.
+A partition that is RESUMING sends nothing, and continues only when everything that it had in flight is answered or lost.
+An awaited answer of an earlier generation (`resyncs`) is discarded.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mirrorflow_core.copying import error_actions
+from mirrorflow_core.copying.batch_packer import ANY_AGE_MS, NO_AGE_MS, Packer
+from mirrorflow_core.copying.effects import (
+    FETCH,
+    JOIN,
+    NOTHING,
+    READY,
+    READY_AND_FETCH,
+    REPORT,
+    REPORT_AND_READY,
+    Alert,
+    Align,
+    Count,
+    Effects,
+    EndSession,
+    ReadBatchLimit,
+    ReadFrom,
+    ResolveLoss,
+    Signal,
+    StopPartition,
+)
+from mirrorflow_core.copying.error_actions import (
+    BEFORE_ZSTD,
+    ErrorAction,
+    RefusedBatchError,
+    action_for_fetch_error,
+    action_for_produce_error,
+)
+from mirrorflow_core.copying.loss_errors import DetectedLoss, loss_error, problem_error, source_lost
+from mirrorflow_core.copying.membership import CHANGES, MEMBERS, SILENT, TransactionMembership, moved
+from mirrorflow_core.copying.read_cursor import ReadCursor
+from mirrorflow_core.copying.session import CopySession
+from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
+from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, NotAuthorizedError, PartitionError
+from mirrorflow_core.offset_map import MapStream
+from mirrorflow_core.partitions import OffsetPair, TopicPartition
+from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
+from mirrorflow_core.wire.error_codes import (
+    CORRUPT_MESSAGE,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TOPIC_AUTHORIZATION_FAILED,
+    error_for,
+    name_of,
+)
+from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
+from mirrorflow_core.wire.produce import BatchLimit, Buffer
+from mirrorflow_core.writer import task_restart_reason
+from mirrorflow_core.writer.flow_plan import TopicIds, WritePoint
+from mirrorflow_core.writer.position import WriteMode
+from mirrorflow_core.writer.stream import Span, Stream
+from mirrorflow_core.writer.write_mode import ChangeMode
+
+RESPONSE_BYTES_MIN: Final = 1 << 20  # as Java's max.partition.fetch.bytes
+# Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
+QUEUED_RESPONSES_MAX: Final = 2
+UNKNOWN_EPOCH: Final = -1
+_NO_BATCH: Final[tuple[None, Effects]] = (None, NOTHING)
+
+
+class CopierState(Enum):
+    """The states of a copied partition; the module has the diagram."""
+
+    RESUMING = "resuming"
+    COPYING = "copying"
+    STOPPED = "stopped"
+    LEAVING = "leaving"
+
+
+class Surroundings(NamedTuple):
+    """What the shell knows of both clusters when a partition is to continue."""
+
+    is_connected: bool  # to the leader of the target partition
+    source_topic_id: str  # "" if unknown
+    target_topic_id: str
+    target_epoch: int  # leader epoch of the target partition, by metadata
+
+
+class Repeat(NamedTuple):
+    """A response which says that the leader already had the batch: what was sent, and where the leader's batch lies."""
+
+    span: Span
+    base_offset: int
+    is_foreign: bool = False  # the leader's batch was found to be of another producer
+
+
+class RefusedRecords(NamedTuple):
+    """Records that the target refuses and that are skipped: `ordinal` is that of the first of them."""
+
+    ordinal: int
+    next_offset: int  # the source offset after them
+    error: PartitionError
+
+
+class PartitionCopier:
+    """The state of one partition in one session of its task."""
+
+    def __init__(
+        self, source: TopicPartition, target_topic: str, session: CopySession, packer: Packer
+    ) -> None:
+        self.source = source
+        self.topic, self.partition = source
+        self.target_topic = target_topic
+        self.target = TopicPartition(target_topic, source.partition)
+        self.session = session
+        self.packer = packer
+        self.cursor = ReadCursor(source, read_committed=session.read_committed)
+        self.state = CopierState.RESUMING
+        self.resyncs = 0  # generation counter: an awaited result of an earlier generation is discarded
+        self._writes_first = False  # what was read is written before more is read
+        self._is_full = False  # it reads no more until there is room
+        self._response_bytes = RESPONSE_BYTES_MIN
+        self._is_resolving_loss = False
+        # -- written in this session; None until it has begun
+        self.stream: Stream | None = None
+        self.mode: WriteModeTracker | None = None  # also of an earlier session
+        self.map_stream: MapStream | None = None  # names what this session copies in offset maps
+        self.target_epoch = UNKNOWN_EPOCH  # the newest known leader epoch of the target partition
+        self.single_in_flight = True  # the leader may not remember the producer
+        self.lost_batches = 0  # batches without a known outcome
+        self.repeat: Repeat | None = None  # the leader reported another batch with these numbers
+        self.refused_next: int | None = (
+            None  # the ordinal refused as out of order although it was the next one
+        )
+        self.has_diverged = False  # the source has other records before the next one than were copied
+        # Source offset after the last record that is committed in a transaction, or where this session begins.
+        self._committed_next = -1
+        self._heard_ms = 0  # wall clock of the leader's last confirmation, or earlier
+        self._sent_ms = 0  # when the oldest batch in flight was sent, or before
+        # -- the transaction of its task
+        self.membership = TransactionMembership.OUTSIDE
+        self.is_held = False  # it sends nothing
+        self.transactional_id: str | None = None  # of its batches; None outside of the transaction
+        # -- what it does next
+        self.loss: DetectedLoss | None = None  # handled when it is known where to continue
+        self.skip: RefusedRecords | None = None  # skipped when it is known where to continue
+        self.refusals = 0  # in a row; the next attempt is delayed by them
+        self.failed_starts = 0  # sessions that left it out, although nothing was wrong with it before them
+        # -- what is reported
+        self.error: MirrorFlowError | None = None
+        self.is_halted = False  # it was stopped, and nothing has shown yet that the cause is gone
+        self.alert: PartitionError | None = None  # the newest loss after which it continued, by loss policy
+        self.alerted_ms = self.losses = 0
+        self.obstacle: Obstacle | None = None  # the newest one since the last progress
+        self.stalled: Stalled | None = None  # why it makes no progress
+        self.start_end = -1  # the source's end when the task began
+        self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
+        self.record_timestamp_ms = -1
+        self.latency_ms = self.age_ms = -1.0
+
+    def started(self, earlier: "PartitionCopier | None") -> Effects:
+        """Continues the counts that *earlier* had of this partition in the last session, and what it has learned."""
+        if earlier is None:
+            return NOTHING
+        self.records, self.bytes, self.skipped = earlier.records, earlier.bytes, earlier.skipped
+        self.lost_records, self.losses = earlier.lost_records, earlier.losses
+        self.refused_writes = earlier.refused_writes
+        self.failed_starts = earlier.failed_starts
+        self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
+        self.packer.inherit(earlier.packer)
+        self.mode = earlier.mode
+        # A batch that ended the last session (UNKNOWN_SERVER_ERROR) would end each one, and delay the other partitions.
+        if earlier.is_halted and isinstance(earlier.error, RefusedBatchError):
+            return self.stop(earlier.error)
+        return NOTHING
+
+    # -- reading
+
+    def next_fetch(self, response_bytes: int) -> FetchFrom | None:
+        """Returns where to fetch next, in a response of about *response_bytes*; None while it is not COPYING, or full."""
+        packer = self.packer
+        self._response_bytes = response_bytes
+        self._writes_first = self._writes_first and bool(packer)
+        self._is_full = (
+            packer.queued_bytes >= QUEUED_RESPONSES_MAX * response_bytes
+            or packer.is_ended
+            or self._writes_first
+        )
+        if self.state is not CopierState.COPYING or self._is_full:
+            return None
+        return self.cursor.request(response_bytes)
+
+    def may_fetch_soon(self) -> bool:
+        """Returns whether it may want to fetch more at any moment."""
+        return self.state in {CopierState.RESUMING, CopierState.COPYING}
+
+    def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> Effects:
+        """Queues the records of a fetch response, or reacts to its error."""
+        stream = self.stream
+        if stream is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
+            return NOTHING
+        if response.error or response.diverging is not None or response.preferred_replica >= 0:
+            return self._fetch_failed(response)
+        try:
+            self.skipped += self.cursor.take(response, self.packer, stream)
+        except CorruptBatchError as error:
+            self.packer.end_with(error)
+        if len(response.records):
+            return REPORT_AND_READY
+        return REPORT if self._recover() or self.cursor.is_held_back else NOTHING
+
+    def _fetch_failed(self, response: PartitionFetchResponse) -> Effects:
+        """Reacts to an error, another replica to read from, or a diverging epoch."""
+        code = response.error
+        if not code and response.diverging is None:
+            return (ReadFrom(response.preferred_replica),)
+        if response.diverging is not None:
+            self.cursor.note_ends(response)
+            self._met(Obstacle(kind=ObstacleKind.DIVERGED))
+            if self._write_first():
+                return REPORT
+            # The next session compares the source with the target and finds what was lost.
+            self.refusals += 1
+            self.has_diverged = True
+            return *REPORT, *self.resync()
+        name = name_of(code)
+        self._met(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
+        reported: Effects = (Count(name), Signal.REPORT)
+        action = action_for_fetch_error(code)
+        if action is ErrorAction.RESOLVE_LOSS:
+            if self._write_first() or self._is_resolving_loss:
+                return reported
+            self._is_resolving_loss = True
+            return *reported, ResolveLoss(self.cursor.offset, self.resyncs)
+        if action is not ErrorAction.STOP:
+            return *reported, Signal.REFRESH_LEADER
+        alias = self.session.source_alias
+        error: MirrorFlowError = error_for(code, cluster=alias, request="Fetch", subject=str(self.source))
+        if code == TOPIC_AUTHORIZATION_FAILED:
+            error = NotAuthorizedError(cluster=alias, operation="Read", resource=f"topic {self.topic}")
+        return *reported, *self.stop(error)
+
+    def _write_first(self) -> bool:
+        """Returns whether records were read before the source lost them: they are written before more is read."""
+        self._writes_first = bool(self.packer)
+        return self._writes_first
+
+    def loss_resolved(self, asked: ResolveLoss, log_start: int | None, log_end: int | None) -> Effects:
+        """Compares *asked* with the source's log; None: it could not be read. The loss policy applies when it resumes.
+
+        Does nothing if the partition was resynced since and may read elsewhere: the next fetch shows whether there is a
+        loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
+        """
+        self._is_resolving_loss = False
+        if asked.generation != self.resyncs:
+            return NOTHING
+        wanted = asked.offset
+        if log_start is None or log_end is None or log_start <= wanted <= log_end:
+            return (Signal.REFRESH_LEADER,)
+        if wanted < log_start:
+            self.loss = DetectedLoss(wanted, log_start, "source records were deleted before they were copied")
+        else:
+            self.loss = DetectedLoss(wanted, log_end, "the source's log was truncated")
+        return self.resync()
+
+    def _read_on(self) -> Effects:
+        self._is_full = False
+        return FETCH
+
+    @property
+    def _has_room(self) -> bool:
+        """Returns whether half of what may be queued is sent, so that it reads on."""
+        return self.packer.queued_bytes < QUEUED_RESPONSES_MAX * self._response_bytes // 2
+
+    # -- writing
+
+    def next_batch(self, now_ms: int, request_bytes: int) -> tuple[Buffer | None, Effects]:
+        """Returns the next batch to send, which then counts as in flight; None if there is none now.
+
+        *request_bytes* is how much its connection takes in one request.
+        """
+        stream, mode = self.stream, self.mode
+        if self.is_held or self.state is not CopierState.COPYING or stream is None or mode is None:
+            return _NO_BATCH
+        packer, session, is_plain = self.packer, self.session, mode.is_plain
+        age_limit_ms = session.plain_age_limit_ms
+        if is_plain and now_ms - self._heard_ms > age_limit_ms:
+            # The last confirmation is so old that the leader may have forgotten the producer.
+            self.single_in_flight = True
+        in_flight = stream.in_flight
+        if in_flight and self.single_in_flight:
+            return _NO_BATCH
+        if not is_plain:
+            packer.hold_back_before(ANY_AGE_MS)
+        elif session.is_fenced:
+            packer.hold_back_before(now_ms - age_limit_ms if age_limit_ms else ANY_AGE_MS)
+        else:
+            packer.hold_back_before(NO_AGE_MS)
+        packer.merge_up_to(request_bytes)
+        front = packer.front
+        if front is not None:
+            change = mode.check(front, stream.next_offset, now_ms=now_ms, age_limit_ms=age_limit_ms)
+            if change is not None:
+                return None, self._want_change(change, mode)
+        try:
+            packed = packer.next(stream)
+        except PartitionError as error:
+            return None, NOTHING if in_flight else self.stop(error)
+        if packed is None:
+            return None, self._why_no_batch(stream, mode)
+        data, span = packed
+        if not in_flight:
+            self._sent_ms = now_ms
+        stream.take(span)
+        mode.taken(span.base_offset + span.count, span.source_epoch)
+        if self._is_full and self._has_room:
+            self._is_full = False
+            return data, READY_AND_FETCH if packer else FETCH
+        return data, READY if packer else NOTHING
+
+    def _why_no_batch(self, stream: Stream, mode: WriteModeTracker) -> Effects:
+        if self.packer.needs_transaction and mode.is_plain:
+            return self._want_change(mode.refuse_plain(stream.next_offset), mode)
+        if self.packer.needs_transaction:
+            self._enter(TransactionMembership.WANTED)
+            return JOIN
+        return self._read_on() if self._is_full else NOTHING
+
+    def _want_change(self, change: ChangeMode, mode: WriteModeTracker) -> Effects:
+        """Asks for another mode, once everything in flight is acknowledged."""
+        if self.stream is None or self.stream.in_flight:
+            return NOTHING
+        mode.want(change)
+        is_inside = self.membership is TransactionMembership.INSIDE
+        self._enter(TransactionMembership.CHANGING_INSIDE if is_inside else TransactionMembership.CHANGING)
+        return JOIN
+
+    def acknowledged(self, base_offset: int, append_time_ms: int, now_ms: int) -> Effects:
+        """Counts the oldest batch in flight as delivered, unless the leader took another batch for it.
+
+        *append_time_ms* is -1 unless the target sets timestamps, or the leader had the batch already.
+        """
+        stream, mode, session = self.stream, self.mode, self.session
+        assert stream is not None
+        assert mode is not None
+        if append_time_ms == -1:
+            session.log_append_time_topics.discard(self.target_topic)
+        elif mode.is_plain and self.target_topic not in session.log_append_time_topics:
+            # The timestamp itself does not matter: another producer may have written in the same millisecond.
+            self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
+            return self.resync()
+        span, continues = stream.acknowledge(base_offset)
+        if stream.delivered.ordinal != span.last:
+            # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
+            self.lost_batches += 1
+            return self.resync()
+        # Whether the leader may soon not remember the producer of plain batches.
+        self.single_in_flight = mode.is_plain and now_ms - span.max_timestamp >= session.plain_age_limit_ms
+        # The response may have been in transit for long: what it confirms is only certain for the time the
+        # batch was sent.
+        self._heard_ms = self._sent_ms
+        self.records += span.count
+        self.bytes += span.size_bytes
+        self.record_timestamp_ms = span.max_timestamp
+        self.latency_ms = now_ms - span.max_timestamp
+        self.refusals = 0
+        if self.error is not None and self.state is not CopierState.STOPPED:
+            self._recover()
+        if not continues:
+            return *REPORT, *self.resync()  # another producer has written to this partition
+        if self.state is not CopierState.COPYING or self.is_held:
+            return *REPORT, *self._when_drained()
+        return REPORT_AND_READY if self.packer else REPORT
+
+    def refused(self, code: int, message: str, records: Sequence[int] = ()) -> Effects:
+        """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
+        stream, name = self.stream, name_of(code)
+        assert stream is not None
+        self._met(Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message))
+        is_first = not stream.has_refusals
+        span = stream.refuse(is_absent=code == INVALID_TXN_STATE)
+        if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.refused_next = span.first
+        if code == INVALID_TXN_STATE and self.session.is_fenced:
+            # Only another producer can have ended it.
+            return EndSession("its transaction was ended by another process"), *self.resync()
+        self.refused_writes += 1
+        if code == CORRUPT_MESSAGE:
+            self.packer.verify()
+        ends: Effects = ()
+        if code in error_actions.FINAL_CODES:
+            ends = (EndSession(f"the target answered {name}"),)
+        action = action_for_produce_error(code)
+        reaction = self._react(action, code, message, span, records)
+        if self.state is CopierState.COPYING:
+            self.refusals += 1
+        return Count(name), *ends, *reaction, *self.resync()
+
+    def _react(
+        self, action: ErrorAction, code: int, message: str, span: Span, records: Sequence[int]
+    ) -> Effects:
+        is_copying = self.state is CopierState.COPYING  # otherwise it was in flight after a refused batch
+        match action:
+            case ErrorAction.REFRESH_METADATA:
+                return (Signal.REFRESH_LEADER,)
+            case ErrorAction.SHRINK_BATCHES if is_copying:
+                if span.count > 1:
+                    self.packer.limit_to(self.packer.limit.after_refusal())
+                return (ReadBatchLimit(span),)
+            case ErrorAction.CHANGE_CODEC:
+                self.packer.allow_codecs(BEFORE_ZSTD)
+            case ErrorAction.SPLIT_BATCH if is_copying:
+                return self._refused_records(code, message, span, records)
+            case ErrorAction.STOP if code == TOPIC_AUTHORIZATION_FAILED:
+                alias, resource = self.session.target_alias, f"topic {self.target_topic}"
+                return self.stop(NotAuthorizedError(cluster=alias, operation="Write", resource=resource))
+            case ErrorAction.STOP:
+                return self.stop(self._refused_batch(code, message, span))
+        return NOTHING
+
+    def _refused_records(self, code: int, message: str, span: Span, records: Sequence[int]) -> Effects:
+        """Has the records before the first refused one of *span* sent; then stops at it, or skips it."""
+        refused = sorted({index for index in records if 0 <= index < span.count})
+        # Without the indexes the first refused record is found by halving.
+        first = refused[0] if refused else span.count // 2
+        if first > 0:
+            self.packer.cut_before(span.source_offset(span.first + first))
+            return NOTHING
+        if not self.session.skips_refused:
+            return self.stop(self._refused_batch(code, message, span))
+        skips = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
+        is_whole = skips == span.count
+        next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
+        error = self._refused_batch(code, message, span, skips=skips)
+        self.skip = RefusedRecords(span.first, next_offset, error)
+        return NOTHING
+
+    def _refused_batch(self, code: int, message: str, span: Span, *, skips: int = 0) -> RefusedBatchError:
+        return RefusedBatchError(
+            topic=self.topic,
+            partition=self.partition,
+            offset=span.base_offset,
+            target_topic=self.target_topic,
+            code=code,
+            message=message,
+            skips=skips,
+        )
+
+    def response_lost(self) -> Effects:
+        """Handles a lost response to the oldest batch in flight."""
+        assert self.stream is not None
+        self.lost_batches += 1
+        self.stream.refuse()
+        return self.resync()
+
+    def limited(self, limit: BatchLimit) -> Effects:
+        """Makes batches of at most *limit* from now on: the settings of the target topic have changed."""
+        self.packer.limit_to(limit)
+        # What is packed already was packed by another limit.
+        return self.resync() if self.state is CopierState.COPYING else NOTHING
+
+    def found_too_large(self, span: Span) -> Effects:
+        """Stops at the one record of *span*, which is larger than the settings of the target topic allow."""
+        return self.stop(self.packer.too_large(span.base_offset, span.size_bytes))
+
+    @property
+    def is_drained(self) -> bool:
+        """Returns whether everything sent is answered or lost: only then can it be determined where to continue."""
+        return self.stream is None or not self.stream.in_flight
+
+    @property
+    def has_uncertain_writes(self) -> bool:
+        """Returns whether what counts as acknowledged may not be in the target, or is not all that is there."""
+        stream = self.stream
+        return bool(self.lost_batches or self.repeat or (stream is not None and stream.has_fallen_back))
+
+    @property
+    def settled_next_offset(self) -> int:
+        """The source offset after the last record that no abort can remove; -1: it has not begun."""
+        if self.stream is None or self.mode is None:
+            return -1
+        return self.stream.delivered.source_offset + 1 if self.mode.is_plain else self._committed_next
+
+    # -- the leaders
+
+    def connected(self) -> Effects:
+        """There is a new connection to the target's leader."""
+        return self.resync()
+
+    def leader_changed(self) -> Effects:
+        """Another leader of the target was found, the same one in another epoch, or another topic of the same name."""
+        return self.resync()
+
+    def paused(self) -> Effects:
+        """The process did not run for a while."""
+        return self.resync()
+
+    def note_source_epoch(self, epoch: int) -> None:
+        """Notes the leader epoch of the source, by metadata."""
+        self.cursor.note_leader_epoch(epoch)
+
+    def note_target_epoch(self, epoch: int) -> None:
+        """Notes a leader epoch of the target partition."""
+        self.target_epoch = max(self.target_epoch, epoch)
+
+    # -- where to continue
+
+    def resync(self) -> Effects:
+        """Drops what was fetched, and writes nothing more until it is determined where to continue."""
+        self.packer.clear()
+        self.resyncs += 1
+        is_member = self.membership in MEMBERS
+        self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
+        if self.state is CopierState.COPYING:
+            self.state = CopierState.RESUMING
+            return *FETCH, *self._when_drained()
+        return self._when_drained()
+
+    def _when_drained(self) -> Effects:
+        if not self.is_drained:
+            return NOTHING
+        match self.state:
+            case CopierState.RESUMING:
+                return (Signal.DRAINED, Signal.RESUME) if self.is_held else (Signal.RESUME,)
+            case CopierState.LEAVING:
+                return (Signal.DRAINED,)
+        return (Signal.DRAINED,) if self.is_held else NOTHING
+
+    def resumed(self, seen: Surroundings, now_ms: int) -> Effects:
+        """Determines where to continue, or why the session must end. A stopped partition is tried again."""
+        start = self.session.start
+        if self.state is CopierState.STOPPED:
+            self.state = CopierState.RESUMING
+        if self.state is not CopierState.RESUMING or not self.is_drained:
+            return NOTHING  # the last response to what is in flight asks again
+        if (problem := start.problems.get(self.source)) is not None:
+            return self.stop(problem_error(self.source, self.target_topic, problem, self.session))
+        if not seen.is_connected:
+            return NOTHING  # the connection asks again
+        point = start.points[self.source]
+        self.note_target_epoch(point.target_epoch)
+        if reason := self._restart_reason(seen):
+            return (EndSession(reason),)
+        if self.stream is None:
+            return self._begin(seen, point, now_ms)
+        return self._continue(self.stream, now_ms)
+
+    def _restart_reason(self, seen: Surroundings) -> str:
+        """Returns why it cannot continue in this session; "" if it can."""
+        ids = self.session.start.topic_ids.get(self.topic, TopicIds())
+        if _was_recreated(ids.source, seen.source_topic_id):
+            return f"topic {self.topic} was created again"
+        if _was_recreated(ids.target, seen.target_topic_id):
+            return f"topic {self.target_topic} was created again"
+        return task_restart_reason.restart_reason(
+            self.target,
+            self.stream,
+            has_lost_responses=self.lost_batches > 0,
+            has_new_leader=seen.target_epoch > self.target_epoch,
+            has_repeat=self.repeat is not None,
+            refused_next=self.refused_next,
+            has_diverged=self.has_diverged,
+        )
+
+    def uncommittable_reason(self, target_epoch: int) -> str:
+        """Returns why a transaction with its records must not be committed; "" if it may. *target_epoch* is by metadata."""
+        return task_restart_reason.restart_reason(
+            self.target,
+            self.stream,
+            has_lost_responses=not self.is_drained or self.lost_batches > 0,
+            has_new_leader=target_epoch > self.target_epoch,
+        )
+
+    def _begin(self, seen: Surroundings, point: WritePoint, now_ms: int) -> Effects:
+        """Begins at *point*, which the takeover has found."""
+        start = self.session.start
+        producers = {
+            WriteMode.TRANSACTION: start.producers.transactional,
+            WriteMode.PLAIN: start.producers.plain,
+        }
+        self.map_stream = MapStream(point.counting, seen.source_topic_id, seen.target_topic_id)
+        self.mode = WriteModeTracker(point, producers, is_fenced=self.session.is_fenced, earlier=self.mode)
+        pair = OffsetPair(
+            point.next_source_offset - 1, point.records - 1, point.records_end - 1, point.source_epoch
+        )
+        self.stream = Stream(pair, point.epochs)
+        self._committed_next = point.next_source_offset
+        alerts: Effects = ()
+        if (loss := start.losses.get(self.source)) is not None:
+            error = loss_error(self.source, self.target_topic, loss, self.session)
+            alerts = self._continue_after_loss(error, now_ms)
+        effects = self._align(self.stream, self.mode, pair, now_ms, was_cut_off=point.was_cut_off)
+        self.stream.pass_markers(point.target_end - point.records_end)
+        return *alerts, *effects
+
+    def _continue(self, stream: Stream, now_ms: int) -> Effects:
+        """Continues after the last acknowledged record, or after what is lost or skipped."""
+        mode = self.mode
+        assert mode is not None
+        pair = stream.delivered
+        alerts: Effects = ()
+        loss, self.loss = self.loss, None
+        skip, self.skip = (self.skip, None) if loss is None else (None, self.skip)
+        if loss is not None:
+            error = source_lost(self.source, loss, self.session)
+            if self.session.loss_policy is LossPolicy.FAIL:
+                return self.stop(error)
+            alerts = self._continue_after_loss(error, now_ms, lost_records=max(0, loss.found - loss.wanted))
+            pair = pair._replace(source_offset=loss.found - 1, source_epoch=UNKNOWN_EPOCH)
+        elif skip is not None and pair.ordinal + 1 == skip.ordinal:
+            alerts = self._continue_after_loss(
+                skip.error, now_ms, lost_records=skip.next_offset - pair.source_offset - 1
+            )
+            self.refusals = 0
+            pair = pair._replace(source_offset=skip.next_offset - 1, source_epoch=UNKNOWN_EPOCH)
+        mode.rewind(pair.source_offset + 1)
+        return *alerts, *self._align(stream, mode, pair, now_ms, was_cut_off=False)
+
+    def _align(
+        self, stream: Stream, mode: WriteModeTracker, pair: OffsetPair, now_ms: int, *, was_cut_off: bool
+    ) -> Effects:
+        """Copies after *pair*; a member of the open transaction sends nothing until it has joined it again."""
+        self.failed_starts = 0
+        stream.align(pair)
+        self.refused_next, self.has_diverged = None, False
+        self._number(mode)
+        self.single_in_flight = True
+        self._heard_ms = now_ms
+        self.cursor.seek(stream.next_offset, pair.source_epoch)
+        self.state = CopierState.COPYING
+        if not self.is_halted:
+            self.error = None
+        is_member = self.membership in MEMBERS
+        self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
+        joins = JOIN if is_member else NOTHING
+        return *joins, Signal.REPORT, Align(pair, was_cut_off), Signal.FETCH
+
+    def _number(self, mode: WriteModeTracker) -> None:
+        is_counted = mode.is_plain and self.session.is_fenced  # the end lookup counts its offsets
+        self.packer.number_by(mode.producer, mode.first_ordinal, merges_across_gaps=not is_counted)
+
+    def repeat_answered(self, *, is_log_append_time: bool) -> None:
+        """Says why the leader answered that it already had a plain batch: none was sent twice. The session ends when it resumes.
+
+        Either the topic has LogAppendTime, which was not known, or another producer has written our numbers.
+        """
+        if is_log_append_time:
+            self.session.log_append_time_topics.add(self.target_topic)
+        elif self.repeat is not None:
+            self.repeat = self.repeat._replace(is_foreign=True)
+
+    # -- the transaction of its task
+
+    def _enter(self, membership: TransactionMembership) -> None:
+        if membership is self.membership:
+            return
+        self.membership = moved(self.membership, membership)
+        self.is_held = membership in SILENT
+        is_inside = membership in {
+            TransactionMembership.INSIDE,
+            TransactionMembership.HELD,
+            TransactionMembership.CHANGING_INSIDE,
+        }
+        self.transactional_id = self.session.start.producers.transactional[0] if is_inside else None
+        self.packer.set_transactional(transactional=is_inside)
+
+    def joined(self, generation: int, *, is_full: bool) -> Effects:
+        """It is a member of the open transaction; *generation* is its own when that was asked. *is_full*: a commit follows."""
+        if self.state is not CopierState.COPYING or self.resyncs != generation:
+            self._enter(TransactionMembership.RESYNCED)
+        elif self.membership is TransactionMembership.CHANGING:
+            self._enter(TransactionMembership.CHANGING_INSIDE)
+        else:
+            self._enter(TransactionMembership.HELD if is_full else TransactionMembership.INSIDE)
+        return READY
+
+    def held(self) -> None:
+        """Sends nothing until `released`: a commit follows."""
+        if self.membership is TransactionMembership.INSIDE:
+            self._enter(TransactionMembership.HELD)
+
+    def committed(self, next_source_offset: int) -> None:
+        """Notes that the position *next_source_offset* is committed, with all records before it."""
+        self._committed_next = next_source_offset
+
+    def released(self, *, is_marked: bool) -> Effects:
+        """Leaves the transaction, which is committed. *is_marked*: only its marker lies after what was delivered."""
+        self._enter(TransactionMembership.OUTSIDE)
+        if not is_marked or self.stream is None:
+            return READY
+        self.stream.pass_markers(1)
+        return REPORT_AND_READY
+
+    @property
+    def wanted_change(self) -> ChangeMode | None:
+        """The change of mode for which it is held; None: it may send in its present mode."""
+        return self.mode.change if self.mode is not None and self.membership in CHANGES else None
+
+    def change_mode(self, change: ChangeMode, now_ms: int) -> Effects:
+        """Continues in another mode; the position at which it changes is committed."""
+        stream, mode = self.stream, self.mode
+        assert stream is not None
+        assert mode is not None
+        stream.pass_over(change.next_source_offset, change.source_epoch)
+        mode.apply(change, stream.next_ordinal, now_ms)
+        self.single_in_flight = True  # the leader may never have seen the producer of this mode
+        self._number(mode)
+        if not self.packer.has_encoded:
+            return NOTHING
+        # With the numbers of the former producer.
+        self.packer.clear()
+        self.cursor.seek(stream.next_offset, stream.delivered.source_epoch)
+        return FETCH
+
+    # -- stopping and leaving
+
+    def stop(self, error: MirrorFlowError) -> Effects:
+        """Stops copying until *error* is resolved."""
+        if self.state is CopierState.LEAVING:
+            return NOTHING  # its next owner meets it
+        self.state = CopierState.STOPPED
+        self.is_halted, self.error = True, error
+        self.packer.clear()
+        return StopPartition(error), Signal.FETCH, Signal.REPORT
+
+    def wait(self, error: MirrorFlowError) -> Effects:
+        """Copies nothing while *error* lasts, because this session left it out."""
+        self.state, self.is_halted, self.error = CopierState.RESUMING, False, error
+        return REPORT
+
+    def leave(self) -> Effects:
+        """Takes and sends nothing more; responses to what is in flight are still handled."""
+        self.state = CopierState.LEAVING
+        self.packer.clear()
+        return self._when_drained()
+
+    def _continue_after_loss(self, error: PartitionError, now_ms: int, *, lost_records: int = 0) -> Effects:
+        """Counts and reports a loss, or a possible one, after which the loss policy continues copying."""
+        self.alert, self.alerted_ms = error, now_ms
+        self.losses += 1
+        self.lost_records += lost_records
+        return Alert(error), Signal.REPORT
+
+    # -- what is reported
+
+    def _met(self, obstacle: Obstacle) -> None:
+        self.obstacle = obstacle.after(self.obstacle)
+
+    def note_obstacle(self, obstacle: Obstacle | None) -> None:
+        """Notes what it has met since the last progress; None: it has made progress."""
+        self.obstacle = None if obstacle is None else obstacle.after(self.obstacle)
+
+    def note_stall(self, stalled: Stalled | None) -> None:
+        """Notes why it makes no progress; None: it does."""
+        self.stalled = stalled
+
+    def note(self, error: MirrorFlowError) -> Effects:
+        """Notes an error that delays copying. An error that stopped the partition stays until it copies again."""
+        if self.is_halted:
+            return NOTHING
+        self.error = error
+        return REPORT
+
+    def note_end(self, end_offset: int, *, is_start: bool = False) -> None:
+        """Notes where the source ends; *is_start*: when the task began."""
+        if is_start:
+            self.start_end = end_offset
+        self.cursor.note_end(end_offset)
+
+    def count_failed_start(self) -> None:
+        """Counts a session which may leave it out once more, until it begins."""
+        self.failed_starts += 1
+
+    def _recover(self) -> bool:
+        """Clears the error: it copies again. Returns whether there was one."""
+        if self.error is None:
+            return False
+        self.is_halted, self.error = False, None
+        return True
+
+
+def _was_recreated(known_id: str, present_id: str) -> bool:
+    return bool(known_id and present_id) and known_id != present_id

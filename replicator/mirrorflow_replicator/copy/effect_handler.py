@@ -1,0 +1,195 @@
+"""Carries out the effects that the partitions of a task ask for (`mirrorflow_core.copying.effects`)."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mirrorflow_core.copying.effects import (
+    Alert,
+    Align,
+    Count,
+    Effect,
+    Effects,
+    EndSession,
+    ReadBatchLimit,
+    ReadFrom,
+    ResolveLoss,
+    Signal,
+    StopPartition,
+)
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
+from mirrorflow_core.errors import (
+    MirrorFlowError,
+    RecordTooLargeError,
+    SourceDataLostError,
+    TargetDataLostError,
+)
+from mirrorflow_core.writer.stream import Span
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy.batch_limits import BatchLimits
+from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
+from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
+from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
+from mirrorflow_replicator.copy.partition_resumer import STOPPED_RETRY_S, PartitionResumer
+from mirrorflow_replicator.copy.position_committer import PositionCommitter
+from mirrorflow_replicator.process import now_ms
+
+log = logging.getLogger("mirrorflow.task")
+
+# Errors that end only when a person decides and restarts the process. The cause of any other may be fixed
+# without any event here.
+_FINAL = (SourceDataLostError, TargetDataLostError)
+_READY, _FETCH, _REPORT = Signal.READY, Signal.FETCH, Signal.REPORT
+
+
+class EffectHandler:
+    """The services of a task for the dispatches of its partitions."""
+
+    _resumer: PartitionResumer
+    _committer: PositionCommitter
+
+    def __init__(
+        self,
+        *,
+        source: Cluster,
+        target: Cluster,
+        routes: BrokerRoutes,
+        syncs: OffsetSyncWriter | None,
+        errors: Counter[str],
+        on_change: Callable[[PartitionCopier], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.now_ms = now_ms()
+        self.buffered_bytes = 0
+        self._source = source
+        self._routes = routes
+        self._syncs = syncs
+        self._errors = errors
+        self._on_change = on_change
+        self._spawn = spawn
+        self._limits = BatchLimits(target, apply=self.apply, spawn=spawn)
+        self._last_logged: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
+
+    def begin(self, committer: PositionCommitter, resumer: PartitionResumer) -> None:
+        """Begins with *committer* and *resumer*, which have effects carried out themselves."""
+        self._committer, self._resumer = committer, resumer
+
+    # -- partition_dispatch.TaskServices
+
+    def update_clock(self) -> None:
+        """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
+        self.now_ms = now_ms()
+
+    def count_buffered(self, bytes_more: int) -> None:
+        """Counts what was fetched and not yet sent, over all partitions."""
+        self.buffered_bytes += bytes_more
+
+    def sent_in_transaction(self, size_bytes: int) -> None:
+        """Counts what was sent in the open transaction."""
+        self._committer.sent(size_bytes)
+
+    def delivered(self, copier: PartitionCopier, span: Span, base_offset: int) -> None:
+        """Notes for offset syncs that *span* is on the target from *base_offset* on."""
+        if self._syncs is not None:
+            self._syncs.delivered(copier, span, base_offset)
+
+    def carry_out(self, dispatch: PartitionDispatch, effects: Effects) -> None:
+        """Carries out *effects* of the partition of *dispatch*."""
+        for effect in effects:
+            if effect is _READY:
+                dispatch.ready()
+            elif effect is _REPORT:
+                self._on_change(dispatch.copier)
+            elif effect is _FETCH:
+                dispatch.fetch()
+            else:
+                self._carry_out(dispatch.copier, dispatch, effect)
+
+    def _carry_out(self, copier: PartitionCopier, dispatch: PartitionDispatch, effect: Effect) -> None:
+        """Carries out an effect that is rare."""
+        match effect:
+            case Signal.JOIN_TRANSACTION:
+                self._committer.want(copier)
+            case Signal.REFRESH_LEADER:
+                self._routes.stale(copier)
+            case Signal.RESUME:
+                self._resumer.resume(copier)
+            case Signal.DRAINED:
+                dispatch.drained()
+                self._committer.drained(copier)
+            case ReadFrom(node_id):
+                self._routes.read_from(dispatch, node_id)
+            case ResolveLoss():
+                self._spawn(self._resolve_loss(copier, effect))
+            case ReadBatchLimit(span):
+                self._limits.refused(copier, span)
+            case Align(pair, was_cut_off) if self._syncs is not None and copier.map_stream is not None:
+                self._syncs.aligned(copier, copier.map_stream, pair, was_cut_off=was_cut_off)
+            case Count(name):
+                self._errors[name] += 1
+            case StopPartition(error):
+                self._log_once(copier, error)
+                self._retry_later(copier, error)
+            case Alert(error):
+                self._log_once(copier, error)
+            case EndSession(reason):
+                self._committer.end(reason)
+
+    # -- position_committer.CopierServices
+
+    def apply(self, copier: PartitionCopier, effects: Effects) -> None:
+        """Carries out *effects* of an event of *copier*, unless it was given up meanwhile."""
+        if (dispatch := self._routes.dispatch_of(copier)) is not None:
+            dispatch.apply(effects)
+
+    def pump(self) -> None:
+        """Lets every connection send what is ready."""
+        self._routes.pump()
+
+    def expects_response_by(self, copier: PartitionCopier, since_s: float) -> float:
+        """Returns by when everything in flight of *copier* has reached its broker, counted from *since_s* (monotonic clock)."""
+        dispatch = self._routes.dispatch_of(copier)
+        return (
+            since_s if dispatch is None or dispatch.pipe is None else dispatch.pipe.expects_answer_by(since_s)
+        )
+
+    # -- errors
+
+    def _log_once(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
+        self._errors[error.reason] += 1
+        if self._last_logged.get(copier) != str(error):
+            self._last_logged[copier] = str(error)
+            log.warning("%s", error)
+
+    def _retry_later(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
+        """Has a stopped partition tried again if the cause may be fixed from outside."""
+        if isinstance(error, RecordTooLargeError):
+            self._spawn(self._wait_for_limit(copier))
+        elif not isinstance(error, _FINAL):
+            self._resumer.retry_stopped(copier)
+
+    async def _wait_for_limit(self, copier: PartitionCopier) -> None:
+        await asyncio.sleep(STOPPED_RETRY_S)
+        if copier.state is not CopierState.STOPPED:
+            return
+        await self._limits.read_settings(copier)
+        self._resumer.retry_stopped(copier, pause_s=0.0)
+
+    async def _resolve_loss(self, copier: PartitionCopier, asked: ResolveLoss) -> None:
+        """Asks where the source's log begins and ends. Raises ClusterError."""
+        try:
+            start = (await admin.list_offsets(self._source, [copier.source], EARLIEST))[copier.source]
+            end = (await admin.list_offsets(self._source, [copier.source], LATEST))[copier.source]
+        except MirrorFlowError:
+            self.apply(copier, copier.loss_resolved(asked, None, None))
+            raise
+        is_known = not start.error and not end.error
+        self.apply(
+            copier,
+            copier.loss_resolved(asked, start.offset if is_known else None, end.offset if is_known else None),
+        )

@@ -1,0 +1,169 @@
+"""Carries the batches of one partition between its brokers: the whole way of a batch, from top to bottom.
+
+    client.broker_reader      fetches, and calls `fetched`
+    copying.partition         decides; `copying.read_cursor` and `copying.batch_packer` find the batches and pack them
+    client.broker_writer      calls `next_batch` when its connection has room, and later says what became of the batch
+    copying.transaction       decides when positions are committed; `transaction_runner` asks the brokers
+
+Each event is passed to the partition's state machine, and the effects that it returns are carried out in order by the task
+(`TaskServices`). Nothing is queued in between, so that a record is sent in the same turn of the loop in which it arrived.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
+from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_core.writer.stream import Span
+from mirrorflow_kafka.client.broker_reader import BrokerReader
+from mirrorflow_kafka.client.broker_writer import Pipe
+
+
+class TaskServices(Protocol):
+    """What the dispatch of a partition uses of its task."""
+
+    now_ms: int  # wall clock, as of the beginning of this turn of the loop
+
+    def carry_out(self, dispatch: "PartitionDispatch", effects: Effects) -> None:
+        """Carries out *effects* of the partition of *dispatch*."""
+
+    def count_buffered(self, bytes_more: int) -> None:
+        """Counts what was fetched and not yet sent, over all partitions."""
+
+    def sent_in_transaction(self, size_bytes: int) -> None:
+        """Counts what was sent in the open transaction."""
+
+    def delivered(self, copier: PartitionCopier, span: Span, base_offset: int) -> None:
+        """Notes that *span* is on the target from *base_offset* on."""
+
+
+class PartitionDispatch:
+    """One partition with its reader and its connection: what both of them call."""
+
+    def __init__(self, copier: PartitionCopier, services: TaskServices) -> None:
+        self.copier = copier
+        self.target_topic, self.partition = copier.target
+        self.reader: BrokerReader | None = None
+        self.pipe: Pipe | None = None
+        self._drained = asyncio.Event()
+        self._services = services
+        self._counted_bytes = 0
+
+    # -- fetch
+
+    def next_fetch(self) -> FetchFrom | None:
+        """Returns where to fetch from next; None to fetch nothing now."""
+        assert self.reader is not None
+        return self.copier.next_fetch(self.reader.partition_bytes)
+
+    def may_fetch_soon(self) -> bool:
+        """Returns whether `next_fetch` may change from None to an offset at any moment."""
+        return self.copier.may_fetch_soon()
+
+    def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> None:
+        """Receives what was fetched at *asked_offset*."""
+        self.apply(self.copier.fetched(response, asked_offset))
+
+    # -- pack and send
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The transactional id of its batches; None outside of a transaction."""
+        return self.copier.transactional_id
+
+    def next_batch(self) -> Buffer | None:
+        """Returns the next batch to send; None if there is none now."""
+        services, copier, pipe = self._services, self.copier, self.pipe
+        assert pipe is not None
+        data, effects = copier.next_batch(services.now_ms, pipe.request_bytes)
+        if data is not None and copier.transactional_id is not None:
+            services.sent_in_transaction(len(data))
+        self.apply(effects)
+        return data
+
+    # -- acknowledge
+
+    def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
+        """The oldest batch in flight is on the target from *base_offset* on."""
+        copier, stream = self.copier, self.copier.stream
+        assert stream is not None
+        span = stream.in_flight[0]
+        effects = copier.acknowledged(base_offset, append_time_ms, self._services.now_ms)
+        if stream.delivered.ordinal == span.last:
+            self._services.delivered(copier, span, base_offset)
+        self.apply(effects)
+
+    def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
+        """The oldest batch in flight was refused with an error code; *records* are the indexes of its refused records."""
+        self.apply(self.copier.refused(code, message, records))
+
+    def lost(self) -> None:
+        """The oldest batch in flight got no response: it may or may not be in the target."""
+        self.apply(self.copier.response_lost())
+
+    def connected(self) -> None:
+        """There is a new connection to the target's leader."""
+        self.apply(self.copier.connected())
+
+    # -- carry out
+
+    def apply(self, effects: Effects) -> None:
+        """Has the effects of an event carried out."""
+        queued_bytes = self.copier.packer.queued_bytes
+        if queued_bytes != self._counted_bytes:
+            self._services.count_buffered(queued_bytes - self._counted_bytes)
+            self._counted_bytes = queued_bytes
+        if effects:
+            self._services.carry_out(self, effects)
+
+    def ready(self) -> None:
+        """Lets its connection take a batch."""
+        if self.pipe is not None and self.copier.stream is not None:
+            self.pipe.ready(self)
+
+    def fetch(self) -> None:
+        """Lets its reader ask again what it fetches next."""
+        if self.reader is not None:
+            self.reader.changed(self.copier.topic, self.copier.partition)
+
+    def drained(self) -> None:
+        """Nothing is in flight any more, and nothing more is sent for now."""
+        self._drained.set()
+
+    async def wait_until_drained(self) -> None:
+        """Returns when everything in flight is answered or lost, of a partition that sends nothing more."""
+        while not self.copier.is_drained:
+            self._drained.clear()
+            await self._drained.wait()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is connected to the leader of its target partition."""
+        return self.pipe is not None and self.pipe.is_connected
+
+    # -- the routes
+
+    def read_from(self, reader: BrokerReader, topic_id: bytes) -> None:
+        """Fetches by *reader* from now on."""
+        if self.reader is not None and self.reader is not reader:
+            self.reader.remove(self.copier.topic, self.copier.partition)
+        self.reader = reader
+        reader.add(self.copier.topic, self.copier.partition, topic_id, self)
+
+    def write_to(self, pipe: Pipe) -> None:
+        """Writes through *pipe* from now on."""
+        if self.pipe is not None:
+            self.pipe.remove(self)
+        self.pipe = pipe
+        self.apply(self.copier.leader_changed())
+        pipe.add(self)
+
+    def disconnect(self) -> None:
+        """Ends reading and writing: it no longer belongs to this task."""
+        if self.reader is not None:
+            self.reader.remove(self.copier.topic, self.copier.partition)
+        if self.pipe is not None:
+            self.pipe.remove(self)

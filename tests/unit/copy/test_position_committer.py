@@ -1,0 +1,180 @@
+"""Where nothing is fenced: positions of what is acknowledged are stored, and a response that leaves it open ends the session."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.copying.effects import EndSession
+from mirrorflow_core.copying.error_actions import FINAL_CODES
+from mirrorflow_core.copying.membership import TransactionMembership
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.partitions import Position
+from mirrorflow_core.source_epochs import EpochStart
+from mirrorflow_core.wire.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    NOT_ENOUGH_REPLICAS,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    UNKNOWN_SERVER_ERROR,
+)
+from mirrorflow_replicator.copy.position_committer import AtLeastOnceCommitter
+from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, records_of, send
+from tests.unit.core.copying.test_batch_packer import WHEN, in_epoch, small
+from tests.unit.core.wire.strategies import batch_of
+
+UNFENCED = "an ACL is missing"
+
+
+class Store:
+    """A position store that can refuse; holds what each request has written."""
+
+    def __init__(self) -> None:
+        self.error: UnreachableError | None = None
+        self.requests: list[list[Position]] = []
+
+    async def write(self, positions: list[Position], *, now_ms: int) -> None:
+        assert now_ms > 0
+        if self.error is not None:
+            raise self.error
+        self.requests.append(positions)
+
+
+class Task:
+    """A committer with its store, and why it has ended its session."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.ended: list[str] = []
+        store: Any = self.store
+        self.committer = AtLeastOnceCommitter(store, end_session=self.ended.append)
+
+    def flush(self, *copiers: PartitionCopier) -> None:
+        asyncio.run(self.committer.store(copiers, left=False))
+
+    @property
+    def stored(self) -> list[list[tuple[int, int]]]:
+        """Partition and source offset of the positions of each request."""
+        return [[(one.partition, one.source_offset) for one in request] for request in self.store.requests]
+
+
+@pytest.fixture
+def task() -> Task:
+    return Task()
+
+
+def begun(partition: int = 0, *, unfenced_why: str = UNFENCED) -> PartitionCopier:
+    """A partition that has three records from offset 100 on in flight."""
+    copier = begun_copier(WHEN, new_session(unfenced_why=unfenced_why), partition)
+    copier.packer.add(batch_of(small(3), base_offset=100))
+    assert send(copier, WHEN) is not None
+    return copier
+
+
+def test_only_acknowledged_records_are_in_a_position(task: Task) -> None:
+    copier = begun()
+    task.flush(copier)
+    copier.acknowledged(40, -1, WHEN)
+    task.flush(copier)
+
+    assert task.stored == [[(0, 99)], [(0, 102)]]
+
+
+def test_a_position_has_the_leader_epochs_of_what_was_copied(task: Task) -> None:
+    """Where the source loses some of them, the next session compares the logs by these."""
+    copier = begun()
+    copier.packer.add(in_epoch(batch_of(small(1), base_offset=103), 7))
+    copier.acknowledged(40, -1, WHEN)
+    assert send(copier, WHEN) is not None
+    copier.acknowledged(43, -1, WHEN)
+    task.flush(copier)
+
+    assert task.store.requests[0][0].epochs == (EpochStart(7, 103),)
+
+
+def test_a_position_is_stored_once(task: Task) -> None:
+    copiers = [begun(0), begun(1)]
+    task.flush(*copiers)
+    copiers[1].acknowledged(40, -1, WHEN)
+    task.flush(*copiers)
+    task.flush(*copiers)
+
+    assert task.stored == [[(0, 99), (1, 99)], [(1, 102)]]
+    assert len(task.committer.took_ms) == 2
+
+
+def test_a_partition_that_has_not_begun_has_no_position(task: Task) -> None:
+    task.flush(new_copier(new_session(unfenced_why=UNFENCED)))
+
+    assert task.stored == []
+
+
+def test_a_position_that_was_refused_is_stored_at_the_next_attempt(task: Task) -> None:
+    copier = begun()
+    task.store.error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
+    with pytest.raises(UnreachableError):
+        task.flush(copier)
+    task.store.error = None
+    task.flush(copier)
+
+    assert task.stored == [[(0, 99)]]
+
+
+def test_positions_that_the_topic_has_lost_are_stored_again(task: Task) -> None:
+    copier = begun()
+    task.flush(copier)
+    task.committer.positions_lost()
+    task.flush(copier)
+
+    assert task.stored == [[(0, 99)], [(0, 99)]]
+
+
+def refusal_ends(copier: PartitionCopier, code: int) -> list[str]:
+    """Why the session ends after the target has refused the batch of *copier*."""
+    return [effect.reason for effect in copier.refused(code, "") if isinstance(effect, EndSession)]
+
+
+@pytest.mark.parametrize("unfenced_why", [UNFENCED, ""])
+@pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
+def test_a_response_that_leaves_open_what_was_appended_ends_the_session(unfenced_why: str, code: int) -> None:
+    assert len(refusal_ends(begun(unfenced_why=unfenced_why), code)) == 1
+
+
+def test_a_producer_that_is_fenced_ends_the_session() -> None:
+    assert refusal_ends(begun(), INVALID_PRODUCER_EPOCH) == ["the target answered INVALID_PRODUCER_EPOCH"]
+
+
+@pytest.mark.parametrize(
+    ("unfenced_why", "reason"),
+    [
+        (UNFENCED, "the target answered INVALID_TXN_STATE"),
+        ("", "its transaction was ended by another process"),
+    ],
+)
+def test_a_transaction_that_the_task_has_not_ended_ends_the_session(unfenced_why: str, reason: str) -> None:
+    """Where nothing is fenced, the leader takes the producer for a transactional one."""
+    assert refusal_ends(begun(unfenced_why=unfenced_why), INVALID_TXN_STATE) == [reason]
+
+
+@pytest.mark.parametrize("code", [NOT_ENOUGH_REPLICAS, OUT_OF_ORDER_SEQUENCE_NUMBER])
+def test_a_refusal_that_appended_nothing_does_not_end_the_session(code: int) -> None:
+    assert refusal_ends(begun(), code) == []
+
+
+def test_the_committer_ends_the_session_with_its_reason(task: Task) -> None:
+    task.committer.end("the target answered INVALID_PRODUCER_EPOCH")
+
+    assert task.ended == ["the target answered INVALID_PRODUCER_EPOCH"]
+
+
+def test_no_partition_is_in_a_transaction(task: Task) -> None:
+    """Not even with records that are too old for plain batches where others are fenced."""
+    copier = begun()
+    copier.acknowledged(40, -1, WHEN)
+    old_ms = WHEN - 2 * copier.session.plain_age_limit_ms
+    copier.packer.add(batch_of(records_of(old_ms), base_offset=103))
+    task.committer.want(copier)
+
+    assert send(copier, WHEN) is not None
+    assert (copier.membership, copier.transactional_id) == (TransactionMembership.OUTSIDE, None)
