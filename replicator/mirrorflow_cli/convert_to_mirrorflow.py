@@ -31,17 +31,18 @@ from mirrorflow_cli.java_flow import (
     is_client_key,
     readers,
 )
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader, parse_instant_ms, read_list
+from mirrorflow_core.setting_table import Scope, Verdict
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
-from mirrorflow_replicator.config import clients, setting_table
+from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import checkpoint_refusal
 from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 _POLICIES = {
     # Strimzi's class is older than Kafka's and names topics in the same way.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.errors import FailedError, UsageError
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.java.properties import format_properties, parse_properties, read_list
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings, WorkerSettings
@@ -27,7 +28,6 @@ from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, ConnectorPlan, Plan, SecretLayout, plan
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems

@@ -15,11 +15,11 @@ from mirrorflow_cli.commands.convert import converted, report, yaml_text
 from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import ConversionFindings
+from mirrorflow_core.setting_table import KEYS, Scope
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.setting_table import KEYS, Scope
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
