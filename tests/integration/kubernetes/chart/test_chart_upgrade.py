@@ -1,5 +1,6 @@
 """Helm's upgrade, rollback and upgrade again, with eight flows: nothing that flows have is lost, and no connector is replaced."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR_GROUPS, OPERATOR_USER, RELEASE
+from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.helm import Helm, HelmError
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
@@ -67,6 +69,17 @@ def _fields(kubectl: Kubectl) -> set[str]:
     }  # fmt: skip
 
 
+def _make_definition_newer(kubectl: Kubectl) -> None:
+    """As the operator of a later release leaves it behind: each flow has its new field, by default."""
+    field = {"type": "string", "default": "as ever"}
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/newer"
+    patch = [
+        {"op": "add", "path": path, "value": field},
+        {"op": "add", "path": "/metadata/annotations/mirrorflow.io~1release", "value": "99.0.0"},
+    ]
+    kubectl("patch", "crd", CRD, "--type=json", f"--patch={json.dumps(patch)}")
+
+
 def _pinned(kubectl: Kubectl) -> Mapping[str, tuple[str, str, list[str]]]:
     return {
         one["metadata"]["name"]: (
@@ -108,10 +121,15 @@ def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path: Path):
         pinned, templates = _pinned(team), _templates(team)
         helm("rollback", RELEASE)
         after_rollback, kept = _fields(team), _pinned(team)
+        _make_definition_newer(team)
         helm("upgrade", RELEASE, str(CHART), "--reuse-values")
         _reconcile(server, tmp_path / "second", apply=False)
 
         assert (earlier, of_helm) == (set(), set())
+        for flow in team.get("mirrorflows")["items"]:
+            assert flow["spec"]["newer"] == "as ever"
+            assert condition(flow, "Accepted")["status"] == "True"
+            assert "spec.newer: this operator is older" in condition(flow, "Degraded")["message"]
         assert "The value autoscaleCalmSeconds was removed and has no effect" in said
         assert set(pinned) == set(FLOWS)
         assert all(version and id_ and former for version, id_, former in pinned.values())
