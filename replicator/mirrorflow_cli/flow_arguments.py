@@ -287,7 +287,7 @@ def read_client_file(name: str, flag: str) -> dict[str, str]:
 def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[str, Any]:
     """Returns `tls`, `authentication` and `config` of a cluster from the *properties* of the file *name*.
 
-    Raises UsageError for a misspelt security setting, for a `security.protocol` that Kafka does not have, and for
+    Names what Kafka's clients do not have on stderr, and leaves it out: Java ignores it. Raises UsageError for a misspelt security setting, for a `security.protocol` that Kafka does not have, and for
     a path that a reference cannot hold.
     """
     protocol = properties.get(_PROTOCOL, "").strip().upper() or "PLAINTEXT"
@@ -314,6 +314,14 @@ def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[
         and key not in {ADDRESSES, _PROTOCOL, _HOST_NAMES}
         and not key.startswith(("sasl.", "ssl."))
     }
+    unknown = [key for key in more if setting_table.find(key, _CLIENT_SCOPES) is None]
+    for key in unknown:
+        near = setting_table.suggestion(key, _CLIENT_SCOPES)
+        print(
+            f"{flag}: {key} in {name} is no setting of Kafka's clients, it has no effect{near}",
+            file=sys.stderr,
+        )
+        del more[key]
     return fields | ({"config": more} if more else {})
 
 

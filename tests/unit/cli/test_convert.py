@@ -537,6 +537,24 @@ def test_what_the_reader_remarks_is_part_of_the_report(
     assert "  topics.whitelist: read as topics, which is its name.\n" in err
 
 
+def test_unknown_settings_of_clients_are_left_out_and_named_once(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Java ignores them, and a MirrorFlow with one is refused."""
+    source = tmp_path / "mm2.properties"
+    source.write_text(f"{TWO}A.consumer.acme.tracing = on\nA.consumer.isolation.leval = read_committed\n")
+
+    status, out, err = mirrorflow("convert", str(source))
+
+    assert status == 0
+    assert "acme" not in out
+    assert "leval" not in out
+    assert 1 == err.count("A.consumer.acme.tracing")
+    assert (
+        "A.consumer.isolation.leval: unknown, it has no effect; did you mean consumer.isolation.level?" in err
+    )
+
+
 @pytest.mark.parametrize(
     "line", ["tasks.max = 4", "A->B.tasks.max = 4", "A->B.tasks.max = 4\ntasks.max.enforce = true"]
 )
