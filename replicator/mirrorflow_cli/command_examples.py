@@ -1,4 +1,4 @@
-"""Two examples of each command, with which its `--help` ends."""
+"""Two examples of each command, with which its `--help` ends; also of `kubectl mirrorflow` and its commands."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -42,6 +42,26 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "completion": (
         "mirrorflow completion bash > ~/.local/share/bash-completion/completions/mirrorflow",
         "source <(mirrorflow completion zsh)",
+    ),
+    "kubectl mirrorflow": (
+        "kubectl mirrorflow status",
+        "kubectl mirrorflow logs east-to-west checkpoint --follow",
+    ),
+    "kubectl mirrorflow status": (
+        "kubectl mirrorflow status",
+        "kubectl mirrorflow status east-to-west -n payments --json",
+    ),
+    "kubectl mirrorflow partitions": (
+        "kubectl mirrorflow partitions east-to-west",
+        "kubectl mirrorflow partitions east-to-west --context staging --json",
+    ),
+    "kubectl mirrorflow offsets": (
+        "kubectl mirrorflow offsets east-to-west",
+        "kubectl mirrorflow offsets east-to-west --group billing",
+    ),
+    "kubectl mirrorflow logs": (
+        "kubectl mirrorflow logs east-to-west",
+        "kubectl mirrorflow logs east-to-west seed --follow",
     ),
 }
 

@@ -27,11 +27,13 @@ from mirrorflow_cli.java_flow import (
     JavaCluster,
     JavaFlow,
 )
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_core.java.properties import PropertyReader, has_reference, read_list, references
 from mirrorflow_core.java.security_keys import verdict
-from mirrorflow_replicator.config import clients, setting_table
+from mirrorflow_core.setting_table import Scope, Verdict
+from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.dedicated_mode import (
     connector_properties,
     load_mm2,
@@ -39,7 +41,6 @@ from mirrorflow_replicator.config.dedicated_mode import (
     worker_properties,
 )
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 _PLACEHOLDER = re.compile(r"mirrorflowReference(\d+)x")
 

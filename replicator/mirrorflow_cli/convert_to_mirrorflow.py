@@ -31,17 +31,18 @@ from mirrorflow_cli.java_flow import (
     is_client_key,
     readers,
 )
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader, parse_instant_ms, read_list
+from mirrorflow_core.setting_table import Scope, Verdict
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
-from mirrorflow_replicator.config import clients, setting_table
+from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import checkpoint_refusal
 from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import Scope, Verdict
 
 _POLICIES = {
     # Strimzi's class is older than Kafka's and names topics in the same way.
@@ -67,8 +68,8 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
         "state": "Paused"
         if properties.get("mirrorflow.state", "").strip().lower() == "paused"
         else flow.state,
-        "source": _cluster(flow.source, own=("source.", "isolation.level", "auto.offset.reset")),
-        "target": _cluster(flow.target),
+        "source": _cluster(flow, flow.source, findings, own=("isolation.level", "auto.offset.reset")),
+        "target": _cluster(flow, flow.target, findings),
         "topics": topics,
         "groups": _groups(flow, checkpoint, findings),
         "takeOverFrom": _list(properties.get("mirrorflow.takeover.from", "")),
@@ -103,10 +104,24 @@ def flow_name(text: str) -> str:
     return plain[:NAME_MAX].strip("-") or "flow"
 
 
-def _cluster(cluster: JavaCluster, *, own: tuple[str, ...] = ()) -> dict[str, Any]:
-    own_keys = {f"consumer.{key}" for key in own}
-    config = {key: value for key, value in cluster.clients.items() if key not in own_keys}
+def _cluster(
+    flow: JavaFlow, cluster: JavaCluster, findings: ConversionFindings, *, own: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Returns *cluster* with the settings of its clients, without those of its consumer that fields set (*own*)."""
+    config = {}
+    named = {loss.setting for loss in findings.losses}  # by the reader of an mm2.properties
+    for key, value in cluster.clients.items():
+        if setting_table.find(key, (Scope.CLIENT,)) is None:
+            setting = f"{cluster.document['alias']}.{key}"
+            if setting not in named:
+                findings.add_loss(flow.name, setting, _unknown(key, (Scope.CLIENT,)))
+        elif key.removeprefix("consumer.") not in own:
+            config[key] = value
     return {**cluster.document, **({"config": config} if config else {})}
+
+
+def _unknown(key: str, scopes: tuple[Scope, ...]) -> str:
+    return f"unknown to Kafka's MirrorMaker 2 and to MirrorFlow{setting_table.suggestion(key, scopes)}"
 
 
 def _topics(
@@ -310,8 +325,7 @@ class _Config:
             self.values[key] = value
 
     def add_loss_of_unknown(self, key: str, scopes: tuple[Scope, ...]) -> None:
-        near = setting_table.suggestion(key, scopes)
-        self.findings.add_loss(self.flow, key, f"unknown to Kafka's MirrorMaker 2 and to MirrorFlow{near}")
+        self.findings.add_loss(self.flow, key, _unknown(key, scopes))
 
     def add_other(self, key: str, value: str, scopes: tuple[Scope, ...]) -> None:
         """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""

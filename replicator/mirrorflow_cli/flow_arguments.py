@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.errors import FailedError, UsageError
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.java.properties import format_properties, parse_properties, read_list
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings, WorkerSettings
@@ -27,7 +28,6 @@ from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import FILE_PROVIDER, ConnectorPlan, Plan, SecretLayout, plan
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
@@ -287,7 +287,7 @@ def read_client_file(name: str, flag: str) -> dict[str, str]:
 def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[str, Any]:
     """Returns `tls`, `authentication` and `config` of a cluster from the *properties* of the file *name*.
 
-    Raises UsageError for a misspelt security setting, for a `security.protocol` that Kafka does not have, and for
+    Names what Kafka's clients do not have on stderr, and leaves it out: Java ignores it. Raises UsageError for a misspelt security setting, for a `security.protocol` that Kafka does not have, and for
     a path that a reference cannot hold.
     """
     protocol = properties.get(_PROTOCOL, "").strip().upper() or "PLAINTEXT"
@@ -314,6 +314,14 @@ def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[
         and key not in {ADDRESSES, _PROTOCOL, _HOST_NAMES}
         and not key.startswith(("sasl.", "ssl."))
     }
+    unknown = [key for key in more if setting_table.find(key, _CLIENT_SCOPES) is None]
+    for key in unknown:
+        near = setting_table.suggestion(key, _CLIENT_SCOPES)
+        print(
+            f"{flag}: {key} in {name} is no setting of Kafka's clients, it has no effect{near}",
+            file=sys.stderr,
+        )
+        del more[key]
     return fields | ({"config": more} if more else {})
 
 

@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
+from mirrorflow_cli.command_examples import examples_of
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, CommandError, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
 
+_PROGRAM: Final = "kubectl mirrorflow"
 STATUS_COLUMNS: Final = ("flow", "ready", "reason", "lag", "source", "target", "version")
 PARTITION_COLUMNS: Final = ("pod", "partition", "target", "lag", "records/s", "phase", "reason")
 OFFSET_COLUMNS: Final = ("group", "partition", "source", "target", "translation", "written", "why")
@@ -46,16 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="kubectl mirrorflow", description="Show MirrorFlows of a Kubernetes cluster."
+        prog=_PROGRAM,
+        description="Show MirrorFlows of a Kubernetes cluster.",
+        epilog=examples_of(_PROGRAM),
+        formatter_class=plain,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    status = commands.add_parser("status", help="show flows and what needs attention")
+
+    def add(name: str, purpose: str) -> argparse.ArgumentParser:
+        epilog = examples_of(f"{_PROGRAM} {name}")
+        return commands.add_parser(name, help=purpose, epilog=epilog, formatter_class=plain)
+
+    status = add("status", "show flows and what needs attention")
     status.add_argument("flow", metavar="FLOW", nargs="?", help="only this flow (default: all)")
-    partitions = commands.add_parser("partitions", help="show each partition of a flow and its lag")
-    offsets = commands.add_parser("offsets", help="show consumer group offsets on both clusters")
+    partitions = add("partitions", "show each partition of a flow and its lag")
+    offsets = add("offsets", "show consumer group offsets on both clusters")
     offsets.add_argument("--group", metavar="NAME", help="only this group")
-    logs = commands.add_parser("logs", help="show the log of a connector or a Spark job")
+    logs = add("logs", "show the log of a connector or a Spark job")
     for command, execute in (
         (status, _status),
         (partitions, _partitions),

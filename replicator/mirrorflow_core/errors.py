@@ -77,14 +77,19 @@ class RefusedSettingError(SettingError):
 
 
 class UnresolvedReferenceError(SettingError):
-    """A ${provider:path:key} in *key* cannot be resolved on this host; the value is never shown."""
+    """A ${provider:path:key} in *key* cannot be resolved on this host; the value is never shown.
+
+    *cluster* is the alias of the cluster whose client has the key; "" for any other key.
+    """
 
     reason = "SecretMissing"
 
-    def __init__(self, *, key: str, reference: str, problem: str) -> None:
+    def __init__(self, *, key: str, reference: str, problem: str, cluster: str = "") -> None:
         self.key = key
         self.reference = reference
-        super().__init__(f"{key}: the reference {reference} cannot be resolved: {problem}.")
+        self.problem = problem
+        whose = f" of cluster {cluster}" if cluster else ""
+        super().__init__(f"{key}{whose}: the reference {reference} cannot be resolved: {problem}.")
 
 
 class ClusterError(MirrorFlowError):
@@ -378,6 +383,20 @@ class StartPendingError(MirrorFlowError):
             f"The task has waited for {waits_s:g} s to fence the previous writer. Most often cluster {target} has unfinished "
             "transactions of the flow, or has forgotten the writer's transactional id and has yet to close its connections. Check it "
             "for partitions without a leader and hanging transactions (`kafka-transactions.sh find-hanging`)."
+        )
+
+
+class TaskSilentError(MirrorFlowError):
+    """A task's process runs and reports nothing, so nothing is known of its partitions."""
+
+    reason = "TaskSilent"
+    retriable = True
+
+    def __init__(self, *, task: int, pid: int | None, silent_s: float) -> None:
+        named = "" if pid is None else f" (pid {pid})"
+        super().__init__(
+            f"The process of task {task}{named} has reported nothing for {silent_s:g} s and has not ended: it is stopped, or waits for "
+            "CPU, memory or a disk. Check the machine, or restart the task; what it has copied since is not known."
         )
 
 

@@ -12,10 +12,12 @@ from tests.e2e.story import (
     names,
     reason,
     restarts,
+    wait_for_reason,
     wait_for_records,
 )
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import frozen, wait_until
+from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
 RATE = 200  # records a second: enough that some are under way at any moment
@@ -111,3 +113,38 @@ def test_records_go_on_while_no_api_server_answers(stage: Stage, ready_flow: Cal
     assert names(stage.release.operators()) == names(operators)
     assert restarts(stage.release.operators()) == restarts(operators)
     assert reason(stage.resource(flow), "Stalled")[0] == "False"
+
+
+def test_a_target_that_is_away_is_named_and_its_lag_is_never_none(
+    stage: Stage, ready_flow: Callable[..., str]
+):
+    """A thousand records wait for it. No connector calls itself idle, and the same pods continue afterwards."""
+    topic = "orders.away"
+    flow = ready_flow("target-away", topic)
+    load(stage.east, topic, 500)
+    wait_for_records(stage, f"{flow}.{topic}", 500)
+    before = stage.pods(flow)
+    stage.west.broker(1).stop()
+    try:
+        message = wait_for_reason(stage, flow, "TargetReachable", "Unreachable")
+        load(stage.east, topic, 1_000)
+        wait_until(
+            "it is not Ready",
+            lambda: reason(stage.resource(flow), "Ready")[0] == "False",
+            timeout_s=WAIT_S,
+        )
+        away = stage.resource(flow)
+        states = {
+            one["replicating"] for pod in stage.pods(flow) for one in [stage.progress(pod)] if "source" in one
+        }
+    finally:
+        stage.west.broker(1).start()
+    wait_for_records(stage, f"{flow}.{topic}", 1_500)
+    stage.wait_for(flow, "Ready")
+
+    assert stage.cluster.host_ip in message
+    assert away["status"].get("lag") != "0"
+    assert states
+    assert "Idle" not in states
+    assert_same(stage, flow, topic)
+    assert restarts(stage.pods(flow)) == restarts(before)

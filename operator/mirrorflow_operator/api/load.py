@@ -6,6 +6,7 @@ that a small file cannot use up all memory. `rules.table` checks rules between f
 become FieldErrors with the path that kubectl shows.
 """
 
+import copy
 import difflib
 import json
 import re
@@ -261,13 +262,52 @@ def load_flow(text: str) -> MirrorFlow:
 
 def parse_flow(document: Mapping[str, Any]) -> MirrorFlow:
     """Returns the MirrorFlow in a parsed document; errors as in `load_flow`."""
-    found = _without_empty(document, MirrorFlow)
     try:
-        # As strict JSON, like the API server, which does not accept a quoted number.
-        flow = MirrorFlow.model_validate_json(json.dumps(found, default=str), strict=True)
+        flow = _validated(document)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error)) from error
     errors = check(flow)
     if errors:
         raise InvalidSpecError(errors)
     return flow
+
+
+def parse_stored_flow(document: Mapping[str, Any]) -> tuple[MirrorFlow, tuple[FieldError, ...]]:
+    """Returns the MirrorFlow that the API server has stored, and a warning for each field that is left out.
+
+    The server drops fields that its CRD does not have. So an unknown one is of a newer CRD, which stays after an operator
+    was rolled back, and may be no more than that CRD's default.
+    """
+    newer: tuple[FieldError, ...] = ()
+    try:
+        _validated(document)
+    except ValidationError as error:
+        document = copy.deepcopy(dict(document))
+        newer = tuple(
+            FieldError(
+                path=_path(detail["loc"]),
+                message="this operator is older than the field, which has no effect",
+                action="upgrade the operator",
+            )
+            for detail in error.errors(include_url=False, include_input=False)
+            if detail["type"] == "extra_forbidden" and _removed(document, detail["loc"])
+        )
+    return parse_flow(document), newer
+
+
+def _removed(document: Any, location: tuple[int | str, ...]) -> bool:
+    """Removes the value at *location* and returns whether it was there."""
+    *above, last = location
+    for part in above:
+        try:
+            document = document[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return isinstance(document, dict) and document.pop(last, document) is not document
+
+
+def _validated(document: Mapping[str, Any]) -> MirrorFlow:
+    """Returns the MirrorFlow in *document*, valid by its types. Raises ValidationError."""
+    found = _without_empty(document, MirrorFlow)
+    # As strict JSON, like the API server, which does not accept a quoted number.
+    return MirrorFlow.model_validate_json(json.dumps(found, default=str), strict=True)

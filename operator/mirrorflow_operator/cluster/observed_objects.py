@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.load import parse_flow
+from mirrorflow_operator.api.load import parse_stored_flow
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.api.status import parse_status, seconds
 from mirrorflow_operator.cluster.client import ObjectKind
@@ -83,6 +83,7 @@ def cached_flow(body: Object) -> CachedFlow:
     metadata, status = body["metadata"], body.get("status") or {}
     flow = None
     errors: tuple[FieldError, ...] = ()
+    newer_fields: tuple[FieldError, ...] = ()
     try:
         document = {
             "apiVersion": API_VERSION,
@@ -90,7 +91,7 @@ def cached_flow(body: Object) -> CachedFlow:
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "spec": body.get("spec") or {},
         }
-        flow = parse_flow(document)
+        flow, newer_fields = parse_stored_flow(document)
     except InvalidSpecError as error:
         errors = error.errors
     return CachedFlow(
@@ -102,6 +103,7 @@ def cached_flow(body: Object) -> CachedFlow:
             created_s=created_s(body),
             flow=flow,
             errors=errors,
+            newer_fields=newer_fields,
             is_reconciliation_paused=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION) == "true",
             held_by=_held_by(metadata),
             status=parse_status(status),

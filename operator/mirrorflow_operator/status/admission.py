@@ -44,7 +44,7 @@ Key = tuple[str, str]  # namespace and name
 class Resource:
     """A MirrorFlow as stored in the cluster.
 
-    `flow` is None where the spec is unreadable; `errors` say why.
+    `flow` is None where the spec is unreadable; `errors` say why. `newer_fields`: warnings about fields of a newer CRD.
     """
 
     namespace: str
@@ -54,6 +54,7 @@ class Resource:
     created_s: float
     flow: MirrorFlow | None = None
     errors: tuple[FieldError, ...] = ()
+    newer_fields: tuple[FieldError, ...] = ()
     is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
     held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
     status: Status = field(default_factory=Status)  # empty where there is no readable status

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError, UnresolvedReferenceError
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.pool import ConnectionPool
 from mirrorflow_kafka.security.client_security import ClientSecurity, build_security
@@ -36,8 +36,16 @@ class Credentials:
         self._security_key: object = None
 
     def resolved(self) -> Properties:
-        """Returns the client's properties with references resolved."""
-        return self._resolve(self._settings.properties)
+        """Returns the client's properties with references resolved. Raises UnresolvedReferenceError with the cluster."""
+        try:
+            return self._resolve(self._settings.properties)
+        except UnresolvedReferenceError as error:
+            raise UnresolvedReferenceError(
+                key=error.key,
+                reference=error.reference,
+                problem=error.problem,
+                cluster=self._settings.alias,
+            ) from None
 
     def security(self) -> ClientSecurity | None:
         """Returns the security for the current properties and files; None for PLAINTEXT.

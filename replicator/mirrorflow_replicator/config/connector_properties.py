@@ -2,7 +2,7 @@
 
 Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig and the configs of the three connectors, of 4.3); own keys
 begin with `mirrorflow.`. Client properties keep their references; everything else is resolved here, once. Errors name the
-key and what to write. `config.setting_table` has the known keys and their defaults.
+key and what to write. `mirrorflow_core.setting_table` has the known keys and their defaults.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from typing import Self
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.java.properties import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.setting_table import DEFAULTS
 from mirrorflow_core.settings import (
     CONFIG_EXCLUDE,
     BeatSettings,
@@ -40,7 +41,6 @@ from mirrorflow_replicator.config.plugins import (
     policy_settings,
 )
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import DEFAULTS
 from mirrorflow_replicator.config.storage import offset_storage, replication_factor
 
 SOURCE_CONNECTOR = "MirrorSourceConnector"

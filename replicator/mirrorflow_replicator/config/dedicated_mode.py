@@ -15,12 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.patterns import SettingPattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split, worker_topic
+from mirrorflow_core.setting_table import (
+    DEFAULTS,
+    INTERNAL_REST_KEY,
+    SERVER_NAME_KEY,
+    Scope,
+    Verdict,
+    read_properties,
+)
 from mirrorflow_core.settings import WorkerSettings
-from mirrorflow_replicator.config import clients, setting_table
+from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
@@ -29,14 +38,6 @@ from mirrorflow_replicator.config.connector_properties import (
 )
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
-from mirrorflow_replicator.config.setting_table import (
-    DEFAULTS,
-    INTERNAL_REST_KEY,
-    SERVER_NAME_KEY,
-    Scope,
-    Verdict,
-    read_properties,
-)
 from mirrorflow_replicator.config.worker_properties import (
     checked_listeners,
     distributed_settings,

@@ -14,11 +14,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.connect.group_assignment import PROTOCOLS
 from mirrorflow_core.connect.session_keys import ALGORITHMS
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import worker_topic
+from mirrorflow_core.setting_table import (
+    DEFAULTS,
+    INTERNAL_REST_KEY,
+    SERVER_NAME_KEY,
+    read_properties,
+)
 from mirrorflow_core.settings import (
     DistributedSettings,
     GroupSettings,
@@ -28,15 +35,9 @@ from mirrorflow_core.settings import (
     SessionKeySettings,
     WorkerSettings,
 )
-from mirrorflow_replicator.config import clients, setting_table
+from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import parse_connector
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.config.setting_table import (
-    DEFAULTS,
-    INTERNAL_REST_KEY,
-    SERVER_NAME_KEY,
-    read_properties,
-)
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
 
 LISTENERS_KEY = "listeners"

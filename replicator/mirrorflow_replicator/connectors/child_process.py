@@ -6,6 +6,8 @@ task. It costs the memory of an idle process, about 30 MB.
 """
 
 import asyncio
+import contextlib
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -14,9 +16,12 @@ from mirrorflow_replicator.connectors.task_messages import Message, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
 
 KILLED_S = 5.0  # a killed process ends at once, unless the machine itself hangs
+STARTED_S = 15.0  # a start takes one second, and some on a busy machine; then another process may be luckier
 # A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
 LINE_BYTES_MAX = 32 << 20
 HELLO = b"\n"  # a process has started
+
+log = logging.getLogger("mirrorflow.worker")
 
 
 class ChildProcess:
@@ -24,6 +29,10 @@ class ChildProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def has_ended(self) -> bool:
@@ -126,6 +135,17 @@ class WarmProcess:
 
 
 async def _started() -> ChildProcess:
+    """Returns a process that has started, or one that did not within STARTED_S and was killed."""
     child = await spawn()
-    await child.started()
+    try:
+        async with asyncio.timeout(STARTED_S):
+            await child.started()
+    except TimeoutError:
+        log.warning(
+            "A task's process (pid %d) has not started within %g s and is killed.", child.pid, STARTED_S
+        )
+        child.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_S):
+                await child.wait()
     return child

@@ -31,7 +31,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 class StartProblem(NamedTuple):
-    """Why a task has had no start for STALLED_AFTER_S."""
+    """Why a task has had no start, or its process has reported nothing, for STALLED_AFTER_S."""
 
     error: MirrorFlowError
     since_ms: int  # monotonic clock

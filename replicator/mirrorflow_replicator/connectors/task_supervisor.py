@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.errors import TaskSilentError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import KILLED_S, ChildProcess, Spawn, spawn
 from mirrorflow_replicator.connectors.task_messages import Begin, SetLogLevel, Stop, TaskAssignment
@@ -27,6 +29,7 @@ from mirrorflow_replicator.logs import LOGGERS
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 RESTART_GRACE_S = 10.0  # a task drains for 3 s and then stores offsets
 HEALTHY_S = 30.0  # after such a lifetime the backoff starts again at its minimum
+LOOK_S = 1.0  # a small part of STALLED_AFTER_S
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -108,6 +111,8 @@ class TaskSupervisor:
         self._stopping = False
         self._restarting = False  # the restart was requested, so the end is no failure
         self._restart_now = asyncio.Event()  # ends the wait before the next start
+        self._silent_s = 0.0  # since the process was to start, or has last reported
+        self._silence: StartProblem | None = None
         LOGGERS.followers.add(self)
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
@@ -121,8 +126,12 @@ class TaskSupervisor:
         self._starter.finish()
 
     def report(self, target_topic: Callable[[str], str]) -> TaskReport:
-        """Returns the newest report with all partitions; without a start for long, all are stalled."""
-        return self.reports.whole(target_topic, self._starter.problem)
+        """Returns the newest report with all partitions; without a start or a report for long, all are stalled."""
+        if self._silence is None:
+            return self.reports.whole(target_topic, self._starter.problem)
+        error = self._silence.error
+        whole = self.reports.whole(target_topic, self._silence)
+        return replace(whole, state="FAILED", trace=str(error), reason=error.reason)
 
     def set_level(self, logger: str, level: str) -> None:
         """Sets the level of *logger* in the task process; a later process gets it when it starts."""
@@ -179,12 +188,36 @@ class TaskSupervisor:
 
     async def _run_process(self) -> int:
         """Runs one process to its end; returns its exit code."""
+        watching = asyncio.create_task(self._watch_silence(), name=f"silence-{self.task}")
+        try:
+            return await self._run_watched_process()
+        finally:
+            watching.cancel()
+            self._end_silence()
+
+    async def _watch_silence(self) -> None:
+        """Notes that the process neither reports nor ends. While this process is itself held up, no time is counted."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._silent_s += LOOK_S
+            if self._silent_s >= STALLED_AFTER_S and self._silence is None:
+                child = self._child
+                pid = None if child is None or child.has_ended else child.pid
+                error = TaskSilentError(task=self.task, pid=pid, silent_s=STALLED_AFTER_S)
+                self._silence = StartProblem(error, round(1000 * (time.monotonic() - self._silent_s)))
+                log.warning("%s", error)
+
+    def _end_silence(self) -> None:
+        self._silent_s, self._silence = 0.0, None
+
+    async def _run_watched_process(self) -> int:
         child = self._child = await self._spawn()
         child.send(self._begin)
         for logger, level in LOGGERS.was_set.items():
             self.set_level(logger, level)
         self._starter.child_started(child)
         async for report in child.reports():
+            self._end_silence()
             self.reports.take(report)
             self._on_report(report)
             self._starter.child_reported(report)

@@ -111,9 +111,9 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
             total.reasons[part.reason] += 1
             total.examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
         # The last known end offsets of an unreachable source may be outdated. While the target is away, nothing
-        # is fetched, so what was the end may be so no more: a lag that is known has not become less.
+        # is fetched, so what was the end may be so no more: a lag that is known has not become less. The same holds for a stall.
         records = -1 if report.source.reason else lag_records(part)
-        if records == 0 and report.target.reason:
+        if records == 0 and (report.target.reason or part.is_stalled):
             records = -1
         total.lags_unknown += records < 0
         total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
@@ -172,9 +172,9 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
         return ReplicatingState.WAITING
     if total.is_behind or (stopped and stopped == total.partitions):
         return ReplicatingState.STUCK
-    # Right after the start no lag is known, which does not mean that there is none. Nor is it known what a
-    # source has that was never reached.
-    is_unknown = total.lags_unknown_at_work or (report.source.reason and not total.partitions)
+    # Right after the start no lag is known, which does not mean that there is none. Nor is it known what there
+    # is to copy while a cluster is away.
+    is_unknown = total.lags_unknown_at_work or report.source.reason or report.target.reason
     return ReplicatingState.WAITING if is_unknown else ReplicatingState.IDLE
 
 

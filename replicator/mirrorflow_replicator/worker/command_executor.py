@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_core.errors import FlowInUseError
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector_properties import parse_connector
 from mirrorflow_replicator.connectors.flow_fencing import fenced_flow
 from mirrorflow_replicator.http import commands

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.setting_table import read_properties
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.security.secret_rotation import SECRETS_POLL_S
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.config.setting_table import read_properties
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, host
 from mirrorflow_replicator.http.commands import Command
 from mirrorflow_replicator.http.partition_rates import Samples

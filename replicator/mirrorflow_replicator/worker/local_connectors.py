@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord, TargetState
 from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.errors import SettingError
@@ -27,7 +28,6 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.connector_properties import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, IdleConnector, RestartsTasks
 from mirrorflow_replicator.http import commands

@@ -477,6 +477,30 @@ def test_an_object_that_can_never_be_accepted_is_reported_and_stops_no_other(
     wait_until("it is accepted", lambda: _told(namespace, name, "Accepted")["status"] == "True")
 
 
+def test_an_unknown_setting_is_named_and_changes_no_pod(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """The API server stores it: CEL cannot list all keys."""
+    document = manifest()
+    namespace.apply(document)
+    settled()
+    before = there(namespace)
+    document["spec"]["connectors"] = {"source": {"config": {"ofset.lag.max": "5"}, "tasks": 2}}
+    namespace.apply(document)
+    settled()
+    refused = condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")
+    unchanged = there(namespace)
+    document["spec"]["connectors"] = {"source": {"config": {"offset.lag.max": "5"}, "tasks": 2}}
+    namespace.apply(document)
+    settled()
+
+    assert (refused["status"], refused["reason"]) == ("False", "InvalidSpec")
+    assert "config[ofset.lag.max]" in refused["message"]
+    assert refused["message"].endswith("did you mean offset.lag.max?")
+    assert unchanged == before
+    assert condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")["status"] == "True"
+
+
 def test_two_flows_whose_names_meet_in_one_object_do_not_take_it_from_one_another(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):

@@ -117,3 +117,19 @@ def test_a_file_without_secrets_may_have_any_path(capsys: pytest.CaptureFixture[
     found = source_connector(capsys, "--from-config", str(path), "--to", "west:9092")
 
     assert "east:9093" == found["connectorProperties"]["source.cluster.bootstrap.servers"]
+
+
+def test_a_setting_that_no_client_has_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java's clients ignore it, and many files have some: for a serializer, or for an interceptor."""
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=east:1\nschema.registry.url=http://x\nclient.rak=a\nclient.rack=a\n")
+
+    assert 0 == main(["plan", "--offline", "--properties", "--from-config", str(path), "--to", "west:9092"])
+
+    found = capsys.readouterr()
+    assert f"--from-config: schema.registry.url in {path} is no setting of Kafka's clients" in found.err
+    assert found.err.endswith("it has no effect; did you mean client.rack?\n")
+    assert "client.rack" in found.out
+    assert "schema.registry.url" not in found.out

@@ -15,11 +15,11 @@ from mirrorflow_cli.commands.convert import converted, report, yaml_text
 from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import ConversionFindings
+from mirrorflow_core.setting_table import KEYS, Scope
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from mirrorflow_replicator.config.setting_table import KEYS, Scope
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
@@ -535,6 +535,24 @@ def test_what_the_reader_remarks_is_part_of_the_report(
     err = mirrorflow("convert", str(source))[2]
     assert "  topcs: unknown, it has no effect; did you mean topics?\n" in err
     assert "  topics.whitelist: read as topics, which is its name.\n" in err
+
+
+def test_unknown_settings_of_clients_are_left_out_and_named_once(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Java ignores them, and a MirrorFlow with one is refused."""
+    source = tmp_path / "mm2.properties"
+    source.write_text(f"{TWO}A.consumer.acme.tracing = on\nA.consumer.isolation.leval = read_committed\n")
+
+    status, out, err = mirrorflow("convert", str(source))
+
+    assert status == 0
+    assert "acme" not in out
+    assert "leval" not in out
+    assert 1 == err.count("A.consumer.acme.tracing")
+    assert (
+        "A.consumer.isolation.leval: unknown, it has no effect; did you mean consumer.isolation.level?" in err
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_cli.command_examples import examples_of
 from mirrorflow_cli.kubectl_plugin import main
 
 FLOW = {
@@ -202,3 +203,11 @@ def test_logs_are_those_of_kubectl(kubectl: Kubectl, words: list[str], selector:
 
     follow = " --follow" if "-f" in words else ""
     assert kubectl.asked == [f"logs --selector={selector} --prefix --tail=-1{follow}"]
+
+
+@pytest.mark.parametrize("command", ["", " status", " partitions", " offsets", " logs"])
+def test_help_ends_with_two_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+
+    assert capsys.readouterr().out.endswith(f"\n{examples_of(f'kubectl mirrorflow{command}')}\n")

@@ -126,11 +126,12 @@ def test_every_setting_that_the_connector_refuses_is_named(validate: Validate, t
     assert "spec.connectors.source: topic.filter.class is refused" in said
 
 
-def test_an_unknown_setting_is_a_warning_with_the_likely_name(validate: Validate, tmp_path: Path) -> None:
-    status, said, _ = validate(flow(tmp_path, config={"ofset.lag.max": "5"}))
+def test_an_unknown_setting_is_an_error_with_the_likely_name(validate: Validate, tmp_path: Path) -> None:
+    status, _, said = validate(flow(tmp_path, config={"ofset.lag.max": "5"}))
 
-    assert 0 == status
-    assert "warning: ofset.lag.max: unknown, it has no effect; did you mean offset.lag.max?" in said
+    assert 2 == status
+    assert "spec.connectors.source.config[ofset.lag.max]: neither MirrorMaker 2 nor MirrorFlow has " in said
+    assert "did you mean offset.lag.max?" in said
 
 
 def test_each_file_is_validated(validate: Validate, tmp_path: Path) -> None:

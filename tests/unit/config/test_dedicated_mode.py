@@ -2,10 +2,10 @@
 
 import pytest
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.replication_policy import make_policy
 from mirrorflow_core.settings import SourceSettings, StartPosition, WorkerSettings
-from mirrorflow_replicator.config import setting_table
 from mirrorflow_replicator.config.dedicated_mode import (
     EnabledFlow,
     cluster_properties,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mirrorflow_core.setting_table import KEYS, Scope, Verdict
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint, parse_heartbeat, parse_source
-from mirrorflow_replicator.config.setting_table import KEYS, Scope, Verdict
 
 WORKER = {"bootstrap.servers": "b:9092"}
 CONNECTOR = {

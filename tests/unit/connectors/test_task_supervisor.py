@@ -12,7 +12,7 @@ import pytest
 from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.connectors import task_starter, task_supervisor
+from mirrorflow_replicator.connectors import child_process, task_starter, task_supervisor
 from mirrorflow_replicator.connectors.child_process import ChildProcess
 from mirrorflow_replicator.connectors.task_messages import (
     Assign,
@@ -39,6 +39,7 @@ class FakeProcess:
 
     def __init__(self, *, obeys: bool = True) -> None:
         self.messages: list[Message] = []
+        self.pid = 4711
         self.returncode: int | None = None
         self.stdin = self
         self.stdout = asyncio.StreamReader()
@@ -52,6 +53,9 @@ class FakeProcess:
 
     def is_closing(self) -> bool:
         return self.returncode is not None
+
+    def close(self) -> None:
+        self.end(0)
 
     def report(self, *partitions: PartitionReport, **fields: object) -> None:
         report = TaskReport(task=0, state="RUNNING", partitions=partitions)
@@ -283,6 +287,80 @@ def test_partitions_stall_while_a_claim_takes_long(monkeypatch: pytest.MonkeyPat
         await until(lambda: not one.partitions())
 
     run(test)
+
+
+def test_a_process_that_neither_reports_nor_ends_is_named_until_it_reports(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
+
+    async def test(one: Supervised) -> None:
+        one.task.assign(ORDERS)
+        await one.starts(1)
+        one.process.report(part(0, records=5))
+        await until(lambda: {part.reason for part in one.partitions()} == {"TaskSilent"})
+
+        first, second = one.partitions()
+        assert (first.records, second.records) == (5, 0)
+        assert first.is_stalled
+        assert second.is_stalled
+        found = one.task.report(str)
+        assert ("FAILED", "TaskSilent") == (found.state, found.reason)
+        assert "task 0 (pid 4711) has reported nothing" in found.trace
+        monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 3600.0)
+        one.process.report(part(1))
+        await until(lambda: one.task.report(str).state == "RUNNING")
+        assert one.partitions() == (part(0, records=5), part(1))
+
+    run(test)
+
+
+def test_a_process_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
+
+    async def test() -> None:
+        async def never() -> ChildProcess:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def no_claim(_: int, __: TaskAssignment) -> Assign:
+            raise FlowTakenError(source="east")
+
+        task = TaskSupervisor(settings(), 0, on_report=lambda _: None, claim=no_claim, start=never)
+        task.assign(ORDERS)
+        await until(lambda: task.report(str).reason == "TaskSilent")
+
+        found = task.report(str)
+        await task.stop(0)
+        assert found.trace.startswith("The process of task 0 has reported nothing")
+        assert [one.reason for one in found.partitions] == ["TaskSilent"] * 2
+
+    asyncio.run(test())
+
+
+def test_a_spare_process_that_does_not_start_in_time_is_killed_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(child_process, "STARTED_S", 0.01)
+    spawned: list[FakeProcess] = []
+
+    async def spawn() -> ChildProcess:
+        spawned.append(FakeProcess())
+        return ChildProcess(cast("asyncio.subprocess.Process", spawned[-1]))
+
+    monkeypatch.setattr(child_process, "spawn", spawn)
+
+    async def test() -> None:
+        warm = child_process.WarmProcess()
+        warm.prepare()
+        async with asyncio.timeout(WAIT_S):
+            taken = await warm.take()
+            await warm.close()
+
+        assert not taken.has_ended
+        assert [-9, -9, None] == sorted((one.returncode for one in spawned), key=lambda code: code is None)
+
+    asyncio.run(test())
 
 
 def test_a_process_that_ends_is_reported_and_replaced():

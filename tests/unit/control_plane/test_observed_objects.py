@@ -44,6 +44,35 @@ def test_a_pinned_version_survives_a_status_that_another_release_has_written() -
     )
 
 
+def test_fields_of_a_newer_crd_are_ignored_and_named() -> None:
+    """Such a CRD stays when an operator is rolled back, and gives every flow the defaults of its fields."""
+    body = _body({})
+    known = cached_flow(body).resource
+    body["spec"] |= {"newer": "as ever", "topics": {**body["spec"].get("topics", {}), "later": {"a": 1}}}
+
+    seen = cached_flow(body).resource
+
+    assert seen.errors == ()
+    assert seen.flow is not None
+    assert seen.flow == known.flow
+    assert ["spec.topics.later", "spec.newer"] == sorted(
+        (one.path for one in seen.newer_fields), key=len, reverse=True
+    )
+    assert str(seen.newer_fields[-1]).endswith(
+        ": this operator is older than the field, which has no effect; upgrade the operator."
+    )
+
+
+def test_a_wrong_value_beside_a_field_of_a_newer_crd_is_an_error() -> None:
+    body = _body({})
+    body["spec"] |= {"newer": "as ever", "isolationLevel": "later"}
+
+    seen = cached_flow(body).resource
+
+    assert seen.flow is None
+    assert ["spec.isolationLevel"] == [one.path for one in seen.errors]
+
+
 def test_a_pod_waits_for_the_reason_of_its_init_container() -> None:
     """Its own container says only PodInitializing, for as long as an init container fails."""
     own = {"name": "replicator", "state": {"waiting": {"reason": "PodInitializing"}}}

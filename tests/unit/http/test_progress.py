@@ -259,10 +259,22 @@ def test_warnings_about_settings_are_in_the_summary():
     assert (2, [typo, "One is left out."]) == (found["warnings"], found["firstWarnings"])
 
 
-def test_a_source_that_was_never_reached_is_not_idle():
+def test_a_connector_without_partitions_is_not_idle_while_a_cluster_is_away():
+    """A checkpoint connector has none; a source connector has none before it has reached both."""
     away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
 
     assert "Waiting" == summary(connector(source=away), ready=True)["replicating"]
+    assert "Waiting" == summary(connector(target=away), ready=True)["replicating"]
+
+
+def test_no_lag_is_known_to_be_none_while_a_process_is_silent():
+    silent = partition(
+        phase=PartitionPhase.STARTING, source_offset=110, reason="TaskSilent", stalled_since_ms=1000
+    )
+
+    found = summary(connector(task(silent)), ready=True, monotonic_s=NOW_S + 60)
+
+    assert (1, "Stuck") == (found["partitions"]["lagUnknown"], found["replicating"])
 
 
 def test_a_flow_without_topics_is_never_caught_up():

@@ -1,7 +1,7 @@
 """The settings that Connect's REST lists for each connector class."""
 
-from mirrorflow_replicator.config import setting_table
-from mirrorflow_replicator.config.setting_table import Scope, Verdict
+from mirrorflow_core import setting_table
+from mirrorflow_core.setting_table import Scope, Verdict
 from mirrorflow_replicator.http.rest_plugins import GROUP, plugin_keys
 
 SOURCE = "MirrorSourceConnector"

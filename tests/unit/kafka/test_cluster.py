@@ -15,6 +15,7 @@ from mirrorflow_core.errors import (
     InvalidSettingError,
     NotAuthorizedError,
     UnreachableError,
+    UnresolvedReferenceError,
     UnsupportedBrokerError,
 )
 from mirrorflow_core.settings import ClientSettings
@@ -177,6 +178,18 @@ def test_the_error_of_an_abandoned_refresh_is_not_reported() -> None:
         await _wait_for_tasks()
 
     assert _reported(main) == []
+
+
+def test_a_reference_that_cannot_be_resolved_is_named_with_its_cluster() -> None:
+    def unset(_: Mapping[str, str]) -> Mapping[str, str]:
+        raise UnresolvedReferenceError(
+            key="sasl.jaas.config",
+            reference="${env:PASSWORD}",
+            problem="the environment has no such variable",
+        )
+
+    with pytest.raises(UnresolvedReferenceError, match=r"^sasl\.jaas\.config of cluster \w+: the reference "):
+        asyncio.run(_cluster(9092, resolve=unset).refresh())
 
 
 def test_ten_refreshes_in_a_row_do_not_wait_and_later_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:

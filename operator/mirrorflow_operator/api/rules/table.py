@@ -16,6 +16,7 @@ from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
+from mirrorflow_core.setting_table import CONNECTOR_SCOPES, SYNONYMS, WORKER_SCOPES, Scope, find, suggestion
 from mirrorflow_core.settings import TransformKind
 from mirrorflow_core.transforms import TRANSFORMS_PACKAGE, read_transforms
 from mirrorflow_operator.api.model import ApiModel, amount
@@ -272,6 +273,27 @@ def _refused_transforms(config: Mapping[str, str]) -> Iterator[tuple[str, str, s
         yield "", str(error).rstrip("."), ""
 
 
+def _unknown_keys(config: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Finds keys of a connector's `config` that neither a connector nor its worker reads; CEL cannot list all others."""
+    is_transform_unknown = any(_is_unknown_class(key, config) for key in config)
+    for key in config:
+        if is_transform_unknown and key.startswith(("transforms", "predicates")):
+            continue  # keys of the Java class, which is refused itself
+        yield from _unknown_key(key, WORKER_SCOPES if key.startswith(KEYS_OF_WORKER) else CONNECTOR_SCOPES)
+
+
+def _unknown_client_keys(config: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for key in config:
+        yield from _unknown_key(key, (Scope.CLIENT,))
+
+
+def _unknown_key(key: str, scopes: tuple[Scope, ...]) -> Iterator[tuple[str, str, str]]:
+    if key not in SYNONYMS and field_of(key) is None and find(key, scopes) is None:
+        near = suggestion(key, scopes).strip("; .")
+        problem = "neither MirrorMaker 2 nor MirrorFlow has this setting"
+        yield f"[{key}]", problem, near or "remove it; docs/settings.md lists those that have an effect"
+
+
 # Every namespace has a ServiceAccount of this name, and the flow needs one of its own.
 _DEFAULT_ACCOUNT: Final = "default"
 _SHARED_WORK: Final = (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
@@ -311,6 +333,8 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         action=f"write one of {', '.join(kind.value for kind in TransformKind)}",
     ),
     PythonRule(paths=_fields_of(_CONNECTORS, "config"), find=_refused_transforms),
+    PythonRule(paths=_fields_of(_CONNECTORS, "config"), find=_unknown_keys),
+    PythonRule(paths=("spec.source.config", "spec.target.config"), find=_unknown_client_keys),
     Rule(
         paths=_fields_of(_CONNECTORS, "config"),
         member="key",

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_core import setting_table
 from mirrorflow_core.java.security_keys import SECURITY_KEYS
-from mirrorflow_replicator.config import setting_table
-from mirrorflow_replicator.config.setting_table import Scope, Verdict
+from mirrorflow_core.setting_table import Scope, Verdict
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_page_is_up_to_date():
-    """`python -m mirrorflow_replicator.config.setting_table > docs/settings.md`."""
+    """`python -m mirrorflow_core.setting_table > docs/settings.md`."""
     assert (ROOT / "docs" / "settings.md").read_text() == setting_table.document()
 
 

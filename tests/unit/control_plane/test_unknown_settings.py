@@ -1,0 +1,83 @@
+"""An unknown key of `config` makes a flow invalid, with the likely name; what MirrorMaker 2 reads is accepted."""
+
+import pytest
+
+from mirrorflow_core.setting_table import CONNECTOR_SCOPES, KEYS, SYNONYMS, Scope
+from mirrorflow_operator.api.load import parse_flow
+from mirrorflow_operator.api.workloads import field_of
+from mirrorflow_operator.errors import InvalidSpecError
+
+UNKNOWN = "neither MirrorMaker 2 nor MirrorFlow has this setting"
+
+
+def _errors(*, connector: dict[str, str] | None = None, source: dict[str, str] | None = None) -> list[str]:
+    """What a flow with these entries of `config` is refused for."""
+    document = {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": "east-to-west"},
+        "spec": {
+            "source": {"alias": "east", "bootstrapServers": ["kafka-east:9092"], "config": source or {}},
+            "target": {"alias": "west", "bootstrapServers": ["kafka-west:9092"]},
+            "connectors": {"source": {"config": connector or {}}},
+        },
+    }
+    try:
+        parse_flow(document)
+    except InvalidSpecError as error:
+        return [str(one) for one in error.errors]
+    return []
+
+
+def test_a_misspelt_setting_of_a_connector_is_refused_with_the_likely_name() -> None:
+    assert _errors(connector={"ofset.lag.max": "5", "refresh.topics.interval.seconds": "60"}) == [
+        f"spec.connectors.source.config[ofset.lag.max]: {UNKNOWN}; did you mean offset.lag.max?"
+    ]
+
+
+def test_a_setting_like_no_other_is_refused_with_the_page_of_all_settings() -> None:
+    [error] = _errors(connector={"acme.reporter.url": "http://acme"})
+
+    assert error.endswith(f"{UNKNOWN}; remove it; docs/settings.md lists those that have an effect.")
+
+
+def test_a_misspelt_setting_of_a_client_is_refused() -> None:
+    assert _errors(source={"consumer.isolation.leval": "read_committed", "client.rack": "a"}) == [
+        f"spec.source.config[consumer.isolation.leval]: {UNKNOWN}; did you mean consumer.isolation.level?"
+    ]
+
+
+def test_a_misspelt_setting_of_a_transform_is_refused() -> None:
+    router = {
+        "transforms": "a",
+        "transforms.a.type": "RegexRouter",
+        "transforms.a.regex": "(.*)",
+        "transforms.a.replacement": "x.$1",
+    }
+
+    [error] = _errors(connector={**router, "transforms.a.predicat": "internal"})
+
+    assert error.startswith(f"spec.connectors.source.config[transforms.a.predicat]: {UNKNOWN}; ")
+
+
+def test_settings_of_a_transform_that_is_not_built_in_are_refused_with_its_class_alone() -> None:
+    mask = {"transforms": "a", "transforms.a.type": "com.example.Mask", "transforms.a.fields": "name"}
+
+    [error] = _errors(connector=mask)
+
+    assert "spec.connectors.source.config[transforms.a.type]: this transformation is a Java class" in error
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {key.name.replace("*", "x") for key in KEYS if key.scope in CONNECTOR_SCOPES}
+        | {f"source.consumer.{key.name}" for key in KEYS if key.scope is Scope.CLIENT}
+        | {*SYNONYMS, "offset.storage.topic", "config.storage.topic", "group.id"}
+    ),
+)
+def test_no_setting_that_mirrormaker_reads_is_unknown(name: str) -> None:
+    """Fields may set it, or it may be refused for its value."""
+    found = [error for error in _errors(connector={name: "1"}) if UNKNOWN in error]
+
+    assert field_of(name) is not None or not found
