@@ -17,6 +17,7 @@ from mirrorflow_core.wire.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_SERVER_ERROR,
     name_of,
 )
@@ -280,3 +281,15 @@ def test_a_loss_is_resolved_once_at_a_time():
 
     assert [asked in effects for effects in (first, second, third)] == [True, False, True]
     assert resolved == (Signal.REFRESH_LEADER,)
+
+
+def test_a_partition_that_is_given_up_is_not_stopped_by_the_last_refusal() -> None:
+    """The task waits until it has nothing in flight; its next owner meets the refusal."""
+    copier = begun_copier(0)
+    put_in_flight(copier, 3)
+    copier.leave()
+
+    effects = copier.refused(TOPIC_AUTHORIZATION_FAILED, "")
+
+    assert Signal.DRAINED in effects
+    assert copier.state is CopierState.LEAVING
