@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_seed.errors import FileSystemError
+from mirrorflow_seed.spark_session import is_connect
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 DATA_PREFIX: Final = "topic="
 TEMPORARY_SUFFIX: Final = ".new"
@@ -26,8 +27,15 @@ _HADOOP_SCHEMES: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": 
 class HadoopFolder:
     """A folder of a Hadoop file system. Methods raise FileSystemError if the file system cannot be used."""
 
-    def __init__(self, context: "SparkContext", address: str) -> None:
+    def __init__(self, session: "SparkSession", address: str) -> None:
         self.address = address
+        if is_connect(session):
+            raise FileSystemError(
+                location=address,
+                problem="folders are written by Spark's driver, which is not this process with Spark Connect",
+                action="start the job with spark-submit or a classic session",
+            )
+        context = session.sparkContext
         self._jvm = context._jvm  # noqa: SLF001 pyspark has no other way to Hadoop's file systems
         with self._errors():
             path = self._path_of(uri_of_address(address))

@@ -31,6 +31,7 @@ from mirrorflow_seed.job_report import Cost, VerifyReport
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_session import cause_of
+from mirrorflow_seed.spark_tasks import share_files
 from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.offset_windows import VerifyRange
 from mirrorflow_seed.verify.partition_planner import VerifyPlan
@@ -39,7 +40,7 @@ from mirrorflow_seed.verify.verification_result import VerificationResult, count
 from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
 T = TypeVar("T")
@@ -52,10 +53,14 @@ SEARCH_RECORDS: Final = 2_000
 class ArchiveRowReader:
     """Reads rows of an archive's files."""
 
-    def __init__(self, context: "SparkContext", folder: HadoopFolder) -> None:
-        self.context = context
-        self._spark = one_task_session(context)
+    def __init__(self, spark: "SparkSession", folder: HadoopFolder) -> None:
+        self.slots = max(1, int(spark.sparkContext.defaultParallelism))
+        self._spark = one_task_session(spark)
         self._folder = folder
+
+    def cancel(self) -> None:
+        """Cancels all running tasks."""
+        self._spark.interruptAll()
 
     def first(self, file: ArchivedFile, offset: int, count: int) -> list[Any]:
         """Returns the first *count* rows of *file* from *offset* on."""
@@ -122,7 +127,7 @@ class ArchiveRangeTask:
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Compares the target with `archive` and returns the exit status of `verify`.
 
@@ -135,8 +140,8 @@ def run(
 def verify_archive(
     files: FlowFiles,
     job: JobSettings,
-    spark: "SparkContext",
-    publish: Callable[[VerifyReport], None] = lambda _: None,
+    spark: "SparkSession",
+    progress: verify_driver.VerifyProgress,
 ) -> VerificationResult:
     """Plans and compares archive and target. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
@@ -148,14 +153,14 @@ def verify_archive(
     verify_plan = asyncio.run(_plan(settings, job, manifest, rows))
     compare_settings = verify_driver.compare_settings_of(settings, job)
     first = verify_driver.first_report(job, verify_plan)
-    publish(first)
+    progress.begin(first)
     results = _compare_ranges(
         rows,
         manifest,
         verify_plan.ranges,
-        files,
+        share_files(spark, files, are_mounted=job.has_mounted_files),
         compare_settings,
-        lambda done: publish(progress_report(first, done)),
+        lambda done: progress.publish(progress_report(first, done)),
     )
     return verify_driver.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
@@ -196,7 +201,7 @@ def _compare_ranges(
     publish: Callable[[list[VerifyRangeResult]], None],
 ) -> list[VerifyRangeResult]:
     """Runs a one-task Spark job per range, as many at once as there are cores. Raises JobFailedError."""
-    slots = max(1, min(int(rows.context.defaultParallelism), len(ranges)))
+    slots = max(1, min(rows.slots, len(ranges)))
     if compare_settings.bytes_per_second is not None:
         compare_settings = replace(
             compare_settings, bytes_per_second=compare_settings.bytes_per_second / slots
@@ -237,7 +242,7 @@ def _compare_ranges(
         except BaseException:
             # After a signal or a failed range, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
-            rows.context.cancelAllJobs()
+            rows.cancel()
             raise
     return done
 

@@ -60,11 +60,12 @@ from mirrorflow_seed.hadoop_folder import DATA_PREFIX, HadoopFolder
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
-from mirrorflow_seed.spark_session import cause_of, given_or_new_context
+from mirrorflow_seed.spark_session import cause_of, spark_session
+from mirrorflow_seed.spark_tasks import share_files
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 # In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
 FILE_BYTES = 128 << 20
@@ -336,7 +337,7 @@ def archived_topics(
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Writes the flow's topics to `archive`; returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
@@ -344,19 +345,22 @@ def run(
     archive_id, started = secrets.token_hex(8), _now()
     with (
         JobReporter("export", job.run_id, display) as reporter,
-        given_or_new_context(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
+        spark_session(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as session,
     ):
-        folder = HadoopFolder(context, address)
+        folder = HadoopFolder(session, address)
         claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
         _claim(folder, job.run_id, settings.flow, claim)
+        task_files = share_files(session, files, are_mounted=job.has_mounted_files)
         snapshot = asyncio.run(read_source(settings))
         ranges = plan_ranges(snapshot.extents, snapshot.bytes_per_offset, file_bytes=file_bytes)
         reporter.running(total=len(snapshot.extents))
         bytes_per_s = None
         if job.bytes_per_second is not None:
-            bytes_per_s = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
-        read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=bytes_per_s)
-        results = _write(context, folder, ranges, read, reporter)
+            bytes_per_s = max(
+                1, job.bytes_per_second // max(1, min(len(ranges), session.sparkContext.defaultParallelism))
+            )
+        read = partial(read_ranges, files=task_files, archive_id=archive_id, bytes_per_s=bytes_per_s)
+        results = _write(session, folder, ranges, read, reporter)
         files_written = written_files(folder.data(), ranges, results, location=folder.address)
         manifest = Manifest(
             archive_id=archive_id,
@@ -417,19 +421,18 @@ def _claim(folder: HadoopFolder, run_id: str, flow: str, claim: bytes) -> None:
 
 
 def _write(
-    context: "SparkContext",
+    session: "SparkSession",
     folder: HadoopFolder,
     ranges: tuple[ExportRange, ...],
     read: Callable[..., Iterator[tuple[object, ...]]],
     reporter: JobReporter,
 ) -> Mapping[int, ExportRangeResult]:
     """Writes the rows that *read* yields in its tasks; returns the result of each range."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
     if not ranges:
         return {}
+    context = session.sparkContext
     results = context.accumulator({}, ExportRangeResults())
-    spark = SparkSession(context)
+    spark = session.newSession()
     # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
     rows = context.parallelize(ranges, len(ranges)).mapPartitions(partial(read, results=results))

@@ -22,7 +22,6 @@ from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Header, Record
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # Spark schemas. Written rows begin with the columns that become folders.
@@ -131,11 +130,9 @@ ONE_TASK_CONF: Final = {
 }
 
 
-def one_task_session(context: "SparkContext") -> "SparkSession":
+def one_task_session(spark: "SparkSession") -> "SparkSession":
     """Returns a session whose tasks each read a whole file."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
-    session = SparkSession(context)
+    session = spark.newSession()
     for key, value in ONE_TASK_CONF.items():
         session.conf.set(key, value)
     return session

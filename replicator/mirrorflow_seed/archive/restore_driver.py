@@ -71,12 +71,13 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
+from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_tasks import share_files
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 FILES_NAMED_MAX = 5  # files in an error
 TOPICS_NAMED_MAX = 10  # topics in an error
@@ -119,7 +120,7 @@ class RestoreComparison:
 
 
 def compare_with_target(
-    context: "SparkContext",
+    spark: "SparkSession",
     manifest: Manifest,
     names: Mapping[str, str],
     next_offsets: Mapping[TopicPartition, int],
@@ -141,7 +142,7 @@ def compare_with_target(
     found: list[tuple[str, bool]] = []
     if copies:
         task = partial(_compare_partitions, files=files, archive_id=manifest.archive_id)
-        found = context.parallelize(copies, len(copies)).mapPartitions(task).collect()
+        found = spark.sparkContext.parallelize(copies, len(copies)).mapPartitions(task).collect()
     return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
         different=tuple(path for path, is_equal in found if not is_equal),
@@ -238,18 +239,18 @@ class FileDigestChecker:
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Restores the target from `archive` and returns the exit status. Raises SeedError, MirrorFlowError."""
     require_archive(job)
     settings = without_source(files.load())
     require_shared_positions(settings)
-    coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    coordinator = Coordinator()
     with (
         JobReporter("restore", job.run_id, display, handler=coordinator) as reporter,
-        given_or_new_context(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
+        spark_session(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as session,
     ):
-        return asyncio.run(RestoreJob(files, job, context, reporter, coordinator).run())
+        return asyncio.run(RestoreJob(files, job, session, reporter, coordinator).run())
 
 
 class RestoreJob:
@@ -259,14 +260,15 @@ class RestoreJob:
         self,
         files: FlowFiles,
         job: JobSettings,
-        context: "SparkContext",
+        spark: "SparkSession",
         reporter: JobReporter,
         coordinator: Coordinator,
     ) -> None:
-        self.context, self.reporter, self.coordinator = context, reporter, coordinator
-        self.folder = HadoopFolder(context, require_archive(job))
+        self.spark, self.reporter, self.coordinator = spark, reporter, coordinator
+        self.folder = HadoopFolder(spark, require_archive(job))
         self.manifest = read_manifest(self.folder)
-        self._files, self._job = files, job
+        self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
+        self._job = job
         self._settings = without_source(files.load())
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
@@ -301,15 +303,17 @@ class RestoreJob:
         if not self._job.accept_foreign:
             await flow.require_no_foreign_records(arrangement)
         self._require_no_gap(flow, names)
+        slots = max(1, min(int(self.spark.sparkContext.defaultParallelism), len(self.manifest.partitions)))
+        rate = self._job.bytes_per_second or self._settings.bytes_per_second
         wave = WaveSettings(
             files=self._files,
             group=flow.group,
             initial=initial,
             seconds=NO_LIMIT_S,
-            url=driver_url(self.context, self.reporter.port, self.coordinator.path),
-            bytes_per_second=self.coordinator.task_bytes_per_second,
+            url=self.reporter.url_for_tasks(*driver_address(self.spark)),
+            bytes_per_second=None if rate is None else max(1, rate // slots),
         )
-        restorer = FileRestorer(self, wave, names, flow.next_offsets)
+        restorer = FileRestorer(self, wave, names, flow.next_offsets, slots=slots)
         ranges = self._ranges(flow, names)
         retention = RetentionHolder(flow, syncs_configs=False)
         await retention.begin(names, ranges)
@@ -318,15 +322,17 @@ class RestoreJob:
                 await flow.store_starts(ranges)
                 await asyncio.to_thread(restorer.run)
             finally:
+                if restorer.is_stopped:
+                    await flow.fence_tasks()
                 await retention.end()
-        if self.coordinator.stop:
+        if restorer.is_stopped:
             self.reporter.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
         message = f"{restorer.files_done} files are restored."
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
-                compare_with_target, self.context, self.manifest, names, flow.next_offsets, self._files
+                compare_with_target, self.spark, self.manifest, names, flow.next_offsets, self._files
             )
             message += f" {compared.summary}"
             if compared.different:
@@ -420,9 +426,12 @@ class FileRestorer:
         wave: WaveSettings,
         names: Mapping[str, str],
         next_offsets: Mapping[TopicPartition, int],
+        *,
+        slots: int,
     ) -> None:
-        self._context = restore.context
-        self._spark = one_task_session(restore.context)
+        self.is_stopped = False
+        self._slots = slots  # partitions at once, each with its part of the rate
+        self._spark = one_task_session(restore.spark)
         self._folder = restore.folder
         self._manifest = restore.manifest
         self._coordinator = restore.coordinator
@@ -444,29 +453,32 @@ class FileRestorer:
             wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
         )
         self._reporter.running(total=len(largest_first))
-        with ThreadPoolExecutor(max_workers=max(1, int(self._context.defaultParallelism))) as pool:
-            futures = [
+        with ThreadPoolExecutor(max_workers=self._slots) as pool:
+            waiting = {
                 pool.submit(self._restore_partition, index, key, wanted[key])
                 for index, key in enumerate(largest_first)
-            ]
-            waiting = set(futures)
+            }
+            failure: BaseException | None = None
             while waiting:
                 done, waiting = wait(waiting, timeout=POLL_S)
-                if any(one.exception() is not None for one in done):
-                    self._coordinator.stop_tasks()
+                error = next((error for one in done if (error := one.exception()) is not None), None)
+                if error is not None and not self.is_stopped:  # later ones are of tasks that were cancelled
+                    failure = error
+                    self.stop()
                 self._publish()
-        for one in futures:
-            one.result()
+        if failure is not None:
+            raise failure
 
     def stop(self) -> None:
-        """Stops gracefully: tasks finish what is in flight."""
-        self._coordinator.stop_tasks()
-        log.info("stopping: tasks finish their in-flight requests")
+        """Lets Spark cancel the tasks."""
+        self.is_stopped = True
+        log.info("stopping: Spark cancels the tasks")
+        self._spark.interruptAll()
 
     def _restore_partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
         """Restores the files of one partition, from the first that the target may lack."""
         at, tries = self._first_file(key, archived), 0
-        while at < len(archived.files) and not self._coordinator.stop:
+        while at < len(archived.files) and not self.is_stopped:
             restored = self._restore_file(index, key, archived, at)
             result = self._take_result(restored, archived.files[at].path)
             if restored.wanted_earlier is not None:
@@ -486,7 +498,7 @@ class FileRestorer:
                     f"{key} makes no progress: {result.message or 'its tasks end too early'}"
                 )
         with self._lock:
-            self._partitions_done += not self._coordinator.stop
+            self._partitions_done += not self.is_stopped
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
         """Returns the index of the file with the next offset; at most the last, which the target may have lost."""

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.reports import known_number
 from mirrorflow_seed.hadoop_folder import HadoopFolder
-from mirrorflow_seed.settings import JobSettings
-from mirrorflow_seed.spark_session import KUBERNETES_PREFIX, spark_context
+from mirrorflow_seed.settings import KUBERNETES_PREFIX, JobSettings
+from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 from mirrorflow_seed.verify.verification_result import VerificationResult
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
 TABLE: Final = "windows"
@@ -82,15 +82,15 @@ class ResultFolder:
         self._has_executors = job.master.startswith(KUBERNETES_PREFIX)
         self._is_written = not job.output
 
-    def prepare(self, context: "SparkContext") -> None:
+    def prepare(self, session: "SparkSession") -> None:
         """Checks that the folder can be written. Raises FileSystemError."""
         if not self._is_written:
-            self._folder(context).prepare()
+            self._folder(session).prepare()
 
-    def write(self, context: "SparkContext", found: VerificationResult) -> None:
-        """Writes the result with *context*, unless its executors lack the folder. Raises FileSystemError."""
+    def write(self, session: "SparkSession", found: VerificationResult) -> None:
+        """Writes the result with *session*, unless its executors lack the folder. Raises FileSystemError."""
         if not self._is_written and not self._has_executors:
-            self._write(context, found)
+            self._write(session, found)
 
     def write_without_executors(self, found: VerificationResult) -> None:
         """Writes the result if `write` has not, once Spark's first context has stopped.
@@ -98,27 +98,24 @@ class ResultFolder:
         Raises FileSystemError, JobFailedError.
         """
         if not self._is_written:
-            with spark_context(
+            with spark_session(
                 replace(self._job, master=DRIVER_MASTER), "mirrorflow-verify-result"
-            ) as context:
-                self._write(context, found)
+            ) as session:
+                self._write(session, found)
 
-    def _write(self, context: "SparkContext", found: VerificationResult) -> None:
-        folder = self._folder(context)
-        write_windows(context, folder.uri_of(TABLE), found)
+    def _write(self, session: "SparkSession", found: VerificationResult) -> None:
+        folder = self._folder(session)
+        write_windows(session, folder.uri_of(TABLE), found)
         folder.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
         folder.write(PAGE, page(found).encode())
         self._is_written = True
 
-    def _folder(self, context: "SparkContext") -> HadoopFolder:
-        return HadoopFolder(context, output_folder(self._job.output, self._job.run_id))
+    def _folder(self, session: "SparkSession") -> HadoopFolder:
+        return HadoopFolder(session, output_folder(self._job.output, self._job.run_id))
 
 
-def write_windows(context: "SparkContext", path: str, verification: VerificationResult) -> None:
+def write_windows(session: "SparkSession", path: str, verification: VerificationResult) -> None:
     """Replaces the table at *path*."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
-    session = SparkSession(context)
     rows = [row(verification.run_id, verification.flow, one) for one in verification.windows]
     # One file: a billion records are 10,000 rows.
     session.createDataFrame(rows, SCHEMA).coalesce(1).write.mode("overwrite").parquet(path)

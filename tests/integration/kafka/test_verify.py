@@ -25,7 +25,7 @@ from tests.integration.kafka.seeding import SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -36,7 +36,7 @@ SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions a
 
 
 def test_what_the_connector_has_copied_is_equal(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Splits inside partitions meet; batches that came as they were are not decoded; so it is with records that go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
@@ -67,15 +67,13 @@ def test_what_the_connector_has_copied_is_equal(
     assert (0, 200) == (behind.status, behind.summary["behindRecords"])
 
 
-def spark_rows(spark: "SparkContext", folder: Path) -> list[Any]:
-    from pyspark.sql import SparkSession
-
-    rows: list[Any] = SparkSession(spark).read.parquet(str(folder / "windows")).collect()
+def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
+    rows: list[Any] = spark.read.parquet(str(folder / "windows")).collect()
     return rows
 
 
 def test_each_kind_of_difference_is_found_at_its_offsets(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """A partition for each kind; the last one is equal, though in other batches."""
     topic = flow.source.create_topic(unique_topic(), partitions=9)
@@ -125,7 +123,7 @@ def test_each_kind_of_difference_is_found_at_its_offsets(
 
 
 def test_of_compacted_topics_the_newest_record_of_each_key_counts(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """The cleaners have been at work on the target alone; in partition 1 an older value of a key came last."""
     compacted = {"cleanup.policy": "compact"}
@@ -146,7 +144,7 @@ def test_of_compacted_topics_the_newest_record_of_each_key_counts(
 
 
 def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_makes_them(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """A transactional source, read committed; a header is inserted on the way."""
     topic = flow.source.create_topic(unique_topic())
@@ -180,7 +178,7 @@ def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_mak
 
 
 def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Other batches, uncompressed; no map of offsets."""
     topic = flow.source.create_topic(unique_topic())
@@ -200,7 +198,7 @@ def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
 
 
 def test_what_retention_took_on_one_side_is_reported_and_the_rest_compared(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
@@ -220,7 +218,7 @@ def test_what_retention_took_on_one_side_is_reported_and_the_rest_compared(
 
 
 def test_a_wrong_password_is_one_sentence(
-    east: KafkaCluster, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """And not in the report."""
     with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
