@@ -7,7 +7,7 @@ has a column of its own.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -133,9 +133,10 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _empty_task_ms(spark: "SparkSession", cores: int) -> float:
-    seconds, _ = _timed(
-        lambda: spark.sparkContext.parallelize(range(EMPTY_TASKS), EMPTY_TASKS).map(str).collect()
-    )
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+
+    tasks = SparkTasks(spark)
+    seconds, _ = _timed(lambda: tasks.run(abs, range(EMPTY_TASKS)))
     return seconds * 1000 * cores / EMPTY_TASKS
 
 
@@ -146,7 +147,9 @@ def _ranges_of(files: FlowFiles, job: dict[str, str]) -> list[VerifyRange]:
 
 
 def _bare(spark: "SparkSession", files: FlowFiles, ranges: list[VerifyRange]) -> int:
-    return sum(spark.sparkContext.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).collect())
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+
+    return sum(SparkTasks(spark).run(_Reading(files), ranges))
 
 
 class _Reading:
@@ -155,9 +158,8 @@ class _Reading:
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, ranges: Iterable[VerifyRange]) -> Iterator[int]:
-        for verify_range in ranges:
-            yield asyncio.run(_read(self._files, verify_range))
+    def __call__(self, verify_range: VerifyRange) -> int:
+        return asyncio.run(_read(self._files, verify_range))
 
 
 async def _read(files: FlowFiles, verify_range: VerifyRange) -> int:

@@ -212,8 +212,9 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
             )
             status = int(command.run(flow_files, settings.job_of(given), display=display.show))
         except errors.SeedError as error:
-            kind = UsageError if error.status == EXIT_USAGE else FailedError
-            raise kind(str(error)) from error
+            if error.status == EXIT_USAGE:
+                raise UsageError(str(error)) from error
+            raise FailedError(str(error), status=error.status) from error
     return STOPPED if status == errors.EXIT_STOPPED else status
 
 

@@ -58,6 +58,7 @@ MASTER_POLL_S: Final = 0.5
 _SETTING_PROBLEMS: Final = re.compile(
     r"Could not parse Master URL|IllegalArgumentException|NumberFormatException|SparkIllegalArgument"
     r"|must be (?:at least|set|positive)|Cannot run program|URISyntaxException|INVALID_CONNECT_URL"
+    r"|JAVA_GATEWAY_EXITED"
 )
 BASE_CONF: Final[Mapping[str, str]] = {
     "spark.speculation": "false",

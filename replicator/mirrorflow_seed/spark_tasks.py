@@ -14,6 +14,8 @@ import pickle
 import secrets
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,6 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 # Rows enough to have some in each partition that Spark makes by default, whose number is counted with Spark Connect.
 _COUNTED_ROWS: Final = 1 << 16
+WATCH_S: Final = 0.5
 NO_TASK_S: Final = 20.0  # without a running task, the reason is reported; Spark logs its own after 15 s
 NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors are registered and have free cores and memory."
 
@@ -104,6 +107,42 @@ class IdleTimer:
         if not is_idle:
             self._since_s = now_s
         return NO_TASK if now_s - self._since_s >= NO_TASK_S else ""
+
+
+def run_watched(
+    tasks: SparkTasks, work: Callable[[T], R], inputs: Sequence[T], watch: Callable[[str], None]
+) -> list[R]:
+    """Runs tasks as `SparkTasks.run`, and calls *watch* meanwhile with a problem of Spark, "" without one.
+
+    A signal that raises an exception cancels them.
+    """
+    outcome: list[list[R]] = []
+    failure: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            outcome.append(tasks.run(work, inputs))
+        except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
+            failure.append(error)
+
+    thread = threading.Thread(target=collect, name="spark-job", daemon=True)
+    thread.start()
+    idle_timer = IdleTimer(time.monotonic())
+    try:
+        while thread.is_alive():
+            thread.join(WATCH_S)
+            watch(idle_timer.problem(is_idle=tasks.is_idle, now_s=time.monotonic()))
+    except BaseException:
+        tasks.cancel()
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def rate_of_task(bytes_per_second: int | None, tasks: int) -> int | None:
+    """Returns the rate of each of so many *tasks* that may run at once; None without a limit."""
+    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, tasks))
 
 
 def share_files(spark: "SparkSession", files: FlowFiles, *, are_mounted: bool) -> FlowFiles:

@@ -29,6 +29,7 @@ from mirrorflow_seed.errors import (
     EXIT_STOPPED,
     FlowLostError,
     JobFailedError,
+    NothingSelectedError,
     StalledError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport
@@ -53,7 +54,7 @@ from mirrorflow_seed.seed.seed_task_attempt import (
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, share_files
+from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rate_of_task, share_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,11 +300,11 @@ class SeedJob:
     async def _arrange(self, flow: ClaimedFlow) -> Arrangement:
         """Creates the target topics, and retries a few times while some are incomplete.
 
-        Raises JobFailedError if no topic is selected.
+        Raises NothingSelectedError.
         """
         arrangement = await self._retry_transient(flow.arrange)
         if arrangement.nothing_selected:
-            raise JobFailedError(arrangement.nothing_selected)
+            raise NothingSelectedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
             if not arrangement.incomplete or self._is_stopped:
                 break
@@ -527,11 +528,6 @@ class SeedJob:
                 message=self._message,
             )
         )
-
-
-def rate_of_task(bytes_per_second: int | None, tasks: int) -> int | None:
-    """Returns the rate of each of so many *tasks* that may run at once; None without a limit."""
-    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, tasks))
 
 
 def _without_names(error: Exception) -> str:

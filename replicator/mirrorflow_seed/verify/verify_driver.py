@@ -1,7 +1,7 @@
 """The driver of a verification: plans, compares in a Spark job, and writes the result.
 
 It writes nothing to either cluster. Exit status: 0 all compared windows are equal; 1 a window is not equal or
-is undecided, or the job failed; 2 the settings are invalid; 3 stopped by a signal.
+is undecided; 2 the settings are invalid; 3 stopped by a signal; 4 it could not compare; 5 no topic is selected.
 
 A task receives paths and offsets, reads the connector's files itself and resolves secrets where it runs. Tasks only
 read, so Spark may retry them; one result of each task counts.
@@ -19,25 +19,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mirrorflow_core.errors import AuthenticationFailedError, MirrorFlowError, SettingError, UnreachableError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.errors import (
+    EXIT_DIFFERENT,
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
     FileSystemError,
     JobFailedError,
     SeedError,
+    VerificationError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
-from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, share_files
+from mirrorflow_seed.spark_tasks import SparkTasks, run_watched, share_files
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
@@ -62,9 +64,9 @@ if TYPE_CHECKING:
 
 
 VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgress"], VerificationResult]
+T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
-REPORT_S: Final = 0.5
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_RANGES_MAX: Final = 100
@@ -86,9 +88,9 @@ def run(
     """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
     With *spark*, or an active session, the job uses that and leaves it open. *verify* plans and compares, by
-    default `verify_flow`; with another one, records pass through Spark's JVM.
+    default `verify_flow`.
 
-    Raises SeedError, SettingError, ClusterError.
+    Raises SeedError, SettingError.
     """
     progress = VerifyProgress()
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
@@ -105,10 +107,12 @@ def run(
         )
         message = str(error) if is_public else f"{type(error).__name__}; the log has the details."
         _publish_end(status_server, JobPhase.FAILED, message)
-        raise
+        if isinstance(error, SettingError) or (isinstance(error, SeedError) and error.status != EXIT_FAILED):
+            raise
+        raise VerificationError(str(error)) from error  # not the status of a difference
     else:
         status_server.publish(found.report)
-        return EXIT_DONE if found.is_equal else EXIT_FAILED
+        return EXIT_DONE if found.is_equal else EXIT_DIFFERENT
     finally:
         status_server.close()
 
@@ -122,15 +126,14 @@ def _verify(
     verify: "VerifyFunction | None",
 ) -> VerificationResult:
     result = ResultFolder(job)
-    with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark, light=verify is None) as session:
+    result.prepare()
+    with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
         progress.publish = status_server.publish
         progress.url = status_server.url_for_tasks(*driver_address(session))
-        result.prepare(session)
         found = (verify or verify_flow)(files, job, session, progress)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
-        result.write(session, found)
-    result.write_without_executors(found)
+    result.write(found)
     return found
 
 
@@ -243,21 +246,11 @@ def _raise_on_sigterm() -> Iterator[None]:
 
 
 def compare_group(
-    numbered: tuple[int, Sequence[VerifyRange]],
-    *,
-    files: FlowFiles,
-    compare_settings: CompareSettings,
-    url: str,
+    ranges: Sequence[VerifyRange], compare_settings: CompareSettings, *, files: FlowFiles
 ) -> list[VerifyRangeResult]:
-    """Compares a numbered group of ranges in a Spark task, and reports its counts to the driver at *url*.
-
-    Raises ClusterError, SettingError, OSError.
-    """
+    """Compares ranges in a Spark task. Raises ClusterError, SettingError, OSError."""
     process.settle_in()
-    number, ranges = numbered
-    results = asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
-    post_message(url, {"group": number, "counts": _counts_of(results)})
-    return results
+    return asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
 
 
 def group_ranges(
@@ -287,46 +280,55 @@ def group_ranges(
 
 def compare_on_spark(
     tasks: SparkTasks,
-    ranges: list[VerifyRange],
+    ranges: Sequence[VerifyRange],
     files: FlowFiles,
     compare_settings: CompareSettings,
     progress: "VerifyProgress",
 ) -> list[VerifyRangeResult]:
-    """Compares *ranges* in a Spark job and returns all results. Raises JobFailedError.
+    """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
+    return run_groups(tasks, ranges, list, partial(compare_group, files=files), compare_settings, progress)
 
-    The rate of *compare_settings* is that of the whole job.
+
+def run_groups(
+    tasks: SparkTasks,
+    ranges: Sequence[VerifyRange],
+    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    progress: "VerifyProgress",
+) -> list[VerifyRangeResult]:
+    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns all results.
+
+    The rate of *compare_settings* is that of the whole job. Raises JobFailedError.
     """
     if not ranges:
         return []
-    outcome: list[list[list[VerifyRangeResult]]] = []
-    failure: list[BaseException] = []
-    is_limited = compare_settings.bytes_per_second is not None
-    groups = group_ranges(ranges, tasks.slots, is_limited=is_limited)
-    if compare_settings.bytes_per_second is not None:
-        compare_settings = replace(
-            compare_settings, bytes_per_second=compare_settings.bytes_per_second / len(groups)
-        )
-    work = partial(compare_group, files=files, compare_settings=compare_settings, url=progress.url)
-
-    def collect() -> None:
-        try:
-            outcome.append(tasks.run(work, list(enumerate(groups))))
-        except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
-            failure.append(error)
-
-    thread = threading.Thread(target=collect, name="verify-job", daemon=True)
-    thread.start()
-    idle_timer = IdleTimer(time.monotonic())
+    rate = compare_settings.bytes_per_second
+    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
+    if rate is not None:
+        compare_settings = replace(compare_settings, bytes_per_second=rate / len(groups))
+    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
     try:
-        while thread.is_alive():
-            thread.join(REPORT_S)
-            progress.report(idle_timer.problem(is_idle=tasks.is_idle, now_s=time.monotonic()))
-    except BaseException:  # a signal
-        tasks.cancel()
-        raise
-    if failure:
-        raise JobFailedError(f"The job failed: {cause_of(failure[0])}") from failure[0]
-    return [one for group in outcome[0] for one in group]
+        found = run_watched(
+            tasks, work, [(at, inputs_of(group)) for at, group in enumerate(groups)], progress.report
+        )
+    except Exception as error:
+        raise JobFailedError(f"The job failed: {cause_of(error)}") from error
+    return [one for group in found for one in group]
+
+
+def _compare_numbered(
+    numbered: tuple[int, list[T]],
+    *,
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    url: str,
+) -> list[VerifyRangeResult]:
+    """Compares one group in a Spark task, and reports its counts to the driver at *url*."""
+    number, inputs = numbered
+    results = compare(inputs, compare_settings)
+    post_message(url, {"group": number, "counts": _counts_of(results)})
+    return results
 
 
 def _counts_of(results: Iterable[VerifyRangeResult]) -> dict[str, int]:

@@ -25,16 +25,16 @@ WAIT_S = 400.0  # 25 s alone; minutes on a machine that does much else
 PROGRAM = """
 import sys
 from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.settings import load_job
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from tests.unit.seed.test_verification_results import verification, window
 job = load_job(sys.argv[1], {})
 result, found = ResultFolder(job), verification(window(0), window(1))
 with spark_session(job, "backend") as spark:
-    result.prepare(spark)
-    print("SUM", spark.sparkContext.parallelize(range(8), 8).mapPartitions(lambda some: [sum(some)]).sum(), flush=True)
-    result.write(spark, found)
-result.write_without_executors(found)
+    result.prepare()
+    print("SUM", sum(SparkTasks(spark).run(abs, range(8))), flush=True)
+result.write(found)
 """
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
 
