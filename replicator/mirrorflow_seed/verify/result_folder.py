@@ -46,6 +46,7 @@ def schema() -> Any:
             ("target_offset", number),
             ("source_digest", text),
             ("target_digest", text),
+            ("fields", pa.list_(text)),
         ]
     )
     return pa.schema(
@@ -142,6 +143,7 @@ def row(run_id: str, flow: str, one: WindowResult) -> dict[str, Any]:
                 "target_offset": known_number(each.target_offset),
                 "source_digest": each.source_digest or None,
                 "target_digest": each.target_digest or None,
+                "fields": list(each.fields),
             }
             for each in one.differences
         ],
@@ -265,7 +267,8 @@ def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
                 "-" if at < 0 else f"{at:,}" for at in (each.source_offset, each.target_offset)
             )
             digests = " / ".join(text[:12] or "-" for text in (each.source_digest, each.target_digest))
-            yield f"<div>{each.kind.value} {offsets} <code>{digests}</code></div>"
+            what = f" ({', '.join(each.fields)})" if each.fields else ""
+            yield f"<div>{each.kind.value}{what} {offsets} <code>{digests}</code></div>"
         if one.differing > len(one.differences):
             yield f"<div>and {one.differing - len(one.differences):,} more</div>"
         yield "</td></tr>"

@@ -73,7 +73,7 @@ def test_table_has_a_row_for_each_window() -> None:
         values[name] for name in ("run_id", "topic", "from_offset", "to_offset")
     )
     [difference] = values["differences"]
-    assert ["missing", 7, None, "ab", None] == list(difference.values())
+    assert ["missing", 7, None, "ab", None, []] == list(difference.values())
 
 
 def test_names_are_escaped() -> None:
