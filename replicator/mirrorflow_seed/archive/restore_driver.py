@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -381,7 +382,10 @@ def require_isolation(manifest: Manifest, settings: SourceSettings, location: st
 
 @contextlib.contextmanager
 def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls *stop* on SIGTERM and Ctrl-C, so that tasks end gracefully; restores the handlers at the end."""
+    """Calls *stop* on SIGTERM and Ctrl-C, if in the main thread; restores the handlers at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
