@@ -19,7 +19,8 @@ from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
 from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
 from mirrorflow_seed.settings import job_of
-from mirrorflow_seed.spark_session import spark_context
+from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks
 from tests.harness.kafka.processes import cpu_s
 
 SLOTS: Final = 2
@@ -44,11 +45,13 @@ class Costs:
 def costs() -> Costs:
     """Measured now, in a session of its own."""
     own, began_s = os.getpid(), cpu_s(os.getpid())
-    with spark_context(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark:
+    with spark_session(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark:
         session_s = cpu_s(own) - began_s
 
+        tasks = SparkTasks(spark)
+
         def run(count: int) -> None:
-            spark.parallelize(range(count), count).mapPartitions(lambda _: [0]).collect()
+            tasks.run(str, range(count))
 
         run(WARM_TASKS)  # starts the workers
         before_s, at_s = cpu_s(own), time.perf_counter()
@@ -64,10 +67,10 @@ def costs() -> Costs:
 
 def _word_s() -> float:
     """Over HTTP, as tasks speak to their driver; both ends."""
-    coordinator = Coordinator(bytes_per_second=None)
+    coordinator = Coordinator()
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
-        url = f"http://127.0.0.1:{status_server.port}{coordinator.path}"
+        url = status_server.url_for_tasks("127.0.0.1", "127.0.0.1")
         word = SeedTaskReport(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
         began_s = time.process_time()
         for _ in range(WORDS):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 # Names of the harness that start Apache's own MirrorMaker 2 or Connect, or an older Kafka.
 JAVA: Final = frozenset({"MirrorMaker", "ConnectWorker", "OLD_VERSION"})
-SPARK: Final = frozenset({"SeedProcess", "spark_context", "spark", "pyspark"})
+SPARK: Final = frozenset({"SeedProcess", "spark_session", "spark", "pyspark"})
 NODE_FOLDER: Final = "e2e"
 API_SERVER_FOLDER: Final = "kubernetes"
 # What `make test` leaves to `make test-faults`: see tests/contract/test_tiers.py.

@@ -7,7 +7,7 @@ records between the same brokers on the same cores. Brokers use these cores, too
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from mirrorflow_seed.settings import FlowFiles, job_of
 from tests.harness.kafka.processes import HarnessError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from mirrorflow_seed.archive.export_plan import ExportRange
 
@@ -37,7 +37,7 @@ TOPIC = "archive"
 
 
 def archiving(arena: Arena, extent: Extent) -> Result:
-    from mirrorflow_seed.spark_session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
+    from mirrorflow_seed.spark_session import spark_session  # noqa: PLC0415 pyspark is not needed for the other cases
 
     records = extent.of(2_000_000, 200_000)
     result = Result(
@@ -48,7 +48,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
     )
     arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     master = {"master": f"local[{CORES}]"}
-    with spark_context(job_of(master), "benchmark", light=False) as spark:
+    with spark_session(job_of(master), "benchmark", light=False) as spark:
         _warm(spark)
         for _ in range(extent.repeat):
             _once(arena, result, spark, records)
@@ -58,7 +58,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
     return result
 
 
-def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> None:
+def _once(arena: Arena, result: Result, spark: "SparkSession", records: int) -> None:
     from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
     from mirrorflow_seed.seed import seed_driver  # noqa: PLC0415 for the other cases
 
@@ -82,16 +82,15 @@ def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> 
     arena.sweep()
 
 
-def _warm(spark: "SparkContext") -> None:
+def _warm(spark: "SparkSession") -> None:
     """Workers are started, and what DataFrames and Parquet need of the JVM is loaded, which takes it 13 core-seconds."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 see above
-
-    session = SparkSession(spark)
     with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
-        rows = spark.parallelize(range(WARM_ROWS), CORES).map(lambda one: (one, bytes(RECORD_BYTES)))
+        rows = spark.sparkContext.parallelize(range(WARM_ROWS), CORES).map(
+            lambda one: (one, bytes(RECORD_BYTES))
+        )
         address = f"file://{folder}/of"
-        session.createDataFrame(rows, "offset BIGINT, value BINARY").write.parquet(address)
-        session.read.parquet(address).where("offset > 0").rdd.map(len).count()
+        spark.createDataFrame(rows, "offset BIGINT, value BINARY").write.parquet(address)
+        spark.read.parquet(address).where("offset > 0").rdd.map(len).count()
 
 
 def _files(flow: copiers.Flow) -> FlowFiles:
@@ -110,14 +109,15 @@ def _seconds(work: Callable[[], int]) -> float:
     return time.perf_counter() - began
 
 
-def _read(spark: "SparkContext", files: FlowFiles) -> int:
+def _read(spark: "SparkSession", files: FlowFiles) -> int:
     """What an export reads, in its ranges; the status."""
     from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
     from mirrorflow_seed.archive.export_plan import plan_ranges, read_source  # noqa: PLC0415
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
 
     found = asyncio.run(read_source(files.load()))
     ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)
-    spark.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).sum()
+    SparkTasks(spark).run(_Reading(files), ranges)
     return 0
 
 
@@ -127,9 +127,8 @@ class _Reading:
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, ranges: "Iterable[ExportRange]") -> Iterator[int]:
-        for one in ranges:
-            yield asyncio.run(self._drain(one))
+    def __call__(self, one: "ExportRange") -> int:
+        return asyncio.run(self._drain(one))
 
     async def _drain(self, one: "ExportRange") -> int:
         from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader  # noqa: PLC0415

@@ -25,13 +25,15 @@ AGE_MS = 10 * 86_400_000  # older than leaders remember a producer by: such reco
 # A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
 EMPTY = f"""
 import time
-from mirrorflow_seed.spark_session import spark_context
+from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.settings import job_of
 began = time.perf_counter()
-with spark_context(job_of({{"master": "local[{CORES}]"}}), "empty") as spark:
+with spark_session(job_of({{"master": "local[{CORES}]"}}), "empty") as spark:
     started = time.perf_counter()
+    tasks = SparkTasks(spark)
     def run():
-        return spark.parallelize(range({EMPTY_TASKS}), {EMPTY_TASKS}).mapPartitions(lambda one: [0]).collect()
+        return tasks.run(abs, range({EMPTY_TASKS}))
     run()
     warm = time.perf_counter()
     run()

@@ -7,7 +7,7 @@ has a column of its own.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from mirrorflow_seed.verify.range_reader import OffsetRangeReader
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 PARTITIONS = 8
 RECORD_BYTES = 1000
@@ -71,11 +71,11 @@ def _name(cores: int, what: str = "compared") -> str:
 
 
 def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat: int) -> None:
-    from mirrorflow_seed.spark_session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
+    from mirrorflow_seed.spark_session import spark_session  # noqa: PLC0415 pyspark is not needed for the other cases
 
     master = {"master": f"local[{cores}]"}
-    with spark_context(job_of(master), "benchmark") as spark:
-        spark.parallelize(range(cores), cores).map(str).collect()  # workers are started
+    with spark_session(job_of(master), "benchmark") as spark:
+        spark.sparkContext.parallelize(range(cores), cores).map(str).collect()  # workers are started
         result.add(_name(cores, "empty task"), ms=_empty_task_ms(spark, cores))
         for _ in range(repeat):
             ranges = _ranges_of(files, master)
@@ -90,20 +90,23 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
 
 
 def _compared(
-    result: Result, name: str, files: FlowFiles, job: dict[str, str], spark: "SparkContext", records: int
+    result: Result, name: str, files: FlowFiles, job: dict[str, str], spark: "SparkSession", records: int
 ) -> None:
     """One run, without its output; planning has a column of its own."""
-    from mirrorflow_seed.job_report import VerifyReport  # noqa: PLC0415
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
     from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
-    from mirrorflow_seed.verify.verify_driver import compare_on_spark, plan_verification  # noqa: PLC0415
+    from mirrorflow_seed.verify.verify_driver import (  # noqa: PLC0415
+        VerifyProgress,
+        compare_on_spark,
+        plan_verification,
+    )
 
     try:
         plan_s, plan = _timed(lambda: plan_verification(files.load(), job_of(job)))
         compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
-        first = VerifyReport(run_id="1")
         seconds, found = _timed(
             lambda: compare_on_spark(
-                spark, plan.ranges, files, compare_settings, first=first, publish=lambda _: None
+                SparkTasks(spark), plan.ranges, files, compare_settings, VerifyProgress()
             )
         )
     except (SeedError, MirrorFlowError) as error:
@@ -129,8 +132,11 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, found
 
 
-def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
-    seconds, _ = _timed(lambda: spark.parallelize(range(EMPTY_TASKS), EMPTY_TASKS).map(str).collect())
+def _empty_task_ms(spark: "SparkSession", cores: int) -> float:
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+
+    tasks = SparkTasks(spark)
+    seconds, _ = _timed(lambda: tasks.run(abs, range(EMPTY_TASKS)))
     return seconds * 1000 * cores / EMPTY_TASKS
 
 
@@ -140,8 +146,10 @@ def _ranges_of(files: FlowFiles, job: dict[str, str]) -> list[VerifyRange]:
     return plan_verification(files.load(), job_of(job)).ranges
 
 
-def _bare(spark: "SparkContext", files: FlowFiles, ranges: list[VerifyRange]) -> int:
-    return sum(spark.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).collect())
+def _bare(spark: "SparkSession", files: FlowFiles, ranges: list[VerifyRange]) -> int:
+    from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+
+    return sum(SparkTasks(spark).run(_Reading(files), ranges))
 
 
 class _Reading:
@@ -150,9 +158,8 @@ class _Reading:
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, ranges: Iterable[VerifyRange]) -> Iterator[int]:
-        for verify_range in ranges:
-            yield asyncio.run(_read(self._files, verify_range))
+    def __call__(self, verify_range: VerifyRange) -> int:
+        return asyncio.run(_read(self._files, verify_range))
 
 
 async def _read(files: FlowFiles, verify_range: VerifyRange) -> int:

@@ -2,7 +2,7 @@
 
     CommandError
     ├── UsageError     the arguments or the file are invalid; nothing was started (status 2)
-    └── FailedError    the command was started and failed (status 1)
+    └── FailedError    the command was started and failed (status 1; 4 and 5 as of mirrorflow_seed.errors)
 
 The replicator and the resource's types have their own error trees; `__main__` maps all of them to these two
 statuses.
@@ -28,3 +28,7 @@ class UsageError(CommandError):
 
 class FailedError(CommandError):
     """The command was started and failed."""
+
+    def __init__(self, message: str, *, status: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,4 +1,4 @@
-"""Runs the Spark jobs of `seed`, `archive`, `restore` and `verify` on this machine, and shows their progress.
+"""Runs the Spark jobs of `seed`, `archive`, `restore` and `verify`, on this machine by default, and shows their progress.
 
 It writes the source connector's files, passes the job's settings and maps its errors. mirrorflow_seed, and
 pyspark with it, is imported only when a job starts: other commands run without it. Progress is a bar on a
@@ -133,7 +133,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, run_id: str = "name of
         "--cores",
         type=_cores,
         metavar="N",
-        help="maximum number of parallel tasks (default: one for each core)",
+        help="maximum number of parallel tasks on this machine (default: one for each core)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.add_argument(
@@ -199,23 +199,22 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
         if not found:
             raise UsageError(f"--set {pair} is not KEY=VALUE.")
         given[key] = value
-    given.setdefault("master", f"local[{arguments.cores or '*'}]")
+    if arguments.cores:
+        given.setdefault("master", f"local[{arguments.cores}]")
     source = valid_plan(flow_from(arguments), layout_from(arguments)).connectors[0]
     with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
         files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
         files.write(source.worker_properties, {source.name: source.connector_properties})
         try:
-            from mirrorflow_seed.spark_session import require_spark  # noqa: PLC0415
-
-            require_spark()
             command = importlib.import_module(f"mirrorflow_seed.{job}")
             flow_files = settings.FlowFiles(
                 worker=str(files.worker), source=str(files.connector(source.name))
             )
             status = int(command.run(flow_files, settings.job_of(given), display=display.show))
         except errors.SeedError as error:
-            kind = UsageError if error.status == EXIT_USAGE else FailedError
-            raise kind(str(error)) from error
+            if error.status == EXIT_USAGE:
+                raise UsageError(str(error)) from error
+            raise FailedError(str(error), status=error.status) from error
     return STOPPED if status == errors.EXIT_STOPPED else status
 
 

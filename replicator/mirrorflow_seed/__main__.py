@@ -7,7 +7,7 @@
 
 The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
 status: 0 done (verify: equal); 1 failed (verify: different); 2 invalid arguments or settings; 3 stopped by a
-signal.
+signal; 4 a verification could not compare; 5 no topic is selected.
 """
 
 import argparse

@@ -5,6 +5,8 @@
     ├── SparkMissingError    pyspark or Java is missing (status 2)
     ├── ForeignRecordsError  a target topic holds records that this flow has not written (status 1)
     ├── JobFailedError       the job started and failed (status 1)
+    │   ├── NothingSelectedError  the flow selects no topic (status 5)
+    │   ├── VerificationError     a verification could not compare (status 4)
     │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
     ├── FileSystemError      a folder, or its file system, cannot be used (status 1)
@@ -20,9 +22,12 @@ Errors of the replicator have their own tree (`mirrorflow_core.errors`); `__main
 from typing import ClassVar
 
 EXIT_DONE = 0
-EXIT_FAILED = 1  # also for differences in a verification
+EXIT_FAILED = 1
+EXIT_DIFFERENT = 1  # of a verification or a restore's comparison, as of diff
 EXIT_USAGE = 2
 EXIT_STOPPED = 3  # gracefully, by a signal; the next start continues
+EXIT_NOT_COMPARED = 4  # a verification could not run or failed
+EXIT_NOTHING_SELECTED = 5
 
 
 class SeedError(Exception):
@@ -61,6 +66,18 @@ class ForeignRecordsError(SeedError):
 
 class JobFailedError(SeedError):
     """The job started and failed."""
+
+
+class NothingSelectedError(JobFailedError):
+    """The flow selects no topic; the message says why, and which topic may be meant."""
+
+    status = EXIT_NOTHING_SELECTED
+
+
+class VerificationError(JobFailedError):
+    """A verification could not run, or failed before it compared everything."""
+
+    status = EXIT_NOT_COMPARED
 
 
 class FlowLostError(JobFailedError):

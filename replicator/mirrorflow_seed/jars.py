@@ -67,6 +67,10 @@ UNUSED_PYTHON: Final = (
 )
 
 
+# Folders of pyarrow that are not for running it: 14 of 170 MB. Its libraries need each other.
+UNUSED_PYARROW: Final = ("include", "src", "tests")
+
+
 def name_of(file: str) -> str:
     """Returns the name of a jar without Scala release and version; *file* itself if it has no version."""
     found = FILE.fullmatch(file)
@@ -83,7 +87,7 @@ def kept(files: Iterable[str]) -> list[str]:
 
 
 def split(package: Path, home: Path) -> None:
-    """Moves the Java part of *package* to *home*, a SPARK_HOME; deletes unused Python folders."""
+    """Moves the Java part of *package* to *home*, a SPARK_HOME; deletes unused Python folders, also of pyarrow beside it."""
     (home / "jars").mkdir(parents=True)
     (home / "bin").mkdir()
     for file in kept(path.name for path in (package / "jars").iterdir()):
@@ -92,6 +96,8 @@ def split(package: Path, home: Path) -> None:
         (package / "bin" / command).rename(home / "bin" / command)
     for folder in UNUSED_PYTHON:
         shutil.rmtree(package / folder, ignore_errors=True)
+    for folder in UNUSED_PYARROW:
+        shutil.rmtree(package.parent / "pyarrow" / folder, ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> None:

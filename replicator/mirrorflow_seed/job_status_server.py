@@ -3,18 +3,21 @@
 In a cluster the operator polls it by HTTP, on a laptop a display reads it, and the last report is written to a file.
 
 `HTTP_PORT`, which only a cluster sets, opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names
-the file. The same server answers the messages of tasks; without `HTTP_PORT` it then listens on 127.0.0.1
-only.
+the file. The same server receives the messages of tasks, on an address that executors reach (`url_for_tasks`).
 """
 
+import json
+import logging
 import os
 import threading
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from mirrorflow_seed.job_report import ArchiveReport, JobPhase, Report, encode
 
@@ -22,20 +25,19 @@ PORT_KEY = "HTTP_PORT"
 MESSAGE_KEY = "TERMINATION_MESSAGE"
 REQUEST_S = 10.0  # a silent client occupies a thread for at most this time
 BODY_BYTES_MAX = 1 << 20  # of a message of a task
+POST_TIMEOUT_S = 3.0
 
 Display = Callable[[Report], None]
+log = logging.getLogger("mirrorflow.seed")
 
 
 class TaskRequestHandler(Protocol):
-    """Answers the messages of tasks, which post them to the secret `path`."""
+    """Receives the messages of tasks, which post them to the secret `path`."""
 
     path: str
 
-    def answer(self, body: bytes) -> bytes:
-        """Returns a JSON answer to a JSON message.
-
-        Raises ValueError, KeyError, TypeError or AttributeError if *body* is not valid.
-        """
+    def take(self, body: bytes) -> None:
+        """Takes a JSON message. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not valid."""
 
 
 class JobStatusServer:
@@ -47,16 +49,28 @@ class JobStatusServer:
         self._newest = first
         self._display = display
         self._handler = handler
-        self._server = self._serve(os.environ.get(PORT_KEY, ""))
+        port = os.environ.get(PORT_KEY, "")
+        # In a pod, a NetworkPolicy restricts the clients.
+        self._server = self._serve("0.0.0.0", int(port)) if port else None  # noqa: S104
 
     @property
     def newest(self) -> Report:
         return self._newest
 
-    @property
-    def port(self) -> int | None:
-        """The port of the HTTP server; None without one."""
-        return None if self._server is None else int(self._server.server_address[1])
+    def url_for_tasks(self, host: str, listen: str) -> str:
+        """Returns where tasks post their messages, at *host*, and listens on the address *listen* if it does not yet.
+
+        "" if nothing can listen there: tasks then report nothing, and progress is read from the target alone.
+        """
+        if self._handler is None:
+            return ""
+        if self._server is None:
+            try:
+                self._server = self._serve(listen, 0)
+            except OSError as error:
+                log.warning("Progress of running tasks is not shown: %s: %s", listen, error.strerror)
+                return ""
+        return f"http://{host}:{self._server.server_address[1]}{self._handler.path}"
 
     def publish(self, report: Report) -> None:
         self._newest = report
@@ -71,9 +85,7 @@ class JobStatusServer:
         if path := os.environ.get(MESSAGE_KEY):
             Path(path).write_bytes(encode(self._newest))
 
-    def _serve(self, port: str) -> ThreadingHTTPServer | None:
-        if not port and self._handler is None:
-            return None
+    def _serve(self, address: str, port: int) -> ThreadingHTTPServer:
         status_server, handler = self, self._handler
 
         class Handler(BaseHTTPRequestHandler):
@@ -89,9 +101,11 @@ class JobStatusServer:
                     self._respond(None)
                     return
                 try:
-                    self._respond(handler.answer(self.rfile.read(size)))
+                    handler.take(self.rfile.read(size))
                 except (ValueError, KeyError, TypeError, AttributeError):
                     self._respond(None)
+                else:
+                    self._respond(b"{}")
 
             def _respond(self, body: bytes | None) -> None:
                 self.send_response(200 if body is not None else 404)
@@ -103,11 +117,26 @@ class JobStatusServer:
             def log_message(self, *_: object) -> None:
                 """Logs nothing: polls arrive every few seconds."""
 
-        # In a pod, a NetworkPolicy restricts the clients.
-        server = ThreadingHTTPServer(("0.0.0.0" if port else "127.0.0.1", int(port or 0)), Handler)  # noqa: S104
+        server = ThreadingHTTPServer((address, port), Handler)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
         return server
+
+
+def post_message(url: str, message: Mapping[str, object]) -> bool:
+    """Posts *message* of a task to the driver at *url*; returns whether that succeeded. Blocks for a few seconds at most."""
+    if not url:
+        return False
+    request = urllib.request.Request(url, data=json.dumps(message).encode(), method="POST")  # noqa: S310 http, our driver
+    try:
+        with _DIRECT.open(request, timeout=POST_TIMEOUT_S) as response:
+            return bool(response.status == HTTPStatus.OK)
+    except (OSError, ValueError):
+        return False
+
+
+# Ignores the environment's HTTP proxies: the driver is in the same network.
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class JobReporter:
@@ -119,10 +148,9 @@ class JobReporter:
         self._report = ArchiveReport(job=job, run_id=run_id)
         self._status_server = JobStatusServer(self._report, display=display, handler=handler)
 
-    @property
-    def port(self) -> int | None:
-        """The port to which tasks send their messages; None without an HTTP server."""
-        return self._status_server.port
+    def url_for_tasks(self, host: str, listen: str) -> str:
+        """As `JobStatusServer.url_for_tasks`."""
+        return self._status_server.url_for_tasks(host, listen)
 
     def __enter__(self) -> Self:
         return self

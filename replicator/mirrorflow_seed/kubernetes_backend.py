@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from mirrorflow_seed.errors import JobSettingError, SparkMissingError
-from mirrorflow_seed.settings import JobSettings
+from mirrorflow_seed.settings import POD_TEMPLATE_KEY, JobSettings
 
 MIB: Final = 1024 * 1024
 DRIVER_PORT: Final = 7078  # fixed ports, so that a NetworkPolicy can name them
@@ -38,7 +38,6 @@ TEMPLATE_CONTAINER: Final = "executor"
 BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=64m"
 IMAGE_KEY: Final = "spark.kubernetes.container.image"
-TEMPLATE_KEY: Final = "spark.kubernetes.executor.podTemplateFile"
 CORES_KEY: Final = "spark.executor.cores"
 
 FIXED: Final[Mapping[str, str]] = {
@@ -73,6 +72,11 @@ FIXED: Final[Mapping[str, str]] = {
 }
 
 
+def is_pod(environment: Mapping[str, str]) -> bool:
+    """Returns whether the driver runs in a pod that the downward API describes; else Spark's own settings count."""
+    return any(environment.get(name) for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP"))
+
+
 def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
     """Returns Spark's conf for a driver in client mode in a pod, without the master; it contains no secret.
 
@@ -94,7 +98,7 @@ def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": host,  # the pod IP that executors use, whatever the host name resolves to
         "spark.driver.memory": f"{HEAP_MIB}m",
         IMAGE_KEY: _required(job.extra, IMAGE_KEY),
-        TEMPLATE_KEY: _required(job.extra, TEMPLATE_KEY),
+        POD_TEMPLATE_KEY: _required(job.extra, POD_TEMPLATE_KEY),
         CORES_KEY: cores,
         # The plan is made before all executors have started, and divides the work among all of them.
         "spark.default.parallelism": str(executors * int(cores)),

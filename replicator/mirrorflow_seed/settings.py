@@ -1,32 +1,48 @@
 """Reads the settings of a job: two files of the source connector, and job.properties.
 
-The connector's files may refer to secrets. The driver reads them, and each executor reads them again at the
-same paths, so their content does not pass through Spark.
+The connector's files refer to secrets. The driver resolves the references where it runs, and each executor where it runs,
+so no secret passes through Spark.
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_replicator.config.providers import shown_value
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_seed.errors import JobSettingError
 
 RUN_ID_MAX = 63  # the limit of the MirrorFlow resource
+KEYS: Final = frozenset(
+    {
+        *("run.id", "master", "executors.max", "bytes.per.second", "sample", "output", "archive"),
+        *("waves.max", "wave.ms", "stalled.ms", "lag.max", "foreign.records"),
+        *("window.offsets", "split.windows", "keys.max", "ignore.timestamps", "decode.all"),
+        *("archive.file.bytes", "archive.compare"),
+    }
+)
+SPARK_PREFIX: Final = "spark."
+KUBERNETES_PREFIX: Final = "k8s://"
+POD_TEMPLATE_KEY: Final = "spark.kubernetes.executor.podTemplateFile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowFiles:
-    """The paths of the source connector's own files, the same on the driver and on every executor."""
+    """The paths of the source connector's own files; with *is_shared*, their names among the files of the Spark session."""
 
     worker: str
     source: str
+    is_shared: bool = False
 
     def load(self) -> SourceSettings:
         """Returns the flow's settings, references unresolved. Raises SettingError, JobSettingError, OSError."""
-        loaded = load_standalone(_text(self.worker), [_text(self.source)], now_ms=time.time_ns() // 1_000_000)
+        worker, source = (_text(self._path(name)) for name in (self.worker, self.source))
+        loaded = load_standalone(worker, [source], now_ms=time.time_ns() // 1_000_000)
         for connector in loaded.connectors:
             if connector.source is not None:
                 return connector.source
@@ -36,13 +52,30 @@ class FlowFiles:
             action="give the properties of a MirrorSourceConnector",
         )
 
+    def plain_secrets(self) -> tuple[str, ...]:
+        """Returns the keys whose values are secrets in plain text, sorted. Raises OSError."""
+        found: set[str] = set()
+        for name in (self.worker, self.source):
+            properties = parse_properties(_text(self._path(name)))
+            found |= {key for key, value in properties.items() if shown_value(key, value) != value}
+        return tuple(sorted(found))
+
+    def _path(self, name: str) -> str:
+        if not self.is_shared:
+            return name
+        from pyspark import SparkFiles  # noqa: PLC0415 the extra `seed`
+
+        return str(SparkFiles.get(name))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
     """The settings of a job. Sizes in bytes, durations in seconds; comments give the job.properties keys."""
 
     run_id: str = "1"  # run.id
-    master: str = "local[*]"  # master: local[n], or k8s:// and the API server
+    master: str = (
+        ""  # master: local[n], spark://, k8s://, yarn; "": what the user's Spark is set to, else local[*]
+    )
     executors_max: int = 2  # executors.max, on Kubernetes only; a local master uses its cores
     # bytes.per.second: for the whole job, divided among its running tasks; None: the flow's own limit.
     bytes_per_second: int | None = None
@@ -57,6 +90,11 @@ class JobSettings:
     archive: str = ""  # archive: the folder of an archive
     extra: Mapping[str, str]  # all properties, including those that only one job reads
 
+    @property
+    def has_mounted_files(self) -> bool:
+        """Whether executors are pods that have the flow's files mounted, as the operator's have."""
+        return POD_TEMPLATE_KEY in self.extra and self.master.startswith(KUBERNETES_PREFIX)
+
 
 def load_job(path: str | None, overrides: Mapping[str, str]) -> JobSettings:
     """Reads job.properties and applies *overrides*. Raises JobSettingError, OSError."""
@@ -66,6 +104,16 @@ def load_job(path: str | None, overrides: Mapping[str, str]) -> JobSettings:
 def job_of(given: Mapping[str, str]) -> JobSettings:
     """Returns the settings of the properties *given*. Raises JobSettingError."""
     default = JobSettings(extra={})
+    for key in given:
+        if key not in KEYS and not key.startswith(SPARK_PREFIX):
+            near = get_close_matches(key, KEYS, n=1)
+            raise JobSettingError(
+                key=key,
+                problem="it is no property of a job",
+                action=f"write {near[0]}"
+                if near
+                else "docs/seeding.md and docs/verification.md list them all",
+            )
     run_id = given.get("run.id", default.run_id)
     if not 0 < len(run_id) <= RUN_ID_MAX:
         raise JobSettingError(

@@ -1,38 +1,68 @@
-"""Creates the Spark context of a job: `local[*]` on one machine, or Spark's own Kubernetes backend.
+"""Finds or creates the Spark session of a job, classic or Spark Connect.
 
-Spark retries a failed task up to TASK_FAILURES_MAX times (`seed.seed_task_attempt`). Speculation is off, and nothing is
-shuffled or cached. No conf, argument or closure carries a secret: tasks get paths.
+    a session that was passed ──> the active one ──> spark-submit's ──> that of a Connect server ──> our own
+
+What the user's Spark decides stays: master, deploy mode, addresses, UI, event log, resources, Python, packages. Our own
+defaults (`_own_defaults`) count only where this process starts Spark itself, and only for keys that neither
+spark-defaults.conf nor the job sets. No conf, argument or closure carries a secret.
+
+Spark retries a failed task `spark.task.maxFailures` times (`seed.seed_task_attempt`).
 """
 
 import contextlib
 import os
+import re
 import shutil
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_seed import kubernetes_backend
-from mirrorflow_seed.errors import JobFailedError, SparkMissingError
-from mirrorflow_seed.settings import JobSettings
+from mirrorflow_seed.errors import JobFailedError, JobSettingError, SeedError, SparkMissingError
+from mirrorflow_seed.settings import KUBERNETES_PREFIX, JobSettings
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-LOGGING = Path(__file__).with_name("log4j2.properties")
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 # This JVM only schedules and moves no records, so a quick start matters more than optimized code.
-LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-KUBERNETES_PREFIX = "k8s://"
+LIGHT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+STANDALONE_PREFIX: Final = "spark://"
+LOCAL_PREFIX: Final = "local"
+LOCAL_MASTER: Final = "local[*]"
+LOOPBACK: Final = "127.0.0.1"
 # Attempts of a task before the job fails: executors are lost and replaced for hours. What a retried attempt of a seed
 # does is decided in `seed.seed_task_attempt`.
-TASK_FAILURES_MAX = 8
-CAUSE_CHARACTERS_MAX = 500
-STDERR = 2  # the file descriptor
-BASE_CONF = {
+TASK_FAILURES_MAX: Final = 8
+CAUSE_CHARACTERS_MAX: Final = 500
+_TRACEBACK: Final = "Traceback (most recent call last):"
+STDERR: Final = 2  # the file descriptor
+MASTER_KEY: Final = "spark.master"
+REMOTE_KEY: Final = "spark.remote"
+NAME_KEY: Final = "spark.app.name"
+PYTHON_KEY: Final = "spark.pyspark.python"
+DRIVER_HOST_KEY: Final = "spark.driver.host"
+# spark-submit starts the JVM first, and names its port to the program.
+SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
+REMOTE_VARIABLE: Final = "SPARK_REMOTE"
+# Spark tries an unreachable standalone master for a minute, and then reports only that the session has ended.
+MASTER_REACHABLE_S: Final = 15.0
+MASTER_POLL_S: Final = 0.5
+# A wrong setting, in the words of Spark's errors; anything else failed after the start.
+_SETTING_PROBLEMS: Final = re.compile(
+    r"Could not parse Master URL|IllegalArgumentException|NumberFormatException|SparkIllegalArgument"
+    r"|must be (?:at least|set|positive)|Cannot run program|URISyntaxException|INVALID_CONNECT_URL"
+    r"|JAVA_GATEWAY_EXITED"
+)
+BASE_CONF: Final[Mapping[str, str]] = {
     "spark.speculation": "false",
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # A reused Python worker has already imported its modules, so a task starts in milliseconds.
     "spark.python.worker.reuse": "true",
@@ -40,40 +70,178 @@ BASE_CONF = {
 
 
 @contextlib.contextmanager
-def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterator[SparkContext]":
-    """Yields a SparkContext for *job* and stops it at the end. Raises SparkMissingError, JobFailedError.
+def spark_session(
+    job: JobSettings, name: str, spark: "SparkSession | None" = None, *, light: bool = True
+) -> "Iterator[SparkSession]":
+    """Yields the session for *job*, and stops it at the end if this process has started it.
 
-    *light* tunes the JVM for a quick start; it is False where records pass through the JVM.
+    *light* tunes the JVM of our own session for a quick start; it is False where records pass through the JVM.
+    Raises SparkMissingError, JobSettingError, JobFailedError.
     """
-    require_spark()
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 the extra `seed`
+    require_spark(needs_java=not _remote(job))
+    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
-    # By default, workers run the `python3` of PATH, which is not the interpreter of a driver in a venv.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.update(kubernetes_backend.user_name_variables())
-    conf = SparkConf().setAppName(name).setMaster(_master(job.master))
-    for key, value in BASE_CONF.items():
-        conf.set(key, value)
-    if job.master.startswith(KUBERNETES_PREFIX):
-        for key, value in kubernetes_backend.conf(job, os.environ).items():
-            conf.set(key, value)
-    else:
-        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {LIGHT_JVM if light else ''}"
-        conf.set("spark.driver.extraJavaOptions", options)
-    for key, value in job.extra.items():
-        if key.startswith("spark."):
-            conf.set(key, value)
+    found = spark or SparkSession.getActiveSession()
+    if found is not None:
+        yield found
+        return
     try:
         with _without_java_notice():
-            context = SparkContext(conf=conf)
+            session = _builder(SparkSession.builder, job, name, light=light).getOrCreate()
+    except SeedError:
+        raise
     except Exception as error:
-        raise JobFailedError(f"Spark cannot be started: {cause_of(error)}") from error
+        raise start_error(error) from error
     try:
-        yield context
+        yield session
     finally:
-        context.stop()
+        session.stop()
+
+
+def _builder(builder: Any, job: JobSettings, name: str, *, light: bool) -> Any:
+    """Returns *builder* with the settings of a session that this process starts. Raises JobSettingError, JobFailedError."""
+    given = {key: value for key, value in job.extra.items() if key.startswith("spark.")}
+    given.pop(REMOTE_KEY, None)
+    if remote := _remote(job):
+        builder = builder.remote(remote)
+    elif SUBMITTED_VARIABLE in os.environ:
+        given = _submitted(job, name) | given
+    else:
+        given = _own(job, name, given, light=light)
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def _remote(job: JobSettings) -> str:
+    """Returns the address of the Connect server to use, sc://HOST:PORT; "" for a classic session."""
+    return job.extra.get(REMOTE_KEY) or ("" if job.master else os.environ.get(REMOTE_VARIABLE, ""))
+
+
+def _submitted(job: JobSettings, name: str) -> dict[str, str]:
+    """Returns what spark-submit leaves open: the name of the application. Raises JobSettingError, JobFailedError."""
+    from pyspark import SparkConf  # noqa: PLC0415 the extra `seed`
+    from pyspark.core.context import SparkContext  # noqa: PLC0415
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 connects to the JVM, which has spark-submit's settings
+    conf = SparkConf()
+    master = conf.get(MASTER_KEY) or ""
+    if job.master and job.master != master:
+        raise JobSettingError(
+            key="master",
+            problem=f"it is {job.master}, and spark-submit has chosen {master}",
+            action="leave out one of both",
+        )
+    require_reachable(master)
+    # Without --name, spark-submit names an application after its program.
+    is_named = (conf.get(NAME_KEY) or "") not in {"", Path(sys.argv[0]).name}
+    return {} if is_named else {NAME_KEY: name}
+
+
+def _own(job: JobSettings, name: str, given: Mapping[str, str], *, light: bool) -> dict[str, str]:
+    """Returns the settings of a Spark that this process starts: *given*, and our defaults for what is not set."""
+    theirs = {**user_defaults(os.environ), **given}
+    master = job.master or theirs.get(MASTER_KEY, LOCAL_MASTER)
+    require_reachable(master)
+    # By default, workers run the `python3` of PATH, which is not the interpreter of a driver in a venv.
+    os.environ.setdefault("PYSPARK_PYTHON", theirs.get(PYTHON_KEY, sys.executable))
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(kubernetes_backend.user_name_variables())
+    defaults = _own_defaults(job, master, light=light)
+    return {
+        **{key: value for key, value in defaults.items() if key not in theirs},
+        **given,
+        NAME_KEY: theirs.get(NAME_KEY, name),
+        MASTER_KEY: _with_retries(master),
+    }
+
+
+def _own_defaults(job: JobSettings, master: str, *, light: bool) -> dict[str, str]:
+    """Returns our defaults for *master*."""
+    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    if master.startswith(KUBERNETES_PREFIX) and kubernetes_backend.is_pod(os.environ):
+        return {**BASE_CONF, "spark.ui.enabled": "false", **kubernetes_backend.conf(job, os.environ)}
+    if not master.startswith(LOCAL_PREFIX):
+        return {**BASE_CONF, "spark.driver.extraJavaOptions": logging}
+    return {
+        **BASE_CONF,
+        "spark.ui.enabled": "false",
+        DRIVER_HOST_KEY: LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.extraJavaOptions": f"{logging} {LIGHT_JVM if light else ''}",
+    }
+
+
+def user_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of spark-defaults.conf, which Spark itself applies; empty without the file."""
+    folder = environment.get("SPARK_CONF_DIR") or (
+        f"{environment['SPARK_HOME']}/conf" if environment.get("SPARK_HOME") else ""
+    )
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text("utf-8") if folder else ""
+    except OSError:
+        return {}
+    return {key: value.strip() for key, value in parse_properties(text).items()}
+
+
+def require_reachable(master: str, *, timeout_s: float = MASTER_REACHABLE_S) -> None:
+    """Waits until *master*, if it is a standalone cluster, accepts a connection.
+
+    Raises JobFailedError after *timeout_s*, JobSettingError for an address without a port.
+    """
+    if not master.startswith(STANDALONE_PREFIX):
+        return
+    addresses = [one.rpartition(":") for one in master.removeprefix(STANDALONE_PREFIX).split(",")]
+    if not all(host and port.isdecimal() for host, _, port in addresses):
+        raise JobSettingError(
+            key="master", problem=f"{master} has no host and port", action="write spark://HOST:PORT"
+        )
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        reason = ""
+        for host, _, port in addresses:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+            except OSError as error:
+                reason = error.strerror or str(error)
+            else:
+                return
+        if time.monotonic() > deadline_s:
+            raise JobFailedError(f"Spark's master {master} cannot be reached: {reason}.")
+        time.sleep(MASTER_POLL_S)
+
+
+def is_connect(session: "SparkSession") -> bool:
+    """Returns whether *session* is one of Spark Connect, whose driver is another process."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def runs_here(session: "SparkSession") -> bool:
+    """Returns whether all tasks of *session* run on this machine, in this file system."""
+    return not is_connect(session) and bool(session.sparkContext.master.startswith(LOCAL_PREFIX))
+
+
+def driver_address(session: "SparkSession") -> tuple[str, str]:
+    """Returns the host name under which executors reach this process, and the address to listen on.
+
+    With Spark Connect, executors know only the server; they may or may not reach this process.
+    """
+    if is_connect(session):
+        server = urlsplit(session.client.host if ":" in session.client.host else f"//{session.client.host}")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((server.hostname or session.client.host, 1))
+            host = str(probe.getsockname()[0])
+        return host, host
+    host = str(session.conf.get(DRIVER_HOST_KEY, LOOPBACK))
+    return host, str(session.conf.get("spark.driver.bindAddress", host))
+
+
+def start_error(error: BaseException) -> JobSettingError | JobFailedError:
+    """Returns the error for a session that cannot be started, with its cause as one sentence."""
+    cause = cause_of(error)
+    if _SETTING_PROBLEMS.search(f"{type(error).__name__} {error}"):
+        return JobSettingError(key="Spark", problem=cause.rstrip("."), action="correct that setting")
+    return JobFailedError(f"Spark cannot be started: {cause}")
 
 
 # The JVM prints this for a module that Spark loads, and has no switch for it.
@@ -102,38 +270,28 @@ def _pass_on(reading: int, stderr: int) -> None:
                 out.write(line)
 
 
-@contextlib.contextmanager
-def given_or_new_context(
-    job: JobSettings, name: str, spark: "SparkContext | None", *, light: bool = True
-) -> "Iterator[SparkContext]":
-    """Yields *spark* if it is given, and leaves it open; otherwise a new context for *job*, as `spark_context`."""
-    if spark is not None:
-        yield spark
-        return
-    with spark_context(job, name, light=light) as context:
-        yield context
-
-
-def driver_url(context: "SparkContext", port: int | None, path: str) -> str:
-    """Returns the URL of *path* on the driver's own HTTP server, for tasks."""
-    return f"http://{context.getConf().get('spark.driver.host', '127.0.0.1')}:{port}{path}"
-
-
 def cause_of(error: BaseException) -> str:
-    """Returns one sentence for a Spark error: that of our own error in a task, else Java's innermost cause."""
+    """Returns one sentence for a Spark error: our own error in a task, else the last of Python or Java."""
     java = getattr(error, "java_exception", None)
     text = str(error if java is None else java.toString())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for marks in (("mirrorflow_",), ("Caused by: ",), (": ",)):
-        # The last line is the innermost cause; outer errors repeat it.
+    # The last line is the innermost cause; outer errors repeat it.
+    for line in reversed(lines):
+        if line.startswith("mirrorflow_") and ": " in line:
+            return line.partition(": ")[2][:CAUSE_CHARACTERS_MAX]
+    if _TRACEBACK in text:
+        last = text.rpartition(_TRACEBACK)[2].splitlines()
+        raised = next((line for line in last[1:] if line and not line[0].isspace()), "")
+        if raised:
+            return raised[:CAUSE_CHARACTERS_MAX]
+    for mark in ("Caused by: ", ": "):
         for line in reversed(lines):
-            _, found, sentence = line.partition(": ")
-            if line.startswith(marks) and found:
-                return sentence[:CAUSE_CHARACTERS_MAX]
+            if line.startswith(mark):
+                return line.removeprefix(mark)[:CAUSE_CHARACTERS_MAX]
     return lines[0][:CAUSE_CHARACTERS_MAX] if lines else type(error).__name__
 
 
-def require_spark() -> None:
+def require_spark(*, needs_java: bool = True) -> None:
     """Raises SparkMissingError, which says what to install, if pyspark or Java is missing."""
     try:
         import pyspark  # noqa: F401, PLC0415
@@ -142,12 +300,14 @@ def require_spark() -> None:
             "pyspark is not installed; install it in MirrorFlow's folder with: pip install '.[cli,seed]'."
         ) from error
     home = os.environ.get("JAVA_HOME", "")
+    if not needs_java:
+        return
     if shutil.which("java") is None and not (home and os.access(f"{home}/bin/java", os.X_OK)):
         raise SparkMissingError("Spark needs Java 17 or later; install one, or set JAVA_HOME to it.")
 
 
-def _master(master: str) -> str:
+def _with_retries(master: str) -> str:
     """Returns *master*; local[n] with a failure limit, as the job otherwise fails with the first failed attempt."""
-    if master.startswith("local[") and "," not in master:
+    if re.fullmatch(r"local\[[^,\]]+\]", master):
         return f"{master[:-1]},{TASK_FAILURES_MAX}]"
     return master

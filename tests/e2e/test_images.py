@@ -10,7 +10,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.images import DOCKERFILE, TARGETS, VERSION, build
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-MOST_MB = {"operator": 300, "replicator": 200, "seed": 450}
+MOST_MB = {"operator": 300, "replicator": 200, "seed": 650}
 USER_ID = 1_000_730_000  # as platforms choose them that give each namespace a range of its own
 UNWANTED = ("cc", "gcc", "make", "git")
 

@@ -1,7 +1,7 @@
 """`mirrorflow verify`: compares both clusters of a flow with Spark on this machine.
 
 It writes to neither cluster. Exit status: 0 every compared window is equal; 1 a window is not equal, or is
-undecided; 2 the arguments or the file are invalid.
+undecided; 2 the arguments or the file are invalid; 4 it could not compare; 5 no topic is selected.
 """
 
 import argparse

@@ -228,6 +228,19 @@ class FlowOwner:
             return started
         raise FlowTakenError(source=self._settings.source_alias)
 
+    async def require_lock(self) -> None:
+        """Raises FlowTakenError unless this process, or its group, still owns the flow; MirrorFlowError if that is unknown.
+
+        It commits an empty transaction of the lock.
+        """
+        async with self._working:
+            owned = self._flow
+            if isinstance(owned, UnownedFlow) and self._group:
+                owned = await self._takeover.owned_by_group(owned.clusters)
+            if isinstance(owned, OwnedFlow) and await owned.holds_lock():
+                return
+        raise FlowTakenError(source=self._settings.source_alias)
+
     async def positions(self) -> dict[TopicPartition, WriterPosition]:
         """Returns the stored position of each partition of the flow. Raises MirrorFlowError."""
         return await self._owned().positions()

@@ -1,23 +1,22 @@
-"""The driver of an export: plans, writes the files in a Spark job, checks them, and writes the manifest last.
+"""The driver of an export: plans, lets Spark tasks write the files, checks them, and writes the manifest last.
 
     claim the folder ──> read the source's offsets ──> one Spark task per range ──> check the files ──> manifest
 
 Guarantees: a folder with other content is not changed; a folder with a manifest is a complete archive. After a kill, a
 run with the same `run.id` starts over and deletes the files of the first one.
 
-A task (`ExportRangeReader`) yields each record of its range once, in offset order, with verified checksums, and the JVM
-writes the rows. Its memory is bounded by one fetch response and one decoded batch. Records that the source deleted
-meanwhile are reported as a gap.
+A task (`export_range`) reads its range once, in offset order, with verified checksums, and writes it to a Parquet file
+column by column. Its memory is bounded by one fetch response, one decoded batch and one row group. Where a rename is
+no copy, a file is moved to its folder by the driver alone, so a task that Spark has given up adds none. Elsewhere it is
+written to its place, by a name that the range decides. Records that the source deleted meanwhile are reported as a gap.
 """
 
 import asyncio
 import json
-import re
 import secrets
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,11 +27,12 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
-from mirrorflow_core.wire.records import decode
+from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.archive.export_plan import ExportRange, SourceSnapshot, plan_ranges, read_source
@@ -48,35 +48,22 @@ from mirrorflow_seed.archive.manifest import (
     encode,
     folder_of,
 )
-from mirrorflow_seed.archive.parquet_rows import (
-    FOLDER_COLUMNS,
-    ROW_SCHEMA,
-    ArchiveRow,
-    row_of,
-    timestamp_type,
-)
+from mirrorflow_seed.archive.parquet_files import CODEC, FileWriter, columns_of, timestamp_type
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveError, ArchiveOccupiedError, JobFailedError
-from mirrorflow_seed.hadoop_folder import DATA_PREFIX, HadoopFolder
 from mirrorflow_seed.job_report import Cost
-from mirrorflow_seed.job_status_server import Display, JobReporter
+from mirrorflow_seed.job_status_server import Display, JobReporter, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
-from mirrorflow_seed.spark_session import cause_of, given_or_new_context
+from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
+from mirrorflow_seed.storage_folder import DATA_PREFIX, TEMPORARY_FOLDER, StorageFolder
 from mirrorflow_seed.verify.record_digests import Tally, TallyBuilder
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 # In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
 FILE_BYTES = 128 << 20
 FILE_BYTES_KEY = "archive.file.bytes"
-# Parquet keeps a row group in memory until it writes it.
-ROW_GROUP_BYTES = 16 << 20
-ROW_GROUP_CHECK_ROWS = 100  # rows between size checks of the group, for rows of a megabyte
-CODEC = "zstd"
-LEFT_BEHIND = ("_temporary",)  # files that a killed Spark job leaves
-POLL_S = 0.5
-# Spark names a file after its task, whose number is the index of the range in the plan.
-_FILE_INDEX = re.compile(r"part-(\d+)-")
 # Size of one fetch: a task holds this much, and one batch of it decoded.
 FETCH_BYTES = 4 << 20
 # A new leader may not serve yet what its predecessor served: wait this long, then fail.
@@ -93,35 +80,58 @@ class ExportRangeResult:
     codec: int
     gaps: tuple[Gap, ...]
     bytes_read: int
-    seconds: float  # of the task, while rows were taken from it
+    seconds: float  # of the task
+    path: str = ""  # of its file, where the task has written it; "" without records
+    size_bytes: int = 0
 
 
-class ExportRangeResults:
-    """An AccumulatorParam of Spark that keeps one result per range, even if its task runs twice."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveWriting:
+    """The input that all tasks of an export share."""
 
-    def zero(self, value: object) -> dict[int, ExportRangeResult]:
-        return {}
+    address: str  # of the folder
+    archive_id: str
+    bytes_per_second: int | None  # of each task
+    url: str  # for progress messages; "" without
 
-    def addInPlace(  # noqa: N802 Spark's name
-        self, one: dict[int, ExportRangeResult], other: dict[int, ExportRangeResult]
-    ) -> dict[int, ExportRangeResult]:
-        return {**one, **other}
+    def path_of(self, one: ExportRange, *, renames: bool) -> str:
+        """Returns where a task writes the file of *one*: its place, or with *renames* a name of its own before."""
+        name = file_name(one, self.archive_id)
+        if renames:
+            return f"{TEMPORARY_FOLDER}/{self.archive_id}/{secrets.token_hex(4)}-{name}"
+        return f"{folder_of(TopicPartition(one.topic, one.partition))}/{name}"
 
 
-def read_ranges(
-    ranges: Iterable[ExportRange], *, files: FlowFiles, archive_id: str, bytes_per_s: int | None, results: Any
-) -> Iterator[tuple[object, ...]]:
-    """Yields the rows of *ranges*, each after its topic and partition; adds a result of each to *results*."""
-    settings = files.load()
-    for one in ranges:
-        reader = ExportRangeReader(settings, one, archive_id, bytes_per_s)
-        for row in reader.rows():
-            yield (one.topic, one.partition, *row)
-        results.add({one.index: reader.result})
+def file_name(one: ExportRange, archive_id: str) -> str:
+    """Returns the name of the file of *one*."""
+    return f"part-{one.index:05d}-{archive_id}.{CODEC}.parquet"
+
+
+def export_range(one: ExportRange, *, files: FlowFiles, archive: ArchiveWriting) -> ExportRangeResult:
+    """Writes the file of one range, in a Spark task, and reports it to the driver. Raises MirrorFlowError, SeedError."""
+    process.settle_in()
+    folder = StorageFolder(archive.address)
+    reader = ExportRangeReader(files.load(), one, archive.archive_id, archive.bytes_per_second)
+    path = archive.path_of(one, renames=folder.renames)
+    size_bytes = 0
+    batches = reader.batches()
+    first = next(batches, None)
+    if first is not None:
+        with folder.writing(path) as stream, FileWriter(stream) as writer:
+            writer.add(first)
+            for batch in batches:
+                writer.add(batch)
+            writer.finish()
+            size_bytes = stream.tell()
+    result = replace(reader.result, path=path if size_bytes else "", size_bytes=size_bytes)
+    post_message(
+        archive.url, {"range": one.index, "records": result.tally.records, "bytes": result.tally.bytes}
+    )
+    return result
 
 
 class ExportRangeReader:
-    """Reads one range: `rows` yields its rows, `result` is valid after them."""
+    """Reads one range: `batches` yields its records as Arrow record batches, `result` is valid after them."""
 
     def __init__(
         self, settings: SourceSettings, one: ExportRange, archive_id: str, bytes_per_s: int | None
@@ -139,7 +149,7 @@ class ExportRangeReader:
 
     @property
     def result(self) -> ExportRangeResult:
-        """The result; valid once all rows were read."""
+        """The result; valid once all batches were read."""
         return ExportRangeResult(
             index=self._range.index,
             tally=self._tally_builder.tally,
@@ -149,26 +159,25 @@ class ExportRangeReader:
             seconds=time.monotonic() - self._began_s,
         )
 
-    def rows(self) -> Iterator[ArchiveRow]:
-        """Yields all rows, and fetches more when those of the last response are used up.
+    def batches(self) -> Iterator[Any]:
+        """Yields all Arrow record batches, and fetches more when those of the last response are used up.
 
         Raises MirrorFlowError, JobFailedError.
         """
         loop = asyncio.new_event_loop()
-        fetched = self._fetched_rows()
+        fetched = self._fetched()
         try:
             while True:
                 try:
-                    rows = loop.run_until_complete(anext(fetched))
+                    yield loop.run_until_complete(anext(fetched))
                 except StopAsyncIteration:
                     return
-                yield from rows
         finally:
             loop.run_until_complete(fetched.aclose())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    async def _fetched_rows(self) -> AsyncGenerator[list[ArchiveRow], None]:
+    async def _fetched(self) -> AsyncGenerator[Any, None]:
         settings = self._settings
         resolve = Resolver(settings.providers).resolve_client
         cluster = await Cluster.connect(settings.source_consumer, resolve=resolve)
@@ -176,8 +185,8 @@ class ExportRangeReader:
         try:
             while self._at < self._range.end:
                 began, answer = self._at, await self._fetch(cluster)
-                for rows in () if answer is None else self._batches(answer):
-                    yield rows
+                for batch in () if answer is None else self._decoded(answer):
+                    yield batch
                 if self._at > began:
                     unserved_s = 0.0
                 else:
@@ -215,8 +224,8 @@ class ExportRangeReader:
         await self._rate_limiter.spend(len(answer.records))
         return answer
 
-    def _batches(self, answer: PartitionFetchResponse) -> Iterator[list[ArchiveRow]]:
-        """Yields the rows of a response batch by batch, so that only one batch at a time is decompressed."""
+    def _decoded(self, answer: PartitionFetchResponse) -> Iterator[Any]:
+        """Yields the records of a response batch by batch, so that only one batch at a time is decompressed."""
         end, committed = self._range.end, self._settings.read_committed
         aborted = AbortedFilter(answer.aborted)
         try:
@@ -227,71 +236,65 @@ class ExportRangeReader:
                 delivered = aborted.delivers(batch) if committed else not batch.is_control
                 if batch.next_offset <= self._at:
                     continue
-                if delivered and batch.count:
-                    yield self._rows_of(batch)
+                if delivered and batch.count and (records := self._records_of(batch)):
+                    yield columns_of(records, timestamp_type(batch))
                 self._at = batch.next_offset
         except CorruptRecordsError as error:
             raise CorruptBatchError(
                 topic=self._range.topic, partition=self._range.partition, offset=self._at, problem=str(error)
             ) from error
 
-    def _rows_of(self, batch: Batch) -> list[ArchiveRow]:
+    def _records_of(self, batch: Batch) -> list[Record]:
         if not checksum_holds(batch):
             raise CorruptRecordsError("its checksum does not hold")
-        kind = timestamp_type(batch)
         if self._codec < 0:
             self._codec = batch.codec
-        rows = []
-        for record in decode(batch):
-            if self._at <= record.offset < self._range.end:
-                self._tally_builder.add(record)
-                rows.append(row_of(record, kind))
-        return rows
+        records = decode(batch)
+        if batch.base_offset < self._at or batch.next_offset > self._range.end:
+            records = [one for one in records if self._at <= one.offset < self._range.end]
+        self._tally_builder.extend(records)
+        return records
 
 
-def written_files(
+def require_own_files(
     present: Mapping[str, int],
-    ranges: tuple[ExportRange, ...],
+    ranges: Sequence[ExportRange],
     results: Mapping[int, ExportRangeResult],
     *,
+    archive_id: str,
     location: str,
-) -> Mapping[int, tuple[str, int]]:
-    """Returns the path and size in bytes of each range's file; *present* maps existing paths to sizes.
-
-    A range without records has no file. Raises ArchiveError if a file is missing or unexpected.
-    """
-    found: dict[int, tuple[str, int]] = {}
-    by_index = {one.index: one for one in ranges}
-    missing = [one.index for one in ranges if one.index not in results]
+) -> None:
+    """Raises ArchiveError unless *present*, sizes by path, are the files of *results*, at their places."""
+    expected = {
+        place_of(one, archive_id): results[one.index].size_bytes
+        for one in ranges
+        if results[one.index].tally.records
+    }
     for path, size_bytes in present.items():
-        match = _FILE_INDEX.search(path.rpartition("/")[2])
-        index = int(match.group(1)) if match else -1
-        one = by_index.get(index)
-        expected = one is not None and path.startswith(
-            folder_of(TopicPartition(one.topic, one.partition)) + "/"
-        )
-        if not expected or index in found:
+        if expected.get(path) != size_bytes:
             raise ArchiveError(
                 location=location,
                 problem=f"{path} was written by another process meanwhile",
                 action="export into a folder of its own",
             )
-        found[index] = (path, size_bytes)
-    missing += [index for index, one in results.items() if one.tally.records and index not in found]
-    if missing:
+    if missing := expected.keys() - present.keys():
         raise ArchiveError(
             location=location,
-            problem=f"the files of {len(missing)} ranges are missing, although Spark reported success",
-            action="start the export again",
+            problem=f"the files of {len(missing)} ranges are missing, although their tasks succeeded",
+            action="name a folder that driver and executors share, and start the export again",
         )
-    return found
+
+
+def place_of(one: ExportRange, archive_id: str) -> str:
+    """Returns the path of the file of *one* in the archive."""
+    return f"{folder_of(TopicPartition(one.topic, one.partition))}/{file_name(one, archive_id)}"
 
 
 def archived_topics(
     snapshot: SourceSnapshot,
     ranges: tuple[ExportRange, ...],
     results: Mapping[int, ExportRangeResult],
-    written: Mapping[int, tuple[str, int]],
+    archive_id: str,
 ) -> tuple[ArchivedTopic, ...]:
     """Returns the topics for the manifest, sorted by name."""
     pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in snapshot.extents}
@@ -302,8 +305,8 @@ def archived_topics(
         mine = sorted(pieces[key], key=lambda one: one.start)
         archived = tuple(
             ArchivedFile(
-                path=written[one.index][0],
-                size_bytes=written[one.index][1],
+                path=place_of(one, archive_id),
+                size_bytes=results[one.index].size_bytes,
                 start=one.start,
                 end=one.end,
                 codec=results[one.index].codec,
@@ -336,28 +339,41 @@ def archived_topics(
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Writes the flow's topics to `archive`; returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
     address, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     archive_id, started = secrets.token_hex(8), _now()
+    progress = ExportProgress()
     with (
-        JobReporter("export", job.run_id, display) as reporter,
-        given_or_new_context(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
+        JobReporter("export", job.run_id, display, handler=progress) as reporter,
+        spark_session(job, f"mirrorflow-export-{job.run_id}", spark) as session,
     ):
-        folder = HadoopFolder(context, address)
+        folder = StorageFolder(address)
         claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
         _claim(folder, job.run_id, settings.flow, claim)
+        task_files = share_files(session, files, are_mounted=job.has_mounted_files)
         snapshot = asyncio.run(read_source(settings))
         ranges = plan_ranges(snapshot.extents, snapshot.bytes_per_offset, file_bytes=file_bytes)
         reporter.running(total=len(snapshot.extents))
-        bytes_per_s = None
-        if job.bytes_per_second is not None:
-            bytes_per_s = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
-        read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=bytes_per_s)
-        results = _write(context, folder, ranges, read, reporter)
-        files_written = written_files(folder.data(), ranges, results, location=folder.address)
+        tasks = SparkTasks(session)
+        groups = _groups(ranges, tasks.slots, is_limited=job.bytes_per_second is not None)
+        archive = ArchiveWriting(
+            address=address,
+            archive_id=archive_id,
+            bytes_per_second=rate_of_task(job.bytes_per_second, len(groups)),
+            url=reporter.url_for_tasks(*driver_address(session)),
+        )
+        results = _write(
+            tasks, groups, task_files, archive, lambda problem: progress.publish(reporter, ranges, problem)
+        )
+        if folder.renames:
+            for one in ranges:
+                if path := results[one.index].path:
+                    folder.move(path, place_of(one, archive_id))
+            folder.delete(TEMPORARY_FOLDER)
+        require_own_files(folder.data(), ranges, results, archive_id=archive_id, location=folder.address)
         manifest = Manifest(
             archive_id=archive_id,
             flow=settings.flow,
@@ -366,7 +382,7 @@ def run(
             isolation="read_committed" if settings.read_committed else "read_uncommitted",
             started=started,
             finished=_now(),
-            topics=archived_topics(snapshot, ranges, results, files_written),
+            topics=archived_topics(snapshot, ranges, results, archive_id),
         )
         if folder.read(CLAIM_NAME) != claim:
             raise ArchiveError(
@@ -376,23 +392,29 @@ def run(
             )
         folder.write(MANIFEST_NAME, encode(manifest))
         folder.delete(CLAIM_NAME)
-        gap = manifest.gap_records
-        reporter.succeeded(
-            records=manifest.records,
-            bytes=sum(one.tally.bytes for one in results.values()),
-            gap_records=gap,
-            cost=Cost(
-                executor_seconds=sum(one.seconds for one in results.values()),
-                bytes_read=sum(one.bytes_read for one in results.values()),
-                bytes_written=sum(one.size_bytes for one in manifest.files),
-            ),
-            message=f"{manifest.records} records of {len(manifest.topics)} topics are archived."
-            + (f" {gap} offsets were deleted on the source before they were read." if gap else ""),
-        )
+        _report_success(reporter, manifest, results.values())
     return EXIT_DONE
 
 
-def _claim(folder: HadoopFolder, run_id: str, flow: str, claim: bytes) -> None:
+def _report_success(
+    reporter: JobReporter, manifest: Manifest, results: Collection[ExportRangeResult]
+) -> None:
+    gap = manifest.gap_records
+    reporter.succeeded(
+        records=manifest.records,
+        bytes=sum(one.tally.bytes for one in results),
+        gap_records=gap,
+        cost=Cost(
+            executor_seconds=sum(one.seconds for one in results),
+            bytes_read=sum(one.bytes_read for one in results),
+            bytes_written=sum(one.size_bytes for one in manifest.files),
+        ),
+        message=f"{manifest.records} records of {len(manifest.topics)} topics are archived."
+        + (f" {gap} offsets were deleted on the source before they were read." if gap else ""),
+    )
+
+
+def _claim(folder: StorageFolder, run_id: str, flow: str, claim: bytes) -> None:
     """Claims the folder if it is empty or claimed by the same run. Raises ArchiveOccupiedError."""
     present = folder.entries()
     if MANIFEST_NAME in present:
@@ -412,65 +434,64 @@ def _claim(folder: HadoopFolder, run_id: str, flow: str, claim: bytes) -> None:
             )
     folder.write(CLAIM_NAME, claim)
     for name in present:
-        if name.startswith(DATA_PREFIX) or name in LEFT_BEHIND:
+        if name.startswith(DATA_PREFIX) or name == TEMPORARY_FOLDER:
             folder.delete(name)
 
 
+def _groups(ranges: Sequence[ExportRange], slots: int, *, is_limited: bool) -> list[tuple[ExportRange, ...]]:
+    """Returns the ranges of each task: one; with a rate, those of each slot, as all tasks may run at once."""
+    if not is_limited:
+        return [(one,) for one in ranges]
+    return [found for at in range(slots) if (found := tuple(ranges[at::slots]))]
+
+
+def export_group(
+    group: Sequence[ExportRange], *, files: FlowFiles, archive: ArchiveWriting
+) -> list[ExportRangeResult]:
+    """Writes the files of *group* one after the other, in a Spark task."""
+    return [export_range(one, files=files, archive=archive) for one in group]
+
+
 def _write(
-    context: "SparkContext",
-    folder: HadoopFolder,
-    ranges: tuple[ExportRange, ...],
-    read: Callable[..., Iterator[tuple[object, ...]]],
-    reporter: JobReporter,
+    tasks: SparkTasks,
+    groups: Sequence[Sequence[ExportRange]],
+    files: FlowFiles,
+    archive: ArchiveWriting,
+    publish: Callable[[str], None],
 ) -> Mapping[int, ExportRangeResult]:
-    """Writes the rows that *read* yields in its tasks; returns the result of each range."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
-    if not ranges:
-        return {}
-    results = context.accumulator({}, ExportRangeResults())
-    spark = SparkSession(context)
-    # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
-    spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
-    rows = context.parallelize(ranges, len(ranges)).mapPartitions(partial(read, results=results))
-    frame = spark.createDataFrame(rows, ROW_SCHEMA, verifySchema=False)
-    stop = threading.Event()
-
-    def publish() -> None:
-        while not stop.wait(POLL_S):
-            _publish(reporter, ranges, dict(results.value))
-
-    publishing = threading.Thread(target=publish, name="publishing", daemon=True)
-    publishing.start()
+    """Runs the tasks, and publishes their progress meanwhile; returns the result of each range. Raises JobFailedError."""
+    work = partial(export_group, files=files, archive=archive)
     try:
-        (
-            frame.write.mode("append")
-            .option("compression", CODEC)
-            .option("parquet.block.size", str(ROW_GROUP_BYTES))
-            .option("parquet.page.size.row.check.min", str(ROW_GROUP_CHECK_ROWS))
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .partitionBy(*FOLDER_COLUMNS)
-            .parquet(folder.uri)
-        )
+        found = run_watched(tasks, work, groups, publish)
     except Exception as error:
         raise JobFailedError(f"The export has failed: {cause_of(error)}") from error
-    finally:
-        stop.set()
-        publishing.join()
-    return dict(results.value)
+    return {one.index: one for group in found for one in group}
 
 
-def _publish(
-    reporter: JobReporter, ranges: tuple[ExportRange, ...], results: Mapping[int, ExportRangeResult]
-) -> None:
-    """Publishes the progress; a partition is done when all its ranges are."""
-    waiting = {(one.topic, one.partition) for one in ranges if one.index not in results}
-    all_of = {(one.topic, one.partition) for one in ranges}
-    reporter.running(
-        done=len(all_of - waiting),
-        records=sum(one.tally.records for one in results.values()),
-        bytes=sum(one.tally.bytes for one in results.values()),
-    )
+class ExportProgress:
+    """Receives the counts of written files, only for reports while the job runs; a range that is repeated counts once."""
+
+    def __init__(self) -> None:
+        self.path = (
+            f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
+        )
+        self._counts: dict[int, tuple[int, int]] = {}  # records and bytes of each range
+
+    def take(self, body: bytes) -> None:
+        """Stores the counts of one range. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
+        message = json.loads(body)
+        self._counts[int(message["range"])] = int(message["records"]), int(message["bytes"])
+
+    def publish(self, reporter: JobReporter, ranges: Sequence[ExportRange], problem: str) -> None:
+        """Publishes the progress, and a *problem* of Spark; a partition is done when all its ranges are."""
+        counts = dict(self._counts)
+        waiting = {(one.topic, one.partition) for one in ranges if one.index not in counts}
+        reporter.running(
+            done=len({(one.topic, one.partition) for one in ranges} - waiting),
+            records=sum(records for records, _ in counts.values()),
+            bytes=sum(size_bytes for _, size_bytes in counts.values()),
+            message=problem,
+        )
 
 
 def _now() -> str:

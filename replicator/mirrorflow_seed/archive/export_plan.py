@@ -20,6 +20,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
@@ -88,12 +89,17 @@ class SourceSnapshot:
 
 
 async def read_source(settings: SourceSettings) -> SourceSnapshot:
-    """Reads the selected topics of the source. Raises MirrorFlowError."""
+    """Reads the selected topics of the source. Raises MirrorFlowError, NothingSelectedError."""
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
     try:
         await cluster.refresh()
         selection = make_selection(settings)
+        present = [
+            name for name, topic in cluster.metadata.topics.items() if not topic.error and topic.partitions
+        ]
+        if nothing_selected := selection.nothing_selected(present):
+            raise NothingSelectedError(nothing_selected)
         topics = {
             name: topic
             for name, topic in cluster.metadata.topics.items()

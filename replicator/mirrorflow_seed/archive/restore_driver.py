@@ -1,6 +1,6 @@
 """The driver of a restore: checks the archive, claims the flow, copies file after file and compares the result.
 
-    check the manifest ──> claim the flow ──> restore each partition, one Spark job per file ──> compare
+    check the manifest ──> claim the flow ──> restore each partition in a Spark task ──> compare
 
 Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. It owns the
 flow as a seed does, so a running connector waits meanwhile, and continues where the archive ends. Several partitions
@@ -21,7 +21,6 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,8 +43,12 @@ from mirrorflow_seed.archive.manifest import (
     decode,
     differences,
 )
-from mirrorflow_seed.archive.parquet_rows import FILE_SCHEMA, one_task_session
-from mirrorflow_seed.archive.restore_task import FileResult, FileTask, restore_file, without_source
+from mirrorflow_seed.archive.restore_task import (
+    PartitionRestored,
+    RestoreTask,
+    restore_group,
+    without_source,
+)
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -56,13 +59,12 @@ from mirrorflow_seed.errors import (
     FlowLostError,
     JobFailedError,
 )
-from mirrorflow_seed.hadoop_folder import HadoopFolder
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
 from mirrorflow_seed.seed.seed_plan import SeedRange
-from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult, WaveSettings
+from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, WaveSettings
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import (
     FlowFiles,
@@ -71,20 +73,19 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
+from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, rate_of_task, run_watched, share_files
+from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 FILES_NAMED_MAX = 5  # files in an error
 TOPICS_NAMED_MAX = 10  # topics in an error
 COMPARE_KEY = "archive.compare"  # false: skip the comparison
-POLL_S = 0.5
-# Spark jobs for a file that its task did not finish, because a cluster was unreachable or the rate is low.
-TRIES_MAX = 50
-NO_LIMIT_S = 1e9  # a task has no time limit, because a file is small
+NO_LIMIT_S = 1e9  # a task has no time limit: another one could not restore a later file meanwhile
 log = logging.getLogger("mirrorflow.restore")
 
 
@@ -119,7 +120,7 @@ class RestoreComparison:
 
 
 def compare_with_target(
-    context: "SparkContext",
+    tasks: SparkTasks,
     manifest: Manifest,
     names: Mapping[str, str],
     next_offsets: Mapping[TopicPartition, int],
@@ -127,7 +128,7 @@ def compare_with_target(
 ) -> RestoreComparison:
     """Compares the partitions of *names*, which maps source to target topics, with the archive.
 
-    *next_offsets* are the next source offsets that the flow will copy.
+    *next_offsets* are the next source offsets that the flow will copy. Raises JobFailedError.
     """
     edited = bool(files.load().header_words)
     copies, undecided = [], 0
@@ -140,8 +141,11 @@ def compare_with_target(
         copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
     found: list[tuple[str, bool]] = []
     if copies:
-        task = partial(_compare_partitions, files=files, archive_id=manifest.archive_id)
-        found = context.parallelize(copies, len(copies)).mapPartitions(task).collect()
+        work = partial(_compare_partition, files=files, archive_id=manifest.archive_id)
+        try:
+            found = [one for compared in tasks.run(work, copies) for one in compared]
+        except Exception as error:
+            raise JobFailedError(f"The target cannot be compared: {cause_of(error)}") from error
     return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
         different=tuple(path for path, is_equal in found if not is_equal),
@@ -149,16 +153,14 @@ def compare_with_target(
     )
 
 
-def _compare_partitions(
-    copies: Iterator[ArchivedCopy], files: FlowFiles, archive_id: str
-) -> Iterator[tuple[str, bool]]:
-    """Yields the path of each file and whether the target has its records; for Spark's `mapPartitions`."""
-    for copy in copies:
-        yield from asyncio.run(_compare_partition(copy, files, archive_id))
+def _compare_partition(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
+    """Returns the path of each file and whether the target has its records; in a Spark task."""
+    return asyncio.run(_compare_copy(copy, files.load(), archive_id))
 
 
-async def _compare_partition(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
-    settings = files.load()
+async def _compare_copy(
+    copy: ArchivedCopy, settings: SourceSettings, archive_id: str
+) -> list[tuple[str, bool]]:
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
@@ -238,18 +240,18 @@ class FileDigestChecker:
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Restores the target from `archive` and returns the exit status. Raises SeedError, MirrorFlowError."""
     require_archive(job)
     settings = without_source(files.load())
     require_shared_positions(settings)
-    coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    coordinator = Coordinator()
     with (
         JobReporter("restore", job.run_id, display, handler=coordinator) as reporter,
-        given_or_new_context(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
+        spark_session(job, f"mirrorflow-restore-{job.run_id}", spark) as session,
     ):
-        return asyncio.run(RestoreJob(files, job, context, reporter, coordinator).run())
+        return asyncio.run(RestoreJob(files, job, session, reporter, coordinator).run())
 
 
 class RestoreJob:
@@ -259,14 +261,16 @@ class RestoreJob:
         self,
         files: FlowFiles,
         job: JobSettings,
-        context: "SparkContext",
+        spark: "SparkSession",
         reporter: JobReporter,
         coordinator: Coordinator,
     ) -> None:
-        self.context, self.reporter, self.coordinator = context, reporter, coordinator
-        self.folder = HadoopFolder(context, require_archive(job))
+        self.tasks, self.reporter, self.coordinator = SparkTasks(spark), reporter, coordinator
+        self.folder = StorageFolder(require_archive(job))
         self.manifest = read_manifest(self.folder)
-        self._files, self._job = files, job
+        self._url = reporter.url_for_tasks(*driver_address(spark))
+        self._files = share_files(spark, files, are_mounted=job.has_mounted_files)
+        self._job = job
         self._settings = without_source(files.load())
         self._compares = flag_of(job.extra, COMPARE_KEY, default=True)
 
@@ -306,10 +310,10 @@ class RestoreJob:
             group=flow.group,
             initial=initial,
             seconds=NO_LIMIT_S,
-            url=driver_url(self.context, self.reporter.port, self.coordinator.path),
-            bytes_per_second=self.coordinator.task_bytes_per_second,
+            url=self._url,
+            bytes_per_second=self._job.bytes_per_second or self._settings.bytes_per_second,
         )
-        restorer = FileRestorer(self, wave, names, flow.next_offsets)
+        restorer = PartitionRestorer(self, wave, names, flow.next_offsets)
         ranges = self._ranges(flow, names)
         retention = RetentionHolder(flow, syncs_configs=False)
         await retention.begin(names, ranges)
@@ -318,15 +322,17 @@ class RestoreJob:
                 await flow.store_starts(ranges)
                 await asyncio.to_thread(restorer.run)
             finally:
+                if restorer.is_stopped:
+                    await flow.fence_tasks()
                 await retention.end()
-        if self.coordinator.stop:
+        if restorer.is_stopped:
             self.reporter.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
         message = f"{restorer.files_done} files are restored."
         if self._compares:
             await flow.read_positions()
             compared = await asyncio.to_thread(
-                compare_with_target, self.context, self.manifest, names, flow.next_offsets, self._files
+                compare_with_target, self.tasks, self.manifest, names, flow.next_offsets, self._files
             )
             message += f" {compared.summary}"
             if compared.different:
@@ -376,7 +382,10 @@ def require_isolation(manifest: Manifest, settings: SourceSettings, location: st
 
 @contextlib.contextmanager
 def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls *stop* on SIGTERM and Ctrl-C, so that tasks end gracefully; restores the handlers at the end."""
+    """Calls *stop* on SIGTERM and Ctrl-C, if in the main thread; restores the handlers at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
@@ -389,7 +398,7 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def read_manifest(folder: HadoopFolder) -> Manifest:
+def read_manifest(folder: StorageFolder) -> Manifest:
     """Returns the manifest of a complete archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
     text = folder.read(MANIFEST_NAME)
     if text is None:
@@ -411,8 +420,8 @@ def read_manifest(folder: HadoopFolder) -> Manifest:
     return manifest
 
 
-class FileRestorer:
-    """Restores the files of all partitions: several partitions at once, the files of one in order."""
+class PartitionRestorer:
+    """Restores all partitions in Spark tasks: several partitions at once, the files of one in order."""
 
     def __init__(
         self,
@@ -421,72 +430,71 @@ class FileRestorer:
         names: Mapping[str, str],
         next_offsets: Mapping[TopicPartition, int],
     ) -> None:
-        self._context = restore.context
-        self._spark = one_task_session(restore.context)
+        self.is_stopped = False
+        self.files_done = 0
+        self._tasks = restore.tasks
         self._folder = restore.folder
         self._manifest = restore.manifest
         self._coordinator = restore.coordinator
         self._reporter = restore.reporter
         self._wave = wave
         self._names = names  # of topics, source -> target
-        self._next_offsets = (
-            next_offsets  # source offsets where the flow continues, for partitions it has copied
-        )
-        self._lock = threading.Lock()
-        self.files_done = 0
-        self._partitions_done = 0
+        # Source offsets where the flow continues, for partitions it has copied
+        self._next_offsets = next_offsets
+        self._ends: dict[int, int] = {}  # of partitions, by index
 
     def run(self) -> None:
-        """Restores all files, unless it is stopped. Raises SeedError."""
+        """Restores all partitions, unless it is stopped. Raises SeedError."""
+        groups = self._groups()
+        self._ends = {
+            task.index: task.archived.end for group in groups for task in group if task.archived.files
+        }
+        self._reporter.running(total=sum(len(group) for group in groups))
+        try:
+            found = run_watched(self._tasks, restore_group, groups, self._publish)
+        except Exception as error:
+            if self.is_stopped:
+                return  # Spark reports the cancelled tasks as a failure
+            raise JobFailedError(f"The restore has failed: {cause_of(error)}") from error
+        for task, restored in zip(
+            (task for group in groups for task in group),
+            (restored for group in found for restored in group),
+            strict=False,  # a task ends with the first partition that is not complete
+        ):
+            self._take(task, restored)
+        self._publish("")
+
+    def stop(self) -> None:
+        """Lets Spark cancel the tasks."""
+        self.is_stopped = True
+        log.info("stopping: Spark cancels the tasks")
+        self._tasks.cancel()
+
+    def _groups(self) -> list[tuple[RestoreTask, ...]]:
+        """Returns the partitions of each task: one; with a rate, those of each slot, as all tasks may run at once."""
         wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
         # Largest first, so that the last partitions to start are short.
         largest_first = sorted(
             wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
         )
-        self._reporter.running(total=len(largest_first))
-        with ThreadPoolExecutor(max_workers=max(1, int(self._context.defaultParallelism))) as pool:
-            futures = [
-                pool.submit(self._restore_partition, index, key, wanted[key])
-                for index, key in enumerate(largest_first)
-            ]
-            waiting = set(futures)
-            while waiting:
-                done, waiting = wait(waiting, timeout=POLL_S)
-                if any(one.exception() is not None for one in done):
-                    self._coordinator.stop_tasks()
-                self._publish()
-        for one in futures:
-            one.result()
+        rate = self._wave.bytes_per_second
+        count = len(largest_first) if rate is None else min(self._tasks.slots, len(largest_first))
+        wave = replace(self._wave, bytes_per_second=rate_of_task(rate, count))
+        made = [self._task(index, key, wanted[key], wave) for index, key in enumerate(largest_first)]
+        return [tuple(made[at::count]) for at in range(count)]
 
-    def stop(self) -> None:
-        """Stops gracefully: tasks finish what is in flight."""
-        self._coordinator.stop_tasks()
-        log.info("stopping: tasks finish their in-flight requests")
-
-    def _restore_partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
-        """Restores the files of one partition, from the first that the target may lack."""
-        at, tries = self._first_file(key, archived), 0
-        while at < len(archived.files) and not self._coordinator.stop:
-            restored = self._restore_file(index, key, archived, at)
-            result = self._take_result(restored, archived.files[at].path)
-            if restored.wanted_earlier is not None:
-                at = max(0, at - 1)  # the target has lost its last records: restore the previous file again
-            elif result.outcome is PartitionOutcome.DONE:
-                at, tries = at + 1, 0
-                with self._lock:
-                    self.files_done += 1
-                continue
-            elif result.reason == FlowTakenError.reason:
-                raise FlowLostError
-            elif result.outcome is PartitionOutcome.FAILED:
-                raise JobFailedError(f"{key} cannot be restored: {result.message}")
-            tries += 1
-            if tries > TRIES_MAX:
-                raise JobFailedError(
-                    f"{key} makes no progress: {result.message or 'its tasks end too early'}"
-                )
-        with self._lock:
-            self._partitions_done += not self._coordinator.stop
+    def _task(
+        self, index: int, key: TopicPartition, archived: ArchivedPartition, wave: WaveSettings
+    ) -> RestoreTask:
+        topic = next(one for one in self._manifest.topics if one.name == key.topic)
+        return RestoreTask(
+            wave=wave,
+            address=self._folder.address,
+            index=index,
+            of=key,
+            part=replace(self._manifest, topics=(replace(topic, partitions=(archived,)),)),
+            first=self._first_file(key, archived),
+        )
 
     def _first_file(self, key: TopicPartition, archived: ArchivedPartition) -> int:
         """Returns the index of the file with the next offset; at most the last, which the target may have lost."""
@@ -498,38 +506,33 @@ class FileRestorer:
         restored = sum(one.end <= at for one in archived.files)
         return min(restored, max(0, len(archived.files) - 1))
 
-    def _restore_file(
-        self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int
-    ) -> FileResult:
-        file = archived.files[at]
-        topic = next(one for one in self._manifest.topics if one.name == key.topic)
-        part = replace(self._manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        start = archived.files[at - 1].end if at else archived.start
-        task = FileTask(wave=self._wave, index=index, of=key, file=file, start=start, part=part)
-        rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._folder.uri_of(file.path)).rdd
-        try:
-            found: list[FileResult] = rows.mapPartitions(partial(restore_file, task=task)).collect()
-        except Exception as error:
-            raise JobFailedError(f"{file.path} cannot be restored: {cause_of(error)}") from error
-        if len(found) != 1:
-            raise JobFailedError(f"{file.path} was read by {len(found)} tasks, which would lose its order.")
-        return found[0]
-
-    def _take_result(self, restored: FileResult, path: str) -> PartitionResult:
-        if restored.task_result is None:
+    def _take(self, task: RestoreTask, restored: PartitionRestored) -> None:
+        """Adds the result of one partition. Raises SeedError if it is not complete."""
+        for report in restored.reports:
+            self._coordinator.receive(report)
+        self.files_done += restored.files_done
+        if restored.damaged:
             raise ArchiveDamagedError(
                 location=self._folder.address,
-                problem=f"the records of {path} differ from its manifest",
+                problem=f"the records of {restored.damaged} differ from its manifest",
                 action="restore an intact copy of it; nothing of that file was restored",
             )
-        self._coordinator.receive(restored.task_result.report)
-        return restored.task_result.partition_results[0]
+        result = restored.result
+        if result is None or result.outcome is PartitionOutcome.DONE:
+            return
+        if result.reason == FlowTakenError.reason:
+            raise FlowLostError
+        if result.outcome is PartitionOutcome.FAILED:
+            raise JobFailedError(f"{task.of} cannot be restored: {result.message}")
+        raise JobFailedError(f"{task.of} makes no progress: {result.message or 'its tasks end too early'}")
 
-    def _publish(self) -> None:
+    def _publish(self, problem: str) -> None:
         records, size_bytes, seconds = self._coordinator.totals
+        offsets = dict(self._coordinator.next_offsets)
         self._reporter.running(
-            done=self._partitions_done,
+            done=sum(offsets.get(index, -1) >= end for index, end in self._ends.items()),
             records=records,
             bytes=size_bytes,
             cost=Cost(executor_seconds=seconds, bytes_read=size_bytes, bytes_written=size_bytes),
+            message=problem,
         )

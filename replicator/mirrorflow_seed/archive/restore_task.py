@@ -1,92 +1,161 @@
-"""Restores one file of one partition in a Spark task.
+"""Restores the files of one partition in a Spark task, in their order.
 
-    read the rows into a spool ──> compare them with the manifest's digests ──> copy them as a seed task does
+    read a file into a spool ──> compare it with the manifest's digests ──> copy it as a seed task does ──> the next file
 
 Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not written
-again, also after a retry (`seed.seed_task_attempt`). The files of a partition are restored in order, each in a task.
+again, also after a retry (`seed.seed_task_attempt`). A file starts only when the previous one is completely on the
+target; if the target has lost its last records, the previous file is restored again.
 """
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from mirrorflow_core.errors import CorruptRecordsError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
-from mirrorflow_seed.archive.parquet_rows import record_of
+from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
+from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
-from mirrorflow_seed.seed.seed_task_attempt import SeedTaskAttempt, TaskResult, WaveSettings, prepare_process
+from mirrorflow_seed.seed.seed_task_attempt import (
+    PartitionOutcome,
+    PartitionResult,
+    SeedTaskAttempt,
+    TaskResult,
+    WaveSettings,
+    prepare_process,
+)
+from mirrorflow_seed.seed.task_messages import SeedTaskReport
+from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.record_digests import TallyBuilder
 
+log = logging.getLogger("mirrorflow.restore")
+# Attempts for a file whose copy ended early, because a cluster was unreachable or the rate is low.
+TRIES_MAX = 50
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileTask:
-    """The input of the task that restores one file."""
+class RestoreTask:
+    """The input of the task that restores one partition, from its file number *first* on."""
 
     wave: WaveSettings
+    address: str  # of the archive
     index: int  # of the partition, in reports
     of: TopicPartition
-    file: ArchivedFile
-    start: int  # end of the previous file; there are no records in between
     part: Manifest  # the manifest of this partition alone
+    first: int
+
+    @property
+    def archived(self) -> ArchivedPartition:
+        return self.part.partitions[self.of]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileResult:
-    """The result of one file."""
+class PartitionRestored:
+    """The result of one partition. *result* is that of the last file, None for a partition without files."""
 
-    task_result: TaskResult | None = None  # None: the file is damaged
-    wanted_earlier: int | None = None  # an offset of an earlier file, which must be restored again
+    files_done: int
+    reports: tuple[SeedTaskReport, ...]
+    result: PartitionResult | None = None
+    damaged: str = ""  # the path of a file that differs from the manifest
 
 
-def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
-    """Restores one file, for Spark's `mapPartitions`; *rows* are all its rows."""
+def restore_group(group: Sequence[RestoreTask]) -> list[PartitionRestored]:
+    """Restores partitions one after the other, in a Spark task; ends with the first that is not complete."""
     prepare_process()
-    file = task.file
-    tally_builder = TallyBuilder(task.part.archive_id, task.of.partition)
-    with Spool(start=task.start, end=file.end, codec=file.codec) as spool:
-        before = file.start - 1
-        for row in rows:
-            record = record_of(row)
-            if not before < record.offset < file.end:
-                break  # a foreign record or a wrong order: the tally will differ
-            before = record.offset
-            tally_builder.add(record)
-            spool.add(record)
-        spool.finish()
-        if tally_builder.tally != file.tally:
-            yield FileResult()
-            return
+    found: list[PartitionRestored] = []
+    for task in group:
+        found.append(restore_partition(task))
+        if found[-1].damaged or (found[-1].result and found[-1].result.outcome is not PartitionOutcome.DONE):
+            break
+    return found
+
+
+def restore_partition(task: RestoreTask) -> PartitionRestored:
+    """Restores the files of one partition until one is damaged or cannot be copied."""
+    folder, files = StorageFolder(task.address), task.archived.files
+    reports: list[SeedTaskReport] = []
+    result: PartitionResult | None = None
+    at, tries, done = task.first, 0, 0
+    while at < len(files):
+        restored = _restore_file(task, folder, at)
+        if restored is None:
+            return PartitionRestored(files_done=done, reports=tuple(reports), damaged=files[at].path)
+        ended, wanted_earlier = restored
+        reports.append(ended.report)
+        result = ended.partition_results[0]
+        if wanted_earlier is not None:
+            at = max(0, at - 1)  # the target has lost its last records: restore the previous file again
+        elif result.outcome is PartitionOutcome.DONE:
+            at, tries, done = at + 1, 0, done + 1
+            continue
+        elif result.outcome is PartitionOutcome.FAILED or result.reason == FlowTakenError.reason:
+            break
+        tries += 1
+        if tries > TRIES_MAX:
+            break
+    return PartitionRestored(files_done=done, reports=tuple(reports), result=result)
+
+
+def _restore_file(task: RestoreTask, folder: StorageFolder, at: int) -> tuple[TaskResult, int | None] | None:
+    """Restores file number *at*; returns the result, and an offset of an earlier file that must be restored again.
+
+    None if the file is damaged; then nothing of it was restored.
+    """
+    file = task.archived.files[at]
+    # There are no records between the end of the previous file and the start of this one.
+    start = task.archived.files[at - 1].end if at else task.archived.start
+    with Spool(start=start, end=file.end, codec=file.codec) as spool:
+        if not _fill(spool, folder, file, TallyBuilder(task.part.archive_id, task.of.partition)):
+            return None
         settings = without_source(task.wave.files.load())
         archive = ArchiveCluster(settings.source_alias, task.part, of=task.of, spool=spool)
-        result = asyncio.run(_task_attempt(task, settings, archive, end=spool.next_offset).run())
-        yield FileResult(task_result=result, wanted_earlier=archive.wanted_earlier)
+        seed_range = SeedRange(
+            index=task.index,
+            topic=task.of.topic,
+            partition=task.of.partition,
+            start=start,
+            end=spool.next_offset,
+            bytes=file.tally.bytes,
+        )
+        result = asyncio.run(_task_attempt(seed_range, task.wave, settings, archive).run())
+        return result, archive.wanted_earlier
+
+
+def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder: TallyBuilder) -> bool:
+    """Fills *spool* with the records of *file*; returns whether they are those of the manifest."""
+    before = file.start - 1
+    try:
+        with folder.reading(file.path) as source:
+            for records in read_records(source, start=-(1 << 63), end=(1 << 63) - 1):
+                for record in records:
+                    if not before < record.offset < file.end:
+                        return False  # a foreign record, or a wrong order
+                    before = record.offset
+                    spool.add(record)
+                tally_builder.extend(records)
+    except CorruptRecordsError as error:
+        log.warning("%s: %s", file.path, error)
+        return False
+    spool.finish()
+    return tally_builder.tally == file.tally
 
 
 def _task_attempt(
-    task: FileTask, settings: SourceSettings, archive: ArchiveCluster, *, end: int
+    seed_range: SeedRange, wave: WaveSettings, settings: SourceSettings, archive: ArchiveCluster
 ) -> SeedTaskAttempt:
     """Returns the attempt of a seed task that copies one partition, with the archive as source."""
 
     async def connect(settings: SourceSettings, resolve: Resolve) -> tuple[Cluster, Cluster]:
         return archive, await Cluster.connect(settings.target_producer, resolve=resolve)
 
-    topic, partition = task.of
-    seed_range = SeedRange(
-        index=task.index,
-        topic=topic,
-        partition=partition,
-        start=task.start,
-        end=end,
-        bytes=task.file.tally.bytes,
-    )
     return SeedTaskAttempt(
         SeedTask(ranges=(seed_range,)),
-        task.wave,
+        wave,
         settings,
         connect=connect,
         wants_end=lambda: archive.wanted_earlier is not None,

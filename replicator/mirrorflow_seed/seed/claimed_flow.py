@@ -29,6 +29,7 @@ from mirrorflow_seed.errors import ForeignRecordsError
 from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange
 
 NAMED_MAX = 10  # topics in an error
+FENCE_S = 20.0  # a stopped pod has one minute
 
 log = logging.getLogger("mirrorflow.seed")
 
@@ -89,6 +90,22 @@ class ClaimedFlow:
         """Releases the flow, so that its connector continues, and closes all connections."""
         await self.owner.leave(with_group=True)
         await asyncio.gather(self.source.close(), self.target.close())
+
+    async def fence_tasks(self) -> None:
+        """Aborts what cancelled tasks leave open, for which readers of committed records would wait.
+
+        It takes the flow again under another name, so these tasks write no more. If that fails, the next owner does it.
+        """
+        try:
+            async with asyncio.timeout(FENCE_S):
+                await self.owner.require_lock()  # else another job has taken the flow, and fenced them
+                await self.owner.leave()
+                self.owner = FlowOwner(self.settings, on_lost=lambda: None, group=f"{self.group}-stopped")
+                await self.owner.own((self.source, self.target), ((),), preempts=True)
+        except (MirrorFlowError, TimeoutError) as error:
+            log.warning(
+                "Cancelled tasks are not fenced yet: %s", error or f"no response within {FENCE_S:g} s"
+            )
 
     async def arrange(self) -> Arrangement:
         """Creates and grows the target topics as the connector does, and creates the offset-syncs topic.

@@ -4,13 +4,14 @@
 
 The driver owns the flow, so a running connector waits meanwhile. The end offsets of a wave are frozen; the next wave
 copies what the source has received since. A run stores no state of its own: after a kill, the next run continues from
-the positions on the target. SIGTERM or Ctrl-C ends the tasks gracefully.
+the positions on the target. After SIGTERM or Ctrl-C, Spark cancels the tasks, and the driver fences them.
 """
 
 import asyncio
 import contextlib
 import logging
 import signal
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from mirrorflow_seed.errors import (
     EXIT_STOPPED,
     FlowLostError,
     JobFailedError,
+    NothingSelectedError,
     StalledError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport
@@ -47,20 +49,19 @@ from mirrorflow_seed.seed.seed_task_attempt import (
     PartitionResult,
     TaskResult,
     WaveSettings,
-    run_tasks,
+    run_task,
 )
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
-from mirrorflow_seed.spark_session import cause_of, driver_url, given_or_new_context
+from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rate_of_task, share_files
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 RATE_WINDOW_S: Final = 15.0  # covers several commits and position writes
 REPORT_EVERY_S: Final = 1.0
 POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
-# Time for tasks to end gracefully; then Spark kills them, which delays the next start by seconds.
-STOP_S: Final = 20.0
 STALLED_WAVES_MAX: Final = 3  # in a row without progress
 TRIES_MAX: Final = 10  # of a request to a cluster that cannot be used: one minute in total
 RETRY_S: Final = 6.0
@@ -99,6 +100,7 @@ class SeedProgress:
         self.gap_records = 0
         self._reached: set[int] = set()
         self._first_ends: dict[int, int] = {}
+        self._first_starts: dict[int, int] = {}
         self._run_id = run_id
         self._samples: deque[tuple[float, int, int]] = deque()
 
@@ -107,6 +109,7 @@ class SeedProgress:
         self.ranges = tuple(ranges)
         for seed_range in ranges:
             self._first_ends.setdefault(seed_range.index, seed_range.end)
+            self._first_starts.setdefault(seed_range.index, seed_range.start)
             self.note_offset(seed_range.index, seed_range.start)
 
     def note_offset(self, index: int, offset: int) -> None:
@@ -131,6 +134,13 @@ class SeedProgress:
         )
 
     @property
+    def _copied_offsets(self) -> int:
+        """The number of offsets that were copied since the first wave began."""
+        return sum(
+            max(0, self.next_offsets.get(index, 0) - start) for index, start in self._first_starts.items()
+        )
+
+    @property
     def failed(self) -> tuple[PartitionResult, ...]:
         """The results of ranges whose copy has failed."""
         return tuple(one for one in self.partition_results.values() if one.outcome is PartitionOutcome.FAILED)
@@ -150,6 +160,9 @@ class SeedProgress:
         *totals* are records, bytes and seconds of all tasks so far; *blocked* counts tasks by error reason.
         """
         records, size, seconds = totals
+        if phase is JobPhase.PAUSED:
+            # Cancelled tasks had reported records whose transactions were aborted since.
+            records = min(records, self._copied_offsets)
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
         return SeedReport(
             run_id=self._run_id,
@@ -205,24 +218,26 @@ def _message(failed: Sequence[PartitionResult], blocked: Mapping[str, int]) -> s
 
 
 class SeedJob:
-    """One run of a seed on the Spark of *context*."""
+    """One run of a seed on *spark*."""
 
     def __init__(
         self,
         files: FlowFiles,
         job: JobSettings,
-        context: "SparkContext",
+        spark: "SparkSession",
         status_server: JobStatusServer,
         coordinator: Coordinator,
     ) -> None:
-        self._files = files
         self._job = job
         self._settings: SourceSettings = files.load()
         require_shared_positions(self._settings)
-        self._context = context
+        self._task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
+        self._tasks = SparkTasks(spark)
         self._status_server = status_server
         self._coordinator = coordinator
-        self._url = driver_url(context, status_server.port, coordinator.path)
+        self._url = status_server.url_for_tasks(*driver_address(spark))
+        self._bytes_per_second = job.bytes_per_second or self._settings.bytes_per_second
+        self._is_stopped = False
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._message = ""
@@ -236,9 +251,9 @@ class SeedJob:
 
         Raises SeedError, SettingError, MirrorFlowError, after reporting the job as failed.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._stop)
         publishing = asyncio.create_task(self._publish_periodically())
         try:
             status = await self._seed()
@@ -251,10 +266,9 @@ class SeedJob:
         return status
 
     def _stop(self) -> None:
-        if self._coordinator.stop:
-            self._context.cancelAllJobs()  # a second signal stops at once
-        self._coordinator.stop_tasks()
-        log.info("stopping: tasks finish their in-flight requests")
+        log.info("stopping: Spark cancels the tasks")
+        self._is_stopped = True
+        self._tasks.cancel()
 
     async def _seed(self) -> int:
         flow = await self._retry_transient(
@@ -275,6 +289,9 @@ class SeedJob:
             try:
                 await self._run_waves(flow, arrangement, ranges, initial=initial)
             finally:
+                if self._is_stopped:
+                    await flow.fence_tasks()
+                    await self._read_positions(flow)  # what tasks had not committed is not copied
                 await retention.end()
         finally:
             await flow.close()
@@ -283,13 +300,13 @@ class SeedJob:
     async def _arrange(self, flow: ClaimedFlow) -> Arrangement:
         """Creates the target topics, and retries a few times while some are incomplete.
 
-        Raises JobFailedError if no topic is selected.
+        Raises NothingSelectedError.
         """
         arrangement = await self._retry_transient(flow.arrange)
         if arrangement.nothing_selected:
-            raise JobFailedError(arrangement.nothing_selected)
+            raise NothingSelectedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
-            if not arrangement.incomplete or self._coordinator.stop:
+            if not arrangement.incomplete or self._is_stopped:
                 break
             await asyncio.sleep(ARRANGE_AGAIN_S)
             arrangement = await self._retry_transient(flow.arrange)
@@ -299,17 +316,18 @@ class SeedJob:
         self, flow: ClaimedFlow, arrangement: Arrangement, ranges: tuple[SeedRange, ...], *, initial: bool
     ) -> None:
         catching_up = stalled = 0
-        while not self._coordinator.stop:
+        while not self._is_stopped:
             failed = {one.index for one in self._progress.failed}
             tasks = tasks_of(
                 (one for one in ranges if one.index not in failed),
-                slots=int(self._context.defaultParallelism),
+                slots=await asyncio.to_thread(lambda: self._tasks.slots),
+                is_limited=self._bytes_per_second is not None,
             )
             if tasks:
                 before = self._progress.lag
                 await self._retry_transient(partial(flow.store_starts, ranges))
                 await self._run_wave(flow, tasks, initial=initial)
-                if self._coordinator.stop:
+                if self._is_stopped:
                     return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
@@ -348,17 +366,16 @@ class SeedJob:
     async def _run_wave(self, flow: ClaimedFlow, tasks: Sequence[SeedTask], *, initial: bool) -> None:
         """Runs *tasks* on Spark, and reads their progress until they end."""
         wave = WaveSettings(
-            files=self._files,
+            files=self._task_files,
             group=flow.group,
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
-            bytes_per_second=self._coordinator.task_bytes_per_second,
+            bytes_per_second=rate_of_task(self._bytes_per_second, len(tasks)),
         )
         running = asyncio.create_task(asyncio.to_thread(self._run_tasks, tasks, wave))
         read_s = time.monotonic()
-        stopped_s: float | None = None
-        stall_timer = StallTimer(read_s)
+        stall_timer, idle_timer = StallTimer(read_s), IdleTimer(read_s)
         # In its own asyncio task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
         reading = asyncio.create_task(self._read_positions(flow))
         while not running.done():
@@ -372,29 +389,25 @@ class SeedJob:
                 self._progress.lag, active=self._coordinator.active, now_s=time.monotonic()
             )
             self._check_progress(stalled_for_s)
-            if self._coordinator.stop:
-                stopped_s = stopped_s or time.monotonic()
-                if time.monotonic() - stopped_s > STOP_S:
-                    await asyncio.to_thread(self._context.cancelAllJobs)
+            self._message = idle_timer.problem(is_idle=self._tasks.is_idle, now_s=time.monotonic())
+            if self._is_stopped:  # also what has begun since the signal
+                await asyncio.to_thread(self._tasks.cancel)
+        self._message = ""
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         try:
             self._record_results(running.result())
         except Exception:
             # After a stop, tasks that did not end were cancelled, and Spark reports that as a failure.
-            if not self._coordinator.stop:
+            if not self._is_stopped:
                 raise
 
     def _run_tasks(self, tasks: Sequence[SeedTask], wave: WaveSettings) -> list[TaskResult]:
-        """Runs *tasks* and returns their results; blocks. `cancelAllJobs`, from another thread, ends it."""
-        work = partial(run_tasks, wave=wave)
+        """Runs *tasks* and returns their results; blocks."""
         try:
-            results: list[TaskResult] = (
-                self._context.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
-            )
+            return self._tasks.run(partial(run_task, wave=wave), tasks)
         except Exception as error:
             raise JobFailedError(f"Spark has failed the job: {cause_of(error)}") from error
-        return results
 
     def _record_results(self, ended: Sequence[TaskResult]) -> None:
         for one in ended:
@@ -425,9 +438,9 @@ class SeedJob:
         for reason in errors_by_reason.keys() - self._logged_reasons:
             log.warning("tasks are held up: %s", errors_by_reason[reason][1])
         self._logged_reasons = frozenset(errors_by_reason)
-        if stalled_for_s > self._job.stalled_s and not self._coordinator.stop:
+        if stalled_for_s > self._job.stalled_s and not self._is_stopped:
             self._stalled_s = stalled_for_s
-            self._coordinator.stop_tasks()
+            self._stop()
 
     async def _read_positions(self, flow: ClaimedFlow) -> None:
         """Reads the positions that tasks have stored, and adds them to the progress."""
@@ -451,7 +464,7 @@ class SeedJob:
                 return await request()
             except MirrorFlowError as error:
                 is_transient = error.retriable and not isinstance(error, NotAuthorizedError | SettingError)
-                if not is_transient or tries == TRIES_MAX or self._coordinator.stop:
+                if not is_transient or tries == TRIES_MAX or self._is_stopped:
                     if isinstance(error, FlowTakenError):
                         raise FlowLostError from error
                     raise
@@ -464,7 +477,7 @@ class SeedJob:
             log.warning("%s", sentence)
         if self._stalled_s:
             raise StalledError(duration=f"for {self._stalled_s:.0f} s", reasons=self._reasons())
-        if self._coordinator.stop:
+        if self._is_stopped:
             self._phase, self._message = JobPhase.PAUSED, "Stopped cleanly; the next start resumes."
             return EXIT_STOPPED
         if self._progress.failed or arrangement.uncopied:
@@ -523,18 +536,18 @@ def _without_names(error: Exception) -> str:
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkSession | None" = None
 ) -> int:
     """Runs a seed and returns its exit status; also called by the `mirrorflow` command.
 
-    With *spark*, the job uses that context and leaves it open.
+    With *spark*, or an active session, the job uses that and leaves it open.
     """
-    settings = files.load()
-    coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    files.load()  # what is wrong with the flow is reported before Spark starts
+    coordinator = Coordinator()
     status_server = JobStatusServer(SeedReport(run_id=job.run_id), display=display, handler=coordinator)
     try:
-        with given_or_new_context(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
-            return asyncio.run(SeedJob(files, job, context, status_server, coordinator).run())
+        with spark_session(job, f"mirrorflow-seed-{job.run_id}", spark) as session:
+            return asyncio.run(SeedJob(files, job, session, status_server, coordinator).run())
     except BaseException as error:
         newest = status_server.newest
         if isinstance(newest, SeedReport) and newest.phase is JobPhase.PREPARING:

@@ -97,22 +97,25 @@ def was_copied_before(ranges: Iterable[SeedRange], positions: Mapping[TopicParti
     return bool(begun) and all(begun)
 
 
-def tasks_of(ranges: Iterable[SeedRange], *, slots: int) -> tuple[SeedTask, ...]:
+def tasks_of(ranges: Iterable[SeedRange], *, slots: int, is_limited: bool = False) -> tuple[SeedTask, ...]:
     """Returns the tasks for *ranges*, largest first; ranges that are already copied are left out.
 
-    *slots* is the number of tasks that Spark runs at once.
+    *slots* is the number of tasks that Spark runs at once. *is_limited*: the job has a rate, which is divided among all
+    tasks beforehand. Then there is one for each slot: all of them run at once, however many executors start later.
     """
     left = sorted(
         (seed_range for seed_range in ranges if seed_range.start < seed_range.end),
         key=lambda seed_range: (-seed_range.bytes, seed_range.index),
     )
-    count = min(len(left), _count_of_tasks(sum(seed_range.bytes for seed_range in left), len(left), slots))
+    total_bytes = sum(seed_range.bytes for seed_range in left)
+    wanted = max(1, slots) if is_limited else _count_of_tasks(total_bytes, len(left), slots)
+    count = min(len(left), wanted)
     tasks: list[list[SeedRange]] = [[] for _ in range(count)]
     emptiest = [(0, 0, index) for index in range(count)]  # a heap of (bytes, partitions, task index)
     for seed_range in left:
         filled, partitions, index = heapq.heappop(emptiest)
         tasks[index].append(seed_range)
-        if partitions + 1 < TASK_PARTITIONS_MAX:
+        if is_limited or partitions + 1 < TASK_PARTITIONS_MAX:
             heapq.heappush(emptiest, (filled + seed_range.bytes, partitions + 1, index))
     return tuple(
         sorted(

@@ -6,8 +6,9 @@ owns the flow may do; so the target refuses what Spark runs twice or too late. T
 the earlier attempts have stored. `_run_until_done` retries the errors of a cluster within the attempt.
 
 The partitions are copied by the replicator's own copy task. An attempt ends when each range has reached its frozen
-end, when its time is over, when the driver stops it, or when nothing more can be copied. It then stores that it has
-left its partitions. Its result is used only for the report.
+end, when its time is over, or when nothing more can be copied. It then stores that it has left its partitions. Its
+result is used only for the report. A job that stops lets Spark cancel its tasks. An attempt that Spark cannot reach,
+for example on a node that is cut off, ends by itself: it checks the lock of the flow (`_check_lock_periodically`).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -23,6 +24,7 @@ from typing import Final
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import (
+    FlowTakenError,
     FlowUnfencedError,
     IdentityError,
     MirrorFlowError,
@@ -33,6 +35,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.position_store import position_store
@@ -48,7 +51,6 @@ from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
     SeedTaskReport,
-    TaskInstructions,
     send_report,
 )
 from mirrorflow_seed.settings import FlowFiles
@@ -56,6 +58,8 @@ from mirrorflow_seed.settings import FlowFiles
 POLL_S: Final = 0.05
 START_S: Final = 60.0  # upper bound for a start; added to the time of a task
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
+# A check is an empty transaction of the flow's lock, which all tasks of a job share: 200 tasks make 7 in a second.
+LOCK_CHECK_EVERY_S: Final = 30.0
 
 log = logging.getLogger("mirrorflow.seed")
 
@@ -64,7 +68,7 @@ class PartitionOutcome(Enum):
     """How the copy of one partition ended in an attempt."""
 
     DONE = "done"
-    UNFINISHED = "unfinished"  # the time was over, or the driver stopped the task
+    UNFINISHED = "unfinished"  # the time was over, or another job has taken the flow
     FAILED = "failed"
 
 
@@ -76,8 +80,8 @@ class WaveSettings:
     group: str  # the job's name in the claim of the flow
     initial: bool  # the flow began with this job
     seconds: float
-    url: str  # of the driver's `Coordinator`
-    bytes_per_second: int | None
+    url: str  # of the driver's `Coordinator`; "" without one
+    bytes_per_second: int | None  # of each task: as many tasks of a wave may run at once as it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +106,10 @@ class TaskResult:
     start_s: float  # from the start of the task until it copied, connecting and resuming included
 
 
-def run_tasks(tasks: Iterator[SeedTask], wave: WaveSettings) -> Iterator[TaskResult]:
-    """Runs each of *tasks* and yields its result; for Spark's `mapPartitions`."""
+def run_task(seed_task: SeedTask, wave: WaveSettings) -> TaskResult:
+    """Runs *seed_task* in a Spark worker process."""
     prepare_process()
-    for seed_task in tasks:
-        yield asyncio.run(SeedTaskAttempt(seed_task, wave, wave.files.load()).run())
+    return asyncio.run(SeedTaskAttempt(seed_task, wave, wave.files.load()).run())
 
 
 def prepare_process() -> None:
@@ -156,7 +159,6 @@ class SeedTaskAttempt:
         self._partition_results: dict[int, PartitionResult] = {}
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
-        self._instructions = TaskInstructions(bytes_per_second=wave.bytes_per_second)
         self._began_s = time.monotonic()
         # `_copy` shortens this once records move: a slow start must not use up a short time.
         self._until_s = self._began_s + START_S + wave.seconds
@@ -164,6 +166,7 @@ class SeedTaskAttempt:
         self._start_s = 0.0
         self._bug: BaseException | None = None
         self._connection_error: MirrorFlowError | None = None
+        self._flow_lost: FlowTakenError | None = None
 
     async def run(self) -> TaskResult:
         """Copies until the attempt ends, and reports to the driver meanwhile.
@@ -209,9 +212,11 @@ class SeedTaskAttempt:
         """Fences the earlier attempts, then copies the unfinished ranges until this start of the copy task ends."""
         self._restart_reason = ""
         clusters = await self._connect(self._settings, self._resolve)
+        owner = FlowOwner(self._settings, on_lost=lambda: None, group=self._wave.group)
         task = None
+        checking = None
         try:
-            fenced = await self._fence_earlier_attempts(clusters)
+            fenced = await self._fence_earlier_attempts(clusters, owner)
             task = await begin(
                 self._settings,
                 clusters,
@@ -220,8 +225,11 @@ class SeedTaskAttempt:
                 task=0,
                 fenced=fenced,
             )
+            checking = asyncio.create_task(self._check_lock_periodically(owner))
             await self._copy(task)
         finally:
+            if checking is not None:
+                await cancel_and_wait(checking)
             if task is not None:
                 self._previous_copiers |= task.copiers
                 await task.stop()
@@ -234,14 +242,15 @@ class SeedTaskAttempt:
         for seed_range in list(self._unfinished.values()):
             self._finish_if_done(seed_range)  # acknowledgements may have arrived while the copy task stopped
 
-    async def _fence_earlier_attempts(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
+    async def _fence_earlier_attempts(
+        self, clusters: tuple[Cluster, Cluster], owner: FlowOwner
+    ) -> FencedStart:
         """Initializes the task's transactional ids, and returns where each unfinished partition resumes.
 
         Raises FlowUnfencedError if the target cannot fence, FlowTakenError if the job has lost the flow.
         """
         settings = self._settings
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
-        owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
         wanted = TaskAssignment(
             partitions=tuple(seed_range.source for seed_range in self._unfinished.values()),
             initial=self._wave.initial,
@@ -264,6 +273,19 @@ class SeedTaskAttempt:
             end=self._request_restart,
         )
 
+    async def _check_lock_periodically(self, owner: FlowOwner) -> None:
+        """Ends the attempt once another job, or the end of this one, has taken the flow."""
+        while True:
+            await asyncio.sleep(LOCK_CHECK_EVERY_S)
+            try:
+                await owner.require_lock()
+            except FlowTakenError as error:
+                log.warning("%s", error)
+                self._flow_lost = error
+                return
+            except MirrorFlowError as error:
+                log.warning("The lock of the flow cannot be checked: %s", error)
+
     def _request_restart(self, why: str) -> None:
         log.warning("Restarting the copy after its last commit: %s", why)
         self._restart_reason = why
@@ -273,7 +295,7 @@ class SeedTaskAttempt:
         assigned: frozenset[int] = frozenset()
         while self._unfinished and not self._must_end() and self._bug is None and not self._restart_reason:
             wanted = frozenset(self._unfinished)
-            limit = self._instructions.bytes_per_second
+            limit = self._wave.bytes_per_second
             if wanted != assigned:
                 await task.assign(
                     [seed_range.source for seed_range in self._unfinished.values()], bytes_per_s=limit
@@ -282,7 +304,6 @@ class SeedTaskAttempt:
                 self._copiers |= {
                     index: task.copiers[seed_range.source] for index, seed_range in self._unfinished.items()
                 }
-            task.pace.limit(limit)
             await asyncio.sleep(POLL_S)
             self._update_progress()
             if not self._has_copied and any(copier.records for copier in self._copiers.values()):
@@ -323,12 +344,14 @@ class SeedTaskAttempt:
         )
 
     def _error_of(self, seed_range: SeedRange) -> MirrorFlowError | None:
-        """Returns the error that blocks *seed_range*: its own, else that of the connection."""
+        """Returns the error that blocks *seed_range*: a lost flow, else its own, else that of the connection."""
+        if self._flow_lost is not None:
+            return self._flow_lost
         copier = self._copiers.get(seed_range.index)
         return self._connection_error if copier is None or copier.error is None else copier.error
 
     def _must_end(self) -> bool:
-        return self._instructions.stop or time.monotonic() > self._until_s or self._wants_end()
+        return self._flow_lost is not None or time.monotonic() > self._until_s or self._wants_end()
 
     def _update_progress(self) -> None:
         copiers = self._copiers
@@ -355,9 +378,7 @@ class SeedTaskAttempt:
             await self._report()
 
     async def _report(self) -> None:
-        instructions = await asyncio.to_thread(send_report, self._wave.url, self._progress)
-        if instructions is not None:
-            self._instructions = instructions
+        await asyncio.to_thread(send_report, self._wave.url, self._progress)
 
     async def _pause(self, seconds: float) -> None:
         for _ in range(round(seconds / POLL_S)):

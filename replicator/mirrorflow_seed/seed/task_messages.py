@@ -1,32 +1,23 @@
-"""The HTTP messages between driver and tasks: a task posts its progress and receives instructions.
+"""The progress messages of a seed's tasks to the driver, over HTTP.
 
-A task posts once a second; the response says whether to stop and how fast to copy. Correctness does not depend on
-it: a task that cannot reach the driver keeps its last instructions, and the driver reads offsets from the target.
-Messages identify partitions by their index in the plan.
+A task posts its counts and what blocks it, once a second. They are only for the report: a task that cannot reach the
+driver copies all the same, and the driver reads offsets from the target. Messages identify partitions by their index
+in the plan.
 """
 
 import json
 import secrets
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mirrorflow_seed.job_status_server import post_message
+
 TASK_REPORT_EVERY_S: Final = 1.0
-REQUEST_TIMEOUT_S: Final = 3.0
-# A task that has not reported for this long gets no part of the rate; tasks report every second.
+# A task that has not reported for this long does not count as active; tasks report every second.
 SILENT_S: Final = 15.0
-BODY_BYTES_MAX: Final = 1 << 20  # 200 partitions take some 10 kB
 MESSAGE_CHARACTERS_MAX: Final = 2_000  # of an error: one sentence and the broker's message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInstructions:
-    """Instructions of the driver for one task."""
-
-    stop: bool = False
-    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +38,19 @@ class SeedTaskReport:
 
 
 class Coordinator:
-    """Receives the reports of all task attempts in the driver, and returns instructions.
+    """Receives the reports of all task attempts in the driver; each attempt is counted once, however often it reports."""
 
-    Each attempt is counted once, however often it reports.
-    """
-
-    def __init__(self, *, bytes_per_second: int | None) -> None:
-        self.stop = False
+    def __init__(self) -> None:
         self.next_offsets: dict[int, int] = {}
         # Unguessable, so that only tasks of this job can post
         self.path = f"/task-reports/{secrets.token_hex(16)}"
-        self._bytes_per_second = bytes_per_second
         self._reports: dict[str, tuple[float, SeedTaskReport]] = {}
         self._ended: set[str] = set()
         self._records = self._bytes = 0
         self._seconds = 0.0
 
-    def answer(self, body: bytes) -> bytes:
-        """Returns the instructions for the task that sent *body*.
-
-        Raises ValueError, KeyError, TypeError or AttributeError if *body* is not such a message.
-        """
+    def take(self, body: bytes) -> None:
+        """Stores the report in *body*. Raises ValueError, KeyError, TypeError or AttributeError if it is not one."""
         message = json.loads(body)
         report = SeedTaskReport(
             attempt=str(message["attempt"]),
@@ -80,11 +63,6 @@ class Coordinator:
             message=str(message["message"]),
         )
         self.receive(report)
-        return json.dumps({"stop": self.stop, "bytesPerSecond": self.task_bytes_per_second}).encode()
-
-    def stop_tasks(self) -> None:
-        """Instructs every task to stop, with the response to its next report."""
-        self.stop = True
 
     def receive(self, report: SeedTaskReport) -> None:
         """Stores *report* as the latest report of its attempt."""
@@ -123,13 +101,6 @@ class Coordinator:
         return found
 
     @property
-    def task_bytes_per_second(self) -> int | None:
-        """The bytes per second of one task; None without a limit."""
-        if self._bytes_per_second is None:
-            return None
-        return max(1, self._bytes_per_second // max(1, self.active))
-
-    @property
     def totals(self) -> tuple[int, int, float]:
         """The records, bytes and seconds of all attempts so far."""
         reports = [report for _, report in list(self._reports.values())]
@@ -140,11 +111,8 @@ class Coordinator:
         )
 
 
-def send_report(url: str, report: SeedTaskReport) -> TaskInstructions | None:
-    """Posts *report* to the driver at *url* and returns its instructions; None if it cannot be reached.
-
-    Blocks for a few seconds at most.
-    """
+def send_report(url: str, report: SeedTaskReport) -> bool:
+    """Posts *report* to the driver at *url*; returns whether that succeeded. Blocks for a few seconds at most."""
     body: dict[str, Any] = {
         "attempt": report.attempt,
         "records": report.records,
@@ -155,14 +123,4 @@ def send_report(url: str, report: SeedTaskReport) -> TaskInstructions | None:
         "reason": report.reason,
         "message": report.message[:MESSAGE_CHARACTERS_MAX],
     }
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")  # noqa: S310 http, our driver
-    try:
-        with _DIRECT.open(request, timeout=REQUEST_TIMEOUT_S) as answer:
-            message = json.loads(answer.read(BODY_BYTES_MAX))
-            return TaskInstructions(stop=bool(message["stop"]), bytes_per_second=message["bytesPerSecond"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-# Ignores the environment's HTTP proxies: the driver is in the same network.
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return post_message(url, body)

@@ -51,6 +51,7 @@ class VerifyRange:
     # The target has all source records before this offset; None if no offset is stored.
     copied_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
+    has_open_transaction: bool = False  # on the target, after the end of this partition's committed records
     method: ComparisonMethod = ComparisonMethod.IN_ORDER
     key_class: int = 0  # with NEWEST_PER_KEY: which of `key_classes`
     key_classes: int = 1
@@ -142,6 +143,7 @@ class Difference:
     target_offset: int = -1
     source_digest: str = ""
     target_digest: str = ""
+    fields: tuple[str, ...] = ()  # of a changed record: which of key, value, headers, timestamp differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from mirrorflow_seed.verify.stored_offsets import OffsetGuess, StoredOffsets
 RUN_RECORDS: Final = 8
 # Searched around a guess: offset syncs do not count the markers in between, and timestamps repeat.
 SEARCH_BACK_OFFSETS: Final = 2_000
+SEARCH_BACK_FACTOR: Final = 16  # of offsets without records: markers, compaction
 SEARCH_RECORDS: Final = 10_000
 # Small, because each partition is read a few times; brokers return the first batch whole whatever its size.
 SPOT_RESPONSE_BYTES: Final = 32 << 10
@@ -175,6 +176,9 @@ class PartitionLayout:
     is_compacted: bool
     can_expire: bool
     timestamps: bool
+    has_open_transaction: bool = False  # on the target, so its end is that of committed records
+    # The target's retention may have deleted records with timestamps before this; None: its settings are unknown.
+    deleted_before_ms: float | None = None
     is_end_unknown: bool = False  # the target has records of later source offsets, from an unknown offset on
 
 
@@ -268,7 +272,7 @@ class PartitionPlanner:
         if not source_records:
             return self._handle_target_only()
         if not target_records:
-            return self._handle_source_only()
+            return await self._handle_source_only()
         if _same_start(source_records, target_records):
             return source.start, target.start
         target_offset = await locate(target, source_records, stored.target_guesses(source.start))
@@ -276,7 +280,7 @@ class PartitionPlanner:
             return self._handle_extra_target_records(target_offset)
         source_offset = await locate(source, target_records, stored.source_guesses(target_records[0].offset))
         if source_offset is not None:
-            return self._handle_extra_source_records(source_offset)
+            return await self._handle_extra_source_records(source_offset)
         if source.start == 0 and target.start == 0 and self._copies_from_start:
             return 0, 0
         self._add_undecided(source.start, source.end, NO_MATCH)
@@ -288,7 +292,7 @@ class PartitionPlanner:
         self._add_note("the source has deleted all of it, which the target still has")
         return None
 
-    def _handle_source_only(self) -> tuple[int, int] | None:
+    async def _handle_source_only(self) -> tuple[int, int] | None:
         if self._target.start == 0:
             return self._source.start, 0
         exact = [
@@ -299,8 +303,12 @@ class PartitionPlanner:
         if not exact:
             self._add_undecided(self._source.start, self._source.end, NO_MATCH)
             return None
-        self._add_note("the target has deleted all of it")
-        return max(exact[0], self._source.start), self._target.end
+        copied_to = max(exact[0], self._source.start)
+        if await self._retention_explains(copied_to):
+            self._add_note("the target has deleted all of it")
+        else:
+            self._add_range(self._source.start, copied_to, 0, 0)
+        return copied_to, self._target.end
 
     def _handle_extra_target_records(self, target_offset: int) -> tuple[int, int]:
         """Handles earlier target records if the source begins at *target_offset*: deleted on the source, or extra."""
@@ -312,19 +320,37 @@ class PartitionPlanner:
             )
         return self._source.start, target_offset
 
-    def _handle_extra_source_records(self, source_offset: int) -> tuple[int, int]:
+    async def _handle_extra_source_records(self, source_offset: int) -> tuple[int, int]:
         """Handles source records before *source_offset*, where the target begins: deleted there, or never copied."""
         source, target = self._source, self._target
         begins_at = self._partition.stored.begins_at
-        if target.start > 0:
+        if target.start > 0 and await self._retention_explains(source_offset):
             self._add_note(
-                f"source offsets {source.start} to {source_offset} hold records that the target has deleted"
+                f"source offsets {source.start} to {source_offset} hold records that the target's retention has deleted"
             )
+        elif target.start > 0:
+            self._add_range(source.start, source_offset, 0, 0)
         elif not self._copies_from_start or (begins_at is not None and begins_at >= source_offset):
             self._add_note(f"source offsets {source.start} to {source_offset} are from before the flow began")
         else:
             self._add_range(source.start, source_offset, 0, 0)
         return source_offset, target.start
+
+    async def _retention_explains(self, source_offset: int) -> bool:
+        """Returns whether the target's retention may have deleted all records before *source_offset*.
+
+        By the timestamps of the last ones before it; the target deletes whole segments, the oldest first.
+        """
+        limit_ms = self._partition.deleted_before_ms
+        if limit_ms is None:
+            return True
+        source, back = self._source, RUN_RECORDS
+        while True:
+            begin = max(source.start, source_offset - back)
+            found = [one for one in await source.records(begin, back) if one.offset < source_offset]
+            if found or begin == source.start:
+                return all(one.timestamp < limit_ms for one in found)
+            back *= SEARCH_BACK_FACTOR
 
     async def _plan_ranges(self, begin: int, target_begin: int) -> None:
         plan_settings, source, target = self._plan_settings, self._source, self._target
@@ -369,6 +395,7 @@ class PartitionPlanner:
             target_to=self._target.end,
             copied_before=partition.copied_before,
             timestamps=partition.timestamps,
+            has_open_transaction=partition.has_open_transaction,
             window_offsets=self._plan_settings.window_offsets,
         )
 

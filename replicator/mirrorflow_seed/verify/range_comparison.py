@@ -23,15 +23,15 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from mirrorflow_core.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.errors import BrokerError, ClusterError, CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, Batch, checksum_holds
-from mirrorflow_core.wire.records import decode
+from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming
@@ -47,6 +47,10 @@ from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRan
 from mirrorflow_seed.verify.record_digests import DigestedRecord, RecordDigester
 
 TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether this was copied."
+OPEN_TRANSACTION: Final = "The target has an open transaction here; compare again once it has ended."
+# Records that differ and are read again to name their fields, in each range.
+NAMED_RECORDS_MAX: Final = 20
+SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
 # Consecutive records that must agree, or all up to the end: a single record may equal another one.
 RESYNC_RECORDS: Final = 3
 # Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
@@ -254,7 +258,8 @@ class InOrderComparison:
             elif at_end and self._range.copied_before is None:
                 self._cursor = record.offset
                 self._tally(record.offset).add_source(record)
-                self._tally(record.offset).leave_undecided(TARGET_ENDS)
+                reason = OPEN_TRANSACTION if self._range.has_open_transaction else TARGET_ENDS
+                self._tally(record.offset).leave_undecided(reason)
             else:
                 self._add_difference(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
@@ -573,13 +578,82 @@ async def compare_range(
                 raise
             reason = str(error)
         bytes_read = sum(reader.bytes_read for reader in readers.values())
+    windows = comparison.results(reason=reason)
+    with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
+        windows = await _with_fields(windows, sides, settings, verify_range)
     return VerifyRangeResult(
-        windows=tuple(comparison.results(reason=reason)),
+        windows=tuple(windows),
         behind=comparison.behind,
         bytes_read=bytes_read,
         seconds=time.perf_counter() - began,
         memory_bytes=process.peak_bytes(),
     )
+
+
+async def _with_fields(
+    windows: list[WindowResult],
+    sides: Mapping[str, Cluster],
+    settings: SourceSettings,
+    verify_range: VerifyRange,
+) -> list[WindowResult]:
+    """Returns *windows* with the fields of the first changed records, which are read again. Raises ClusterError."""
+    edits = make_naming(settings).header_edits(verify_range.topic)
+    named: list[WindowResult] = []
+    left = NAMED_RECORDS_MAX
+    for window in windows:
+        differences = list(window.differences)
+        for at, one in enumerate(differences):
+            if one.kind is not DifferenceKind.CHANGED or not left:
+                continue
+            left -= 1
+            source = await _record_at(
+                sides["source"],
+                TopicPartition(verify_range.topic, verify_range.partition),
+                one.source_offset,
+                read_committed=settings.read_committed,
+            )
+            target = await _record_at(
+                sides["target"],
+                TopicPartition(verify_range.target_topic, verify_range.partition),
+                one.target_offset,
+                read_committed=True,
+            )
+            if source is not None and target is not None:
+                if edits:
+                    source = source._replace(headers=edits.edited(source.headers))
+                differences[at] = replace(
+                    one, fields=differing_fields(source, target, timestamps=verify_range.timestamps)
+                )
+        named.append(replace(window, differences=tuple(differences)))
+    return named
+
+
+def differing_fields(source: Record, target: Record, *, timestamps: bool) -> tuple[str, ...]:
+    """Returns the names of the fields in which two records differ."""
+    names = ("key", "value", "headers", "timestamp") if timestamps else ("key", "value", "headers")
+    return tuple(name for name in names if getattr(source, name) != getattr(target, name))
+
+
+async def _record_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, read_committed: bool
+) -> Record | None:
+    reader = OffsetRangeReader(
+        cluster,
+        partition,
+        OffsetRange(offset, offset + 1),
+        read_committed=read_committed,
+        response_bytes=SPOT_RESPONSE_BYTES,
+        reads_ahead=False,
+    )
+    try:
+        while (batches := await reader.more()) is not None:
+            for batch in batches:
+                for record in decode(batch):
+                    if record.offset == offset:
+                        return record
+    finally:
+        await reader.close()
+    return None
 
 
 async def _run_comparison(

@@ -2,10 +2,8 @@
 
     OUTPUT/run-<run id>/windows/  verification.json  report.html
 
-OUTPUT is a path on the driver or the URI of a file system that Spark supports. Only the driver writes. In a
-cluster, a path is a volume of the driver's pod that executors do not have; so the table is written after they
-have stopped, by a context of one core in the same JVM. `prepare` detects a folder that cannot be written before
-the comparison starts.
+OUTPUT is a path or the address of a store. Only the driver writes. `prepare` detects a folder that cannot be written
+before the comparison starts.
 
 The page is one file without scripts and without external fonts or images; all names are escaped.
 """
@@ -13,53 +11,59 @@ The page is one file without scripts and without external fonts or images; all n
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mirrorflow_core.reports import known_number
-from mirrorflow_seed.hadoop_folder import HadoopFolder
 from mirrorflow_seed.settings import JobSettings
-from mirrorflow_seed.spark_session import KUBERNETES_PREFIX, spark_context
+from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 from mirrorflow_seed.verify.verification_result import VerificationResult
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-
 
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
-DRIVER_MASTER: Final = "local[1]"
-# The table `windows`, one row per window; docs/verification.md describes the columns.
-SCHEMA: Final = """
-    run_id STRING NOT NULL,
-    flow STRING NOT NULL,
-    topic STRING NOT NULL,
-    partition INT NOT NULL,
-    target_topic STRING NOT NULL,
-    from_offset BIGINT NOT NULL,
-    to_offset BIGINT NOT NULL,
-    target_from_offset BIGINT,
-    target_to_offset BIGINT,
-    source_count BIGINT NOT NULL,
-    target_count BIGINT NOT NULL,
-    source_sum STRING NOT NULL,
-    target_sum STRING NOT NULL,
-    source_chain STRING,
-    target_chain STRING,
-    digested_count BIGINT NOT NULL,
-    ordered_equal BOOLEAN,
-    outcome STRING NOT NULL,
-    differing_count BIGINT NOT NULL,
-    key_class INT,
-    reason STRING,
-    differences ARRAY<STRUCT<kind: STRING, source_offset: BIGINT, target_offset: BIGINT,
-        source_digest: STRING, target_digest: STRING>> NOT NULL
-"""
+PART: Final = "part-00000.zstd.parquet"
+ROWS_AT_ONCE: Final = 10_000
+
+
+@cache
+def schema() -> Any:
+    """Returns the schema of the table `windows`, one row per window; docs/verification.md describes the columns."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    def required(name: str, kind: Any) -> Any:
+        return pa.field(name, kind, nullable=False)
+
+    text, number = pa.string(), pa.int64()
+    difference = pa.struct(
+        [
+            ("kind", text),
+            ("source_offset", number),
+            ("target_offset", number),
+            ("source_digest", text),
+            ("target_digest", text),
+            ("fields", pa.list_(text)),
+        ]
+    )
+    return pa.schema(
+        [
+            *(required("run_id", text), required("flow", text), required("topic", text)),
+            *(required("partition", pa.int32()), required("target_topic", text)),
+            *(required("from_offset", number), required("to_offset", number)),
+            *(pa.field("target_from_offset", number), pa.field("target_to_offset", number)),
+            *(required("source_count", number), required("target_count", number)),
+            *(required("source_sum", text), required("target_sum", text)),
+            *(pa.field("source_chain", text), pa.field("target_chain", text)),
+            *(required("digested_count", number), pa.field("ordered_equal", pa.bool_())),
+            *(required("outcome", text), required("differing_count", number)),
+            *(pa.field("key_class", pa.int32()), pa.field("reason", text)),
+            required("differences", pa.list_(difference)),
+        ]
+    )
 
 
 def output_folder(output: str, run_id: str) -> str:
@@ -78,87 +82,72 @@ class ResultFolder:
     """The folder for the result of *job*'s run; does nothing if the job has no output setting."""
 
     def __init__(self, job: JobSettings) -> None:
-        self._job = job
-        self._has_executors = job.master.startswith(KUBERNETES_PREFIX)
-        self._is_written = not job.output
+        self._folder = StorageFolder(output_folder(job.output, job.run_id)) if job.output else None
 
-    def prepare(self, context: "SparkContext") -> None:
+    def prepare(self) -> None:
         """Checks that the folder can be written. Raises FileSystemError."""
-        if not self._is_written:
-            self._folder(context).prepare()
+        if self._folder is not None:
+            self._folder.prepare()
 
-    def write(self, context: "SparkContext", found: VerificationResult) -> None:
-        """Writes the result with *context*, unless its executors lack the folder. Raises FileSystemError."""
-        if not self._is_written and not self._has_executors:
-            self._write(context, found)
-
-    def write_without_executors(self, found: VerificationResult) -> None:
-        """Writes the result if `write` has not, once Spark's first context has stopped.
-
-        Raises FileSystemError, JobFailedError.
-        """
-        if not self._is_written:
-            with spark_context(
-                replace(self._job, master=DRIVER_MASTER), "mirrorflow-verify-result"
-            ) as context:
-                self._write(context, found)
-
-    def _write(self, context: "SparkContext", found: VerificationResult) -> None:
-        folder = self._folder(context)
-        write_windows(context, folder.uri_of(TABLE), found)
-        folder.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
-        folder.write(PAGE, page(found).encode())
-        self._is_written = True
-
-    def _folder(self, context: "SparkContext") -> HadoopFolder:
-        return HadoopFolder(context, output_folder(self._job.output, self._job.run_id))
+    def write(self, found: VerificationResult) -> None:
+        """Writes the result. Raises FileSystemError."""
+        if self._folder is None:
+            return
+        self._folder.delete(TABLE)
+        with self._folder.writing(f"{TABLE}/{PART}") as stream:
+            write_windows(stream, found)
+        self._folder.write(SUMMARY, (json.dumps(found.as_json(), indent=2) + "\n").encode())
+        self._folder.write(PAGE, page(found).encode())
 
 
-def write_windows(context: "SparkContext", path: str, verification: VerificationResult) -> None:
-    """Replaces the table at *path*."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
+def write_windows(stream: Any, verification: VerificationResult) -> None:
+    """Writes the table as one Parquet file: a billion records are 10,000 rows."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+    from pyarrow import parquet  # noqa: PLC0415
 
-    session = SparkSession(context)
-    rows = [row(verification.run_id, verification.flow, one) for one in verification.windows]
-    # One file: a billion records are 10,000 rows.
-    session.createDataFrame(rows, SCHEMA).coalesce(1).write.mode("overwrite").parquet(path)
+    with parquet.ParquetWriter(stream, schema(), compression="zstd") as writer:
+        for at in range(0, len(verification.windows), ROWS_AT_ONCE):
+            some = verification.windows[at : at + ROWS_AT_ONCE]
+            rows = [row(verification.run_id, verification.flow, one) for one in some]
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema()))
 
 
-def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
-    """Returns the row of a window, in the order of SCHEMA."""
-    return (
-        run_id,
-        flow,
-        one.topic,
-        one.partition,
-        one.target_topic,
-        one.from_offset,
-        one.to_offset,
-        known_number(one.target_from_offset),
-        known_number(one.target_to_offset),
-        one.source_count,
-        one.target_count,
-        one.source_sum,
-        one.target_sum,
-        one.source_chain or None,
-        one.target_chain or None,
-        one.digested,
-        one.ordered_equal,
-        one.outcome.value,
-        one.differing,
-        known_number(one.key_class),
-        one.reason or None,
-        [
-            (
-                each.kind.value,
-                known_number(each.source_offset),
-                known_number(each.target_offset),
-                each.source_digest or None,
-                each.target_digest or None,
-            )
+def row(run_id: str, flow: str, one: WindowResult) -> dict[str, Any]:
+    """Returns the row of a window."""
+    return {
+        "run_id": run_id,
+        "flow": flow,
+        "topic": one.topic,
+        "partition": one.partition,
+        "target_topic": one.target_topic,
+        "from_offset": one.from_offset,
+        "to_offset": one.to_offset,
+        "target_from_offset": known_number(one.target_from_offset),
+        "target_to_offset": known_number(one.target_to_offset),
+        "source_count": one.source_count,
+        "target_count": one.target_count,
+        "source_sum": one.source_sum,
+        "target_sum": one.target_sum,
+        "source_chain": one.source_chain or None,
+        "target_chain": one.target_chain or None,
+        "digested_count": one.digested,
+        "ordered_equal": one.ordered_equal,
+        "outcome": one.outcome.value,
+        "differing_count": one.differing,
+        "key_class": known_number(one.key_class),
+        "reason": one.reason or None,
+        "differences": [
+            {
+                "kind": each.kind.value,
+                "source_offset": known_number(each.source_offset),
+                "target_offset": known_number(each.target_offset),
+                "source_digest": each.source_digest or None,
+                "target_digest": each.target_digest or None,
+                "fields": list(each.fields),
+            }
             for each in one.differences
         ],
-    )
+    }
 
 
 # More cells cannot be distinguished on a screen: several windows then share a cell, with the worst outcome.
@@ -278,7 +267,8 @@ def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
                 "-" if at < 0 else f"{at:,}" for at in (each.source_offset, each.target_offset)
             )
             digests = " / ".join(text[:12] or "-" for text in (each.source_digest, each.target_digest))
-            yield f"<div>{each.kind.value} {offsets} <code>{digests}</code></div>"
+            what = f" ({', '.join(each.fields)})" if each.fields else ""
+            yield f"<div>{each.kind.value}{what} {offsets} <code>{digests}</code></div>"
         if one.differing > len(one.differences):
             yield f"<div>and {one.differing - len(one.differences):,} more</div>"
         yield "</td></tr>"

@@ -156,6 +156,7 @@ def _window(one: WindowResult) -> dict[str, Any]:
                 "targetOffset": each.target_offset,
                 "sourceDigest": each.source_digest,
                 "targetDigest": each.target_digest,
+                "fields": list(each.fields),
             }
             for each in one.differences
         ],

@@ -1,7 +1,7 @@
 """The driver of a verification: plans, compares in a Spark job, and writes the result.
 
 It writes nothing to either cluster. Exit status: 0 all compared windows are equal; 1 a window is not equal or
-is undecided, or the job failed; 2 the settings are invalid; 3 stopped by a signal.
+is undecided; 2 the settings are invalid; 3 stopped by a signal; 4 it could not compare; 5 no topic is selected.
 
 A task receives paths and offsets, reads the connector's files itself and resolves secrets where it runs. Tasks only
 read, so Spark may retry them; one result of each task counts.
@@ -11,29 +11,35 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mirrorflow_core.errors import AuthenticationFailedError, MirrorFlowError, SettingError, UnreachableError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.errors import (
+    EXIT_DIFFERENT,
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
     FileSystemError,
     JobFailedError,
     SeedError,
+    VerificationError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
-from mirrorflow_seed.job_status_server import Display, JobStatusServer
+from mirrorflow_seed.job_status_server import Display, JobStatusServer, post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.spark_session import cause_of, given_or_new_context, require_spark
+from mirrorflow_seed.spark_session import cause_of, driver_address, spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks, run_watched, share_files
 from mirrorflow_seed.verify.offset_windows import (
     KEYS_MAX,
     RANGE_WINDOWS,
@@ -54,15 +60,13 @@ from mirrorflow_seed.verify.verification_result import VerificationResult, count
 from mirrorflow_seed.verify.verify_plan import make_plan
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
-VerifyFunction = Callable[
-    [FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], VerificationResult
-]
+VerifyFunction = Callable[[FlowFiles, JobSettings, "SparkSession", "VerifyProgress"], VerificationResult]
+T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 OUTCOMES: Final = tuple(one.value for one in WindowOutcome)
-REPORT_S: Final = 0.5
 # Starting a task takes 50 ms in Spark and as much for connections, so small ranges share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_RANGES_MAX: Final = 100
@@ -78,21 +82,21 @@ def run(
     job: JobSettings,
     *,
     display: Display | None = None,
-    spark: "SparkContext | None" = None,
+    spark: "SparkSession | None" = None,
     verify: "VerifyFunction | None" = None,
 ) -> int:
     """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
-    With *spark*, the job uses that context and leaves it open. *verify* plans and compares, by
-    default `verify_flow`; with another one, records pass through Spark's JVM.
+    With *spark*, or an active session, the job uses that and leaves it open. *verify* plans and compares, by
+    default `verify_flow`.
 
-    Raises SeedError, SettingError, ClusterError.
+    Raises SeedError, SettingError.
     """
-    require_spark()
-    status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display)
+    progress = VerifyProgress()
+    status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
     try:
         with _raise_on_sigterm():
-            found = _verify(files, job, status_server, spark, verify)
+            found = _verify(files, job, status_server, progress, spark, verify)
     except _StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
         return EXIT_STOPPED
@@ -103,10 +107,12 @@ def run(
         )
         message = str(error) if is_public else f"{type(error).__name__}; the log has the details."
         _publish_end(status_server, JobPhase.FAILED, message)
-        raise
+        if isinstance(error, SettingError) or (isinstance(error, SeedError) and error.status != EXIT_FAILED):
+            raise
+        raise VerificationError(str(error)) from error  # not the status of a difference
     else:
         status_server.publish(found.report)
-        return EXIT_DONE if found.is_equal else EXIT_FAILED
+        return EXIT_DONE if found.is_equal else EXIT_DIFFERENT
     finally:
         status_server.close()
 
@@ -115,34 +121,33 @@ def _verify(
     files: FlowFiles,
     job: JobSettings,
     status_server: JobStatusServer,
-    spark: "SparkContext | None",
+    progress: "VerifyProgress",
+    spark: "SparkSession | None",
     verify: "VerifyFunction | None",
 ) -> VerificationResult:
     result = ResultFolder(job)
-    with given_or_new_context(job, f"mirrorflow-verify-{job.run_id}", spark, light=verify is None) as context:
-        result.prepare(context)
-        found = (verify or verify_flow)(files, job, context, status_server.publish)
+    result.prepare()
+    with spark_session(job, f"mirrorflow-verify-{job.run_id}", spark) as session:
+        progress.publish = status_server.publish
+        progress.url = status_server.url_for_tasks(*driver_address(session))
+        found = (verify or verify_flow)(files, job, session, progress)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
-        result.write(context, found)
-    result.write_without_executors(found)
+    result.write(found)
     return found
 
 
 def verify_flow(
-    files: FlowFiles,
-    job: JobSettings,
-    spark: "SparkContext",
-    publish: Callable[[VerifyReport], None] = lambda _: None,
+    files: FlowFiles, job: JobSettings, spark: "SparkSession", progress: "VerifyProgress"
 ) -> VerificationResult:
     """Plans and compares source and target. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
+    task_files = share_files(spark, files, are_mounted=job.has_mounted_files)
     verify_plan = plan_verification(settings, job)
-    first = first_report(job, verify_plan)
-    publish(first)
+    progress.begin(first_report(job, verify_plan))
     results = compare_on_spark(
-        spark, verify_plan.ranges, files, compare_settings_of(settings, job), first=first, publish=publish
+        SparkTasks(spark), verify_plan.ranges, task_files, compare_settings_of(settings, job), progress
     )
     return combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
@@ -240,28 +245,32 @@ def _raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class CompareTask:
-    """The function that Spark runs in tasks; it carries paths and settings, and no secret."""
-
-    def __init__(self, files: FlowFiles, compare_settings: CompareSettings) -> None:
-        self._files = files
-        self._compare_settings = compare_settings
-
-    def __call__(self, groups: Iterable[Sequence[VerifyRange]]) -> Iterator[VerifyRangeResult]:
-        """Yields one result per range. Raises ClusterError, SettingError, OSError."""
-        process.settle_in()
-        flow = self._files.load()
-        for group in groups:
-            yield from asyncio.run(compare_ranges(flow, group, self._compare_settings))
+def compare_group(
+    ranges: Sequence[VerifyRange], compare_settings: CompareSettings, *, files: FlowFiles
+) -> list[VerifyRangeResult]:
+    """Compares ranges in a Spark task. Raises ClusterError, SettingError, OSError."""
+    process.settle_in()
+    return asyncio.run(compare_ranges(files.load(), ranges, compare_settings))
 
 
-def group_ranges(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyRange]]:
-    """Returns the ranges of each task, in order: large enough to be worth a start, and enough tasks for *slots*."""
-    room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in ranges) // (slots * TASKS_PER_SLOT_MIN))
+def group_ranges(
+    ranges: Sequence[VerifyRange], slots: int, *, is_limited: bool = False
+) -> list[list[VerifyRange]]:
+    """Returns the ranges of each task, in order: large enough to be worth a start, and enough tasks for *slots*.
+
+    *is_limited*: the job has a rate, which is divided among all tasks beforehand; then there are no more than slots.
+    """
+    offsets = sum(one.offsets for one in ranges)
+    room = (
+        -(-offsets // slots)
+        if is_limited
+        else min(GROUP_OFFSETS_MAX, offsets // (slots * TASKS_PER_SLOT_MIN))
+    )
     groups: list[list[VerifyRange]] = []
     filled = 0
     for one in ranges:
-        if not groups or filled + one.offsets > room or len(groups[-1]) == GROUP_RANGES_MAX:
+        is_full = filled + one.offsets > room or (groups and len(groups[-1]) == GROUP_RANGES_MAX)
+        if not groups or (is_full and not (is_limited and len(groups) == slots)):
             groups.append([])
             filled = 0
         groups[-1].append(one)
@@ -270,76 +279,99 @@ def group_ranges(ranges: Sequence[VerifyRange], slots: int) -> list[list[VerifyR
 
 
 def compare_on_spark(
-    context: "SparkContext",
-    ranges: list[VerifyRange],
+    tasks: SparkTasks,
+    ranges: Sequence[VerifyRange],
     files: FlowFiles,
     compare_settings: CompareSettings,
-    *,
-    first: VerifyReport,
-    publish: Callable[[VerifyReport], None],
+    progress: "VerifyProgress",
 ) -> list[VerifyRangeResult]:
-    """Compares *ranges* in a Spark job and returns all results. Raises JobFailedError.
+    """Compares *ranges* of source and target in a Spark job, as `run_groups`."""
+    return run_groups(tasks, ranges, list, partial(compare_group, files=files), compare_settings, progress)
 
-    The rate of *compare_settings* is that of the whole job. *publish* receives reports, which add to *first*.
+
+def run_groups(
+    tasks: SparkTasks,
+    ranges: Sequence[VerifyRange],
+    inputs_of: Callable[[Sequence[VerifyRange]], list[T]],
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    progress: "VerifyProgress",
+) -> list[VerifyRangeResult]:
+    """Runs *compare* in Spark tasks on what *inputs_of* makes of groups of *ranges*, and returns all results.
+
+    The rate of *compare_settings* is that of the whole job. Raises JobFailedError.
     """
     if not ranges:
         return []
-    progress = _AccumulatorProgress(context, first)
-    outcome: list[list[VerifyRangeResult]] = []
-    failure: list[BaseException] = []
-    slots = context.defaultParallelism
-    groups = group_ranges(ranges, slots)
-    if compare_settings.bytes_per_second is not None:
-        compare_settings = replace(
-            compare_settings, bytes_per_second=compare_settings.bytes_per_second / min(len(groups), slots)
+    rate = compare_settings.bytes_per_second
+    groups = group_ranges(ranges, tasks.slots, is_limited=rate is not None)
+    if rate is not None:
+        compare_settings = replace(compare_settings, bytes_per_second=rate / len(groups))
+    work = partial(_compare_numbered, compare=compare, compare_settings=compare_settings, url=progress.url)
+    try:
+        found = run_watched(
+            tasks, work, [(at, inputs_of(group)) for at, group in enumerate(groups)], progress.report
         )
-    work = CompareTask(files, compare_settings)
-
-    def collect() -> None:
-        try:
-            spread = context.parallelize(groups, len(groups)).mapPartitions(work)
-            outcome.append(spread.map(progress.counting()).collect())
-        except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
-            failure.append(error)
-
-    thread = threading.Thread(target=collect, name="verify-job", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(REPORT_S)
-        publish(progress.report())
-    if failure:
-        raise JobFailedError(f"The job failed: {cause_of(failure[0])}") from failure[0]
-    return outcome[0]
+    except Exception as error:
+        raise JobFailedError(f"The job failed: {cause_of(error)}") from error
+    return [one for group in found for one in group]
 
 
-class _AccumulatorProgress:
-    """Counts the results of ended tasks in Spark accumulators, only for reports while the job runs."""
+def _compare_numbered(
+    numbered: tuple[int, list[T]],
+    *,
+    compare: Callable[[list[T], CompareSettings], list[VerifyRangeResult]],
+    compare_settings: CompareSettings,
+    url: str,
+) -> list[VerifyRangeResult]:
+    """Compares one group in a Spark task, and reports its counts to the driver at *url*."""
+    number, inputs = numbered
+    results = compare(inputs, compare_settings)
+    post_message(url, {"group": number, "counts": _counts_of(results)})
+    return results
 
-    def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
+
+def _counts_of(results: Iterable[VerifyRangeResult]) -> dict[str, int]:
+    """Returns the figures of *results* that reports show while the job runs."""
+    found = list(results)
+    windows = [window for one in found for window in one.windows]
+    counts = count_outcomes(window.outcome for window in windows)
+    return {
+        **{name: getattr(counts, name) for name in OUTCOMES},
+        "source": sum(window.source_count for window in windows),
+        "target": sum(window.target_count for window in windows),
+        "differing": sum(window.differing for window in windows),
+        "bytes": sum(one.bytes_read for one in found),
+        "milliseconds": sum(round(one.seconds * 1000) for one in found),
+    }
+
+
+class VerifyProgress:
+    """Receives the counts of ended tasks, only for reports while the job runs; a task that is repeated counts once."""
+
+    def __init__(self) -> None:
+        # Unguessable, so that only tasks of this job can post
+        self.path = f"/task-reports/{secrets.token_hex(16)}"
+        self.url = ""  # where tasks post
+        self.publish: Callable[[VerifyReport], None] = lambda _: None
+        self._first = VerifyReport(run_id="")
+        self._counts: dict[int, Counter[str]] = {}
+
+    def begin(self, first: VerifyReport) -> None:
+        """Publishes the report of the plan, to which all later ones add."""
         self._first = first
-        names = (*OUTCOMES, "source", "target", "differing", "bytes", "milliseconds")
-        self._counts = {name: context.accumulator(0) for name in names}
+        self.publish(first)
 
-    def counting(self) -> Callable[[VerifyRangeResult], VerifyRangeResult]:
-        """Returns a function for tasks that counts a result and returns it unchanged."""
-        counts = self._counts
+    def take(self, body: bytes) -> None:
+        """Stores the counts of one task. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
+        message = json.loads(body)
+        counts = {str(name): int(count) for name, count in message["counts"].items()}
+        self._counts[int(message["group"])] = Counter(counts)
 
-        def count(one: VerifyRangeResult) -> VerifyRangeResult:
-            windows = count_outcomes(window.outcome for window in one.windows)
-            for name in OUTCOMES:
-                counts[name].add(getattr(windows, name))
-            counts["source"].add(sum(window.source_count for window in one.windows))
-            counts["target"].add(sum(window.target_count for window in one.windows))
-            counts["differing"].add(sum(window.differing for window in one.windows))
-            counts["bytes"].add(one.bytes_read)
-            counts["milliseconds"].add(round(one.seconds * 1000))
-            return one
-
-        return count
-
-    def report(self) -> VerifyReport:
-        now = {name: int(count.value) for name, count in self._counts.items()}
-        return with_progress(
+    def report(self, message: str = "") -> None:
+        """Publishes the current report."""
+        now: Counter[str] = sum(list(self._counts.values()), Counter())
+        found = with_progress(
             self._first,
             OutcomeCounts(**{name: now[name] for name in OUTCOMES}),
             source_records=now["source"],
@@ -347,3 +379,4 @@ class _AccumulatorProgress:
             differences=now["differing"],
             cost=Cost(executor_seconds=now["milliseconds"] / 1000, bytes_read=now["bytes"]),
         )
+        self.publish(replace(found, message=message))

@@ -6,17 +6,22 @@ lie before the target's frozen end. A flow may run while it is verified.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.retention_hold import limit_of
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator import process
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
+from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
 from mirrorflow_seed.verify.partition_planner import (
     PartitionLayout,
@@ -81,9 +86,10 @@ async def _partition_layouts(
 ) -> list[PartitionLayout]:
     topics = await admin.list_topics(source)
     await target.refresh(None)
-    copied = compared_topics(
-        [name for name, topic in sorted(topics.items()) if not topic.error], settings, notes
-    )
+    present = [name for name, topic in sorted(topics.items()) if not topic.error]
+    if nothing_selected := make_selection(settings).nothing_selected(present):
+        raise NothingSelectedError(nothing_selected)
+    copied = compared_topics(present, settings, notes)
     target_topics = target.metadata.topics
     source_partitions = [
         TopicPartition(name, number) for name in copied for number in topics[name].partitions
@@ -101,7 +107,7 @@ async def _partition_layouts(
         source, source_partitions, LATEST, read_committed=settings.read_committed
     )
     source_starts = await admin.offsets_at(source, source_partitions, EARLIEST)
-    compacted, expiring, stamping = await _topic_policies(source, target, copied, notes)
+    policies = await _topic_policies(source, target, copied, notes)
     result = []
     for at in source_partitions:
         target_partition = TopicPartition(copied[at.topic], at.partition)
@@ -122,9 +128,11 @@ async def _partition_layouts(
             target_offsets=target_offsets,
             stored=stored,
             copied_before=None if target_partition in unstable else stored.copied_before,
-            is_compacted=at.topic in compacted,
-            can_expire=at.topic in expiring,
-            timestamps=plan_settings.timestamps and at.topic not in stamping,
+            is_compacted=at.topic in policies.compacted,
+            can_expire=at.topic in policies.expiring,
+            timestamps=plan_settings.timestamps and at.topic not in policies.stamping,
+            has_open_transaction=target_partition in unstable,
+            deleted_before_ms=policies.deleted_before_ms.get(at.topic),
         )
         result.append(cut_at_source_end(one) if plan_settings.target_may_be_ahead else one)
     return result
@@ -160,28 +168,56 @@ async def _stable_ends(
         await asyncio.sleep(STABLE_POLL_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicies:
+    """What the settings of topics say, by the names of source topics; empty if they cannot be read."""
+
+    compacted: Collection[str] = ()  # on either side
+    expiring: Collection[str] = ()  # have retention, on either side
+    stamping: Collection[str] = ()  # the target sets the timestamps
+    # The target's retention may delete records with older timestamps; infinite: all, as by size; -infinite: none.
+    deleted_before_ms: Mapping[str, float] = field(default_factory=dict)
+
+
 async def _topic_policies(
     source: Cluster, target: Cluster, copied: dict[str, str], notes: list[str]
-) -> tuple[set[str], set[str], set[str]]:
-    """Returns source topics that are compacted, that have retention (both: on either side), and with LogAppendTime."""
+) -> TopicPolicies:
     try:
         source_configs = await admin.describe_topic_configs(source, copied)
         target_configs = await admin.describe_topic_configs(target, copied.values())
     except NotAuthorizedError as error:
         notes.append(f"Topics are compared as not compacted, because their settings cannot be read: {error}")
-        return set(), set(), set()
+        return TopicPolicies()
     compacted, expiring, stamping = set(), set(), set()
+    deleted_before_ms: dict[str, float] = {}
     for name, copy in copied.items():
         of_source = {entry.name: entry.value or "" for entry in source_configs.get(name, ())}
-        of_target = {entry.name: entry.value or "" for entry in target_configs.get(copy, ())}
-        policies = of_source.get("cleanup.policy", ""), of_target.get("cleanup.policy", "")
+        of_target = {entry.name: entry for entry in target_configs.get(copy, ())}
+        policies = of_source.get("cleanup.policy", ""), _value(of_target, "cleanup.policy")
         if any("compact" in policy for policy in policies):
             compacted.add(name)
         if any("delete" in policy for policy in policies):
             expiring.add(name)
-        if of_target.get("message.timestamp.type") == "LogAppendTime":
+        if _value(of_target, "message.timestamp.type") == "LogAppendTime":
             stamping.add(name)
             notes.append(
                 f"Timestamps of {name} are not compared: the target sets its own (message.timestamp.type=LogAppendTime)."
             )
-    return compacted, expiring, stamping
+        elif of_target:
+            deleted_before_ms[name] = _deleted_before_ms(of_target)
+    return TopicPolicies(
+        compacted=compacted, expiring=expiring, stamping=stamping, deleted_before_ms=deleted_before_ms
+    )
+
+
+def _deleted_before_ms(configs: Mapping[str, ConfigEntry]) -> float:
+    """Returns the timestamp before which a topic with these settings deletes records by now."""
+    if "delete" not in _value(configs, "cleanup.policy"):
+        return -math.inf
+    if limit_of(configs.get("retention.bytes")) != math.inf:
+        return math.inf
+    return process.now_ms() - limit_of(configs.get("retention.ms"))
+
+
+def _value(configs: Mapping[str, ConfigEntry], name: str) -> str:
+    return (configs[name].value or "") if name in configs else ""

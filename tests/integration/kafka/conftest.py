@@ -12,7 +12,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.flows import Flow
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,7 +27,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 @pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkContext]":
+def spark() -> "Iterator[SparkSession]":
     """A Spark session of two cores, which a file's tests share."""
     from tests.integration.kafka.seeding import session
 

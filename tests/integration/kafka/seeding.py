@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.seed.seed_driver import run
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.spark_session import spark_context
+from mirrorflow_seed.spark_session import spark_session
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.processes import Child, family, start, wait_until
 from tests.integration.kafka.flows import Flow
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 CORES = 2
 QUICK = {"lag.max": "0", "master": f"local[{CORES}]"}
 
 
 @contextmanager
-def session(master: str = f"local[{CORES}]") -> "Iterator[SparkContext]":
+def session(master: str = f"local[{CORES}]") -> "Iterator[SparkSession]":
     """A Spark session as a job has it."""
-    with spark_context(job_of({"master": master}), "tests") as context:
+    with spark_session(job_of({"master": master}), "tests") as context:
         yield context
 
 
@@ -47,7 +47,7 @@ def files_of(flow: Flow, topics: str, connector: Mapping[str, str] | None = None
 
 def seed(
     files: FlowFiles,
-    spark: "SparkContext",
+    spark: "SparkSession",
     *,
     watch: Callable[[SeedReport], None] | None = None,
     **job: str,

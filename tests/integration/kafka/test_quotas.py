@@ -23,7 +23,7 @@ from tests.integration.kafka.verifying import verify
 pytestmark = pytest.mark.timing
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -81,7 +81,7 @@ def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: 
 
 
 def test_verification_reads_both_sides_under_a_fetch_quota(
-    throttled: Flow, unique_topic: Names, spark: "SparkContext", tmp_path: Path
+    throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
     """Every window is compared: a throttled answer is waited for, not taken for an error or for the end of the log."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
@@ -99,7 +99,7 @@ def test_verification_reads_both_sides_under_a_fetch_quota(
 
 
 def test_an_archive_is_exported_restored_and_verified_under_a_fetch_quota(
-    throttled: Flow, unique_topic: Names, spark: "SparkContext", tmp_path: Path
+    throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
     """An export reads the source, a restore looks at the target's log, a verification reads all of it."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)

@@ -26,7 +26,7 @@ from tests.integration.kafka.test_failures_access import allow_target, client, l
 pytestmark = pytest.mark.more
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -110,7 +110,7 @@ def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_
 
 
 def test_a_seed_fills_a_topic_that_recompresses(
-    flow: Flow, unique_topic: Names, spark: "SparkContext"
+    flow: Flow, unique_topic: Names, spark: "SparkSession"
 ) -> None:
     """Spark's tasks pack and learn as the connector does."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)

@@ -19,7 +19,7 @@ from tests.integration.kafka.seeding import files_of, seed
 from tests.integration.kafka.test_archive import archive, bring_back
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 RECORDS = 50
 IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
@@ -116,7 +116,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
     other_address: str,
     topic: str,
     tmp_path: Path,
-    spark: "SparkContext",
+    spark: "SparkSession",
     job: str,
 ) -> None:
     """The source of a restore is the cluster whose topics are in the archive."""

@@ -29,7 +29,7 @@ from tests.integration.kafka.flows import DAY_MS, Flow, asking, heartbeats_on
 from tests.integration.kafka.seeding import SeedProcess, files_of, seed
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -47,7 +47,7 @@ def eager() -> Iterator[KafkaCluster]:
 
 
 def test_each_record_arrives_once_with_all_that_it_is(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """Keys, headers, timestamps, partitions; several topics, one of them empty; then the connector continues."""
     stem = unique_topic()
@@ -74,7 +74,7 @@ def test_each_record_arrives_once_with_all_that_it_is(
 
 
 def test_a_mistyped_topic_is_a_failure_that_names_it(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """Though heartbeats of the source would be copied."""
     topic = flow.source.create_topic(unique_topic())
@@ -84,7 +84,7 @@ def test_a_mistyped_topic_is_a_failure_that_names_it(
 
 
 def test_what_is_written_meanwhile_is_taken_by_further_waves(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """The first wave ends where the source ended when it was planned."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
@@ -102,7 +102,7 @@ def test_what_is_written_meanwhile_is_taken_by_further_waves(
 
 
 def test_a_task_whose_time_is_over_gives_its_place_and_another_continues(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """Several waves for one end; none waits for the one before, which has left in order."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
@@ -115,7 +115,7 @@ def test_a_task_whose_time_is_over_gives_its_place_and_another_continues(
 
 
 def test_a_topic_that_strangers_have_filled_is_refused_unless_asked_for(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """Nothing is written to it before it is asked for."""
     topic = flow.source.create_topic(unique_topic())
@@ -137,7 +137,7 @@ def test_a_topic_that_strangers_have_filled_is_refused_unless_asked_for(
 
 @pytest.mark.parametrize(("policy", "status"), [("fail", 1), ("alert", 0)])
 def test_what_the_source_deletes_before_it_was_copied_is_counted(
-    policy: str, status: int, flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+    policy: str, status: int, flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
     """Never silently: `fail` stops the partition, `alert` continues behind the gap; both say how large it is."""
     topic = flow.source.create_topic(unique_topic())
@@ -164,7 +164,7 @@ def test_what_the_source_deletes_before_it_was_copied_is_counted(
 
 def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     flow: Flow,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -197,7 +197,7 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
 def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
     east: KafkaCluster,
     eager: KafkaCluster,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
@@ -223,7 +223,7 @@ def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
 def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
     east: KafkaCluster,
     eager: KafkaCluster,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -257,7 +257,7 @@ def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
 def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused(
     east: KafkaCluster,
     eager: KafkaCluster,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
@@ -282,8 +282,9 @@ def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused
     ended, report = seed(files, spark)
 
     assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED.value)
-    assert 0 < paused["records"] < 8_000
-    assert (ended, paused["records"] + report.records) == (0, 8_000), report.message
+    # It was stopped within transactions: what these held is not counted, and copied again.
+    assert 0 < paused["records"] <= 8_000 - report.records < 8_000
+    assert (ended, report.records) == (0, paused["remainingRecords"]), report.message
 
 
 def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_hold_is_over(

@@ -13,7 +13,7 @@ import pytest
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import StalledError
 from mirrorflow_seed.job_report import JobPhase, SeedReport
-from mirrorflow_seed.seed import retention_holder, seed_driver
+from mirrorflow_seed.seed import claimed_flow, retention_holder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.disks import small_disk
@@ -21,7 +21,7 @@ from tests.integration.kafka.flows import DAY_MS, Flow
 from tests.integration.kafka.seeding import files_of, seed
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -43,7 +43,7 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
     side: str,
     east: KafkaCluster,
     trio: KafkaCluster,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
@@ -78,7 +78,7 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
 
 
 def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
-    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+    flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ):
     """Too large, or too old by the topic's own policy: the job fails within seconds, the other topics are seeded."""
     stem = unique_topic()
@@ -109,7 +109,7 @@ def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
 
 def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room(
     east: KafkaCluster,
-    spark: "SparkContext",
+    spark: "SparkSession",
     unique_topic: Callable[[], str],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -117,9 +117,9 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
 ):
     """The broker gives up with a torn batch at its end; the job says meanwhile what it waits for, and ends.
 
-    What would take it 20 and 30 seconds then, for tasks to end and for retention to be given back, is shorter here.
+    What would take it 20 and 30 seconds then, for tasks to be fenced and for retention to be given back, is shorter here.
     """
-    monkeypatch.setattr(seed_driver, "STOP_S", 3.0)
+    monkeypatch.setattr(claimed_flow, "FENCE_S", 3.0)
     monkeypatch.setattr(retention_holder, "RESTORE_S", 2.0)
     said: list[str] = []
 

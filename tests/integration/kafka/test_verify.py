@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError
-from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.archive import export_driver
+from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError, VerificationError
+from mirrorflow_seed.settings import FlowFiles, job_of
+from mirrorflow_seed.verify import verify_driver
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.mm2 import MirrorMaker
@@ -25,7 +28,7 @@ from tests.integration.kafka.seeding import SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -36,7 +39,7 @@ SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions a
 
 
 def test_what_the_connector_has_copied_is_equal(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Splits inside partitions meet; batches that came as they were are not decoded; so it is with records that go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
@@ -67,15 +70,13 @@ def test_what_the_connector_has_copied_is_equal(
     assert (0, 200) == (behind.status, behind.summary["behindRecords"])
 
 
-def spark_rows(spark: "SparkContext", folder: Path) -> list[Any]:
-    from pyspark.sql import SparkSession
-
-    rows: list[Any] = SparkSession(spark).read.parquet(str(folder / "windows")).collect()
+def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
+    rows: list[Any] = spark.read.parquet(str(folder / "windows")).collect()
     return rows
 
 
 def test_each_kind_of_difference_is_found_at_its_offsets(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """A partition for each kind; the last one is equal, though in other batches."""
     topic = flow.source.create_topic(unique_topic(), partitions=9)
@@ -125,7 +126,7 @@ def test_each_kind_of_difference_is_found_at_its_offsets(
 
 
 def test_of_compacted_topics_the_newest_record_of_each_key_counts(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """The cleaners have been at work on the target alone; in partition 1 an older value of a key came last."""
     compacted = {"cleanup.policy": "compact"}
@@ -146,7 +147,7 @@ def test_of_compacted_topics_the_newest_record_of_each_key_counts(
 
 
 def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_makes_them(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """A transactional source, read committed; a header is inserted on the way."""
     topic = flow.source.create_topic(unique_topic())
@@ -180,7 +181,7 @@ def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_mak
 
 
 def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """Other batches, uncompressed; no map of offsets."""
     topic = flow.source.create_topic(unique_topic())
@@ -199,10 +200,13 @@ def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
     assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
 
 
-def test_what_retention_took_on_one_side_is_reported_and_the_rest_compared(
-    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+def test_records_that_only_retention_can_have_taken_are_not_missing(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost."""
+    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost.
+
+    The records are an hour old, and the target's retention is a week, until it has a size limit as well.
+    """
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     copy = flow.target.create_topic(flow.remote(topic), partitions=3)
     for partition in range(3):
@@ -212,15 +216,33 @@ def test_what_retention_took_on_one_side_is_reported_and_the_rest_compared(
     flow.target.delete_records(copy, {1: 1_200})
 
     found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+    flow.target.alter_topic(copy, {"retention.bytes": "1000000000"})
+    explained = verify(files_of(flow, topic), spark, tmp_path / "explained", **SMALL)
 
-    assert {2} == {one["partition"] for one in found.not_equal}
-    assert 1_500 == found.report.differences
-    assert 2_300 + 1_800 + 3_000 == found.report.source_records
-    assert 2 == len(found.summary["notes"])
+    assert {1, 2} == {one["partition"] for one in found.not_equal}
+    assert 1_200 + 1_500 == found.report.differences
+    assert 2_300 + 3_000 + 3_000 == found.report.source_records
+    assert {2} == {one["partition"] for one in explained.not_equal}
+    assert 1_500 == explained.report.differences
+    assert 2_300 + 1_800 + 3_000 == explained.report.source_records
+    assert (1, 2) == (len(found.summary["notes"]), len(explained.summary["notes"]))
+
+
+def test_a_mistyped_topic_has_a_status_of_its_own(
+    flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
+):
+    """It is neither equal nor different, and nothing is archived."""
+    topic = flow.source.create_topic(unique_topic())
+    files = files_of(flow, topic[:-1])
+
+    for run, key in ((verify_driver.run, "output"), (export_driver.run, "archive")):
+        with pytest.raises(NothingSelectedError, match=f"is {topic} meant?") as refused:
+            run(files, job_of({key: str(tmp_path / key)}), spark=spark)
+        assert EXIT_NOTHING_SELECTED == refused.value.status
 
 
 def test_a_wrong_password_is_one_sentence(
-    east: KafkaCluster, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """And not in the report."""
     with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
@@ -237,9 +259,10 @@ def test_a_wrong_password_is_one_sentence(
             worker=files.worker, source=str(write_properties(tmp_path / "wrong.properties", lines))
         )
 
-        with pytest.raises(AuthenticationFailedError) as refused:
+        with pytest.raises(VerificationError) as refused:
             verify(told, spark, tmp_path / "out")
 
+        assert isinstance(refused.value.__cause__, AuthenticationFailedError)
         assert "guessed" not in str(refused.value)
 
 

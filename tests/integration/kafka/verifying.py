@@ -16,7 +16,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.comparing import produce
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 Raw = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 T0 = (
@@ -49,7 +49,7 @@ class Verdict:
         ]
 
 
-def verify(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> Verdict:
+def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> Verdict:
     """Run it here until it ends."""
     said: list[VerifyReport] = []
 

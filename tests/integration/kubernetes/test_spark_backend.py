@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed import jars, kubernetes_backend
+from mirrorflow_seed import jars, kubernetes_backend, settings
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -24,17 +24,17 @@ VERBS = ["get", "list", "watch", "create", "delete", "deletecollection"]  # the 
 WAIT_S = 400.0  # 25 s alone; minutes on a machine that does much else
 PROGRAM = """
 import sys
-from mirrorflow_seed.spark_session import spark_context
+from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.settings import load_job
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from tests.unit.seed.test_verification_results import verification, window
 job = load_job(sys.argv[1], {})
 result, found = ResultFolder(job), verification(window(0), window(1))
-with spark_context(job, "backend") as spark:
-    result.prepare(spark)
-    print("SUM", spark.parallelize(range(8), 8).mapPartitions(lambda some: [sum(some)]).sum(), flush=True)
-    result.write(spark, found)
-result.write_without_executors(found)
+with spark_session(job, "backend") as spark:
+    result.prepare()
+    print("SUM", sum(SparkTasks(spark).run(abs, range(8))), flush=True)
+result.write(found)
 """
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
 
@@ -104,7 +104,7 @@ def _job(url: str, folder: Path) -> str:
         "executors.max": "1",
         "output": folder / "output",
         kubernetes_backend.IMAGE_KEY: "seed",
-        kubernetes_backend.TEMPLATE_KEY: folder / "executor.yaml",
+        settings.POD_TEMPLATE_KEY: folder / "executor.yaml",
         "spark.driver.port": free_port(),
         "spark.driver.blockManager.port": free_port(),
         "spark.blockManager.port": free_port(),

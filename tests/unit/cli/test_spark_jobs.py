@@ -11,8 +11,9 @@ import pytest
 
 from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
-from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, LineDisplay
+from mirrorflow_seed.errors import JobFailedError, NothingSelectedError, VerificationError
 from mirrorflow_seed.job_report import ArchiveReport, JobPhase, OutcomeCounts, SeedReport, VerifyReport
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -70,12 +71,29 @@ def test_a_rate_reaches_the_job_in_bytes(
         started.append(job)
         return 0
 
-    monkeypatch.setattr("mirrorflow_seed.spark_session.require_spark", lambda: None)
     for module in ("seed.seed_driver", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 
     assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))
     assert [bytes_per_second] == [job.bytes_per_second for job in started]
+
+
+def test_failed_verification_and_an_empty_selection_have_statuses_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error, status in (
+        (VerificationError("No."), 4),
+        (NothingSelectedError("None."), 5),
+        (JobFailedError("x"), 1),
+    ):
+
+        def run(*_: Any, error: Exception = error, **__: Any) -> int:
+            raise error
+
+        monkeypatch.setattr("mirrorflow_seed.verify.verify_driver.run", run)
+        with pytest.raises(FailedError) as failed:
+            verify.execute(parsed("verify"))
+        assert status == failed.value.status
 
 
 def test_a_display_is_closed_whatever_happens() -> None:

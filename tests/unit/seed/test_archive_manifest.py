@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_seed.archive.export_driver import ExportRangeResult, written_files
+from mirrorflow_seed.archive.export_driver import ExportRangeResult, place_of, require_own_files
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
@@ -108,12 +108,12 @@ def test_ranges_cover_every_offset_once_and_are_not_tiny(
 
 def test_export_requires_exactly_the_files_of_its_ranges() -> None:
     ranges = plan_ranges({TopicPartition("orders", 0): OffsetRange(5, 9)}, {}, file_bytes=100)
-    results = {0: ExportRangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
-    path = f"{FOLDER}/part-00000-a.parquet"
+    result = ExportRangeResult(
+        index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1, path="x", size_bytes=7
+    )
+    path = place_of(ranges[0], "id")
 
-    assert written_files({path: 7}, ranges, results, location="here") == {0: (path, 7)}
-    for present in ({}, {path: 7, f"{FOLDER}/part-00000-b.parquet": 7}, {path.replace("orders", "other"): 7}):
+    require_own_files({path: 7}, ranges, {0: result}, archive_id="id", location="here")
+    for present in ({}, {path: 6}, {path: 7, f"{FOLDER}/part-00000-b.parquet": 7}):
         with pytest.raises(ArchiveError):
-            written_files(present, ranges, results, location="here")
-    with pytest.raises(ArchiveError):
-        written_files({path: 7}, ranges, {}, location="here")
+            require_own_files(present, ranges, {0: result}, archive_id="id", location="here")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.range_comparison import InOrderComparison
+from mirrorflow_seed.verify.range_comparison import OPEN_TRANSACTION, InOrderComparison, differing_fields
 from mirrorflow_seed.verify.record_digests import RecordDigester
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
@@ -225,3 +225,33 @@ def test_records_of_any_kind_equal_themselves(
 
 def source_of(records: Sequence[Record]) -> list[tuple[object, ...]]:
     return [one[1:] for one in records]
+
+
+def test_tail_behind_an_open_transaction_is_undecided_for_that_reason() -> None:
+    sent = batches([record(number) for number in range(6)], [3])
+    verify_range = VerifyRange(
+        topic="t",
+        partition=3,
+        target_topic="e.t",
+        source_from=0,
+        source_to=6,
+        target_from=0,
+        target_to=3,
+        has_open_transaction=True,
+    )
+    digest = RecordDigester("run", 3)
+    comparison = InOrderComparison(verify_range, source=digest, target=digest)
+    comparison.feed(source=sent, target=sent[:1])
+    comparison.end(source=True, target=True)
+    comparison.advance()
+
+    [window] = comparison.results()
+    assert (WindowOutcome.UNDECIDED, OPEN_TRANSACTION) == (window.outcome, window.reason)
+
+
+def test_fields_of_a_changed_record_are_named() -> None:
+    one = record(1)
+    assert () == differing_fields(one, one._replace(offset=9), timestamps=True)
+    other = one._replace(key=None, headers=(), timestamp=5)
+    assert ("key", "headers", "timestamp") == differing_fields(one, other, timestamps=True)
+    assert ("key", "headers") == differing_fields(one, other, timestamps=False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed import kubernetes_backend
+from mirrorflow_seed import kubernetes_backend, settings
 from mirrorflow_seed.errors import JobSettingError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings, job_of
 
@@ -29,9 +29,7 @@ EXECUTOR = {
 
 def _job(**given: str) -> JobSettings:
     properties = {key.replace("__", "."): value for key, value in given.items()}
-    return job_of(
-        {kubernetes_backend.IMAGE_KEY: IMAGE, kubernetes_backend.TEMPLATE_KEY: TEMPLATE} | properties
-    )
+    return job_of({kubernetes_backend.IMAGE_KEY: IMAGE, settings.POD_TEMPLATE_KEY: TEMPLATE} | properties)
 
 
 def test_driver_names_its_pod_as_owner_of_executors():
@@ -54,7 +52,7 @@ def test_driver_without_pod_variables_names_the_missing_one(name: str):
         kubernetes_backend.conf(_job(), {**POD, name: ""})
 
 
-@pytest.mark.parametrize("key", [kubernetes_backend.IMAGE_KEY, kubernetes_backend.TEMPLATE_KEY])
+@pytest.mark.parametrize("key", [kubernetes_backend.IMAGE_KEY, settings.POD_TEMPLATE_KEY])
 def test_executors_without_image_or_template_are_refused(key: str):
     with pytest.raises(JobSettingError, match=key.replace(".", r"\.")):
         kubernetes_backend.conf(_job(**{key.replace(".", "__"): ""}), POD)

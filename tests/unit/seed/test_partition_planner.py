@@ -1,6 +1,7 @@
 """Tests how partitions are cut and compared: no record of either side is left out between two ranges."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +77,7 @@ def verified(
     sample: float = 1.0,
     known: StoredOffsets = NOTHING_STORED,
     copied_before: int | None = 1 << 40,
+    deleted_before_ms: float | None = None,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
     logs = Logs(source, target, begins)
     one = PartitionLayout(
@@ -88,6 +90,7 @@ def verified(
         is_compacted=False,
         can_expire=False,
         timestamps=True,
+        deleted_before_ms=deleted_before_ms,
     )
     plan = VerifyPlan()
     cut = VerifyPlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
@@ -145,6 +148,26 @@ def test_lost_record_makes_one_window_different() -> None:
     assert [(50, "different")] == [
         (one.from_offset, one.outcome.value) for one in results if one.outcome is not WindowOutcome.EQUAL
     ]
+
+
+@pytest.mark.parametrize(
+    ("deleted_before_ms", "missing"),
+    [
+        (-math.inf, 60),  # the target deletes nothing by itself
+        (record(59).timestamp, 60),  # the newest of them is too young
+        (record(59).timestamp + 1, 0),
+        (math.inf, 0),  # by size
+        (None, 0),  # its settings are unknown
+    ],
+)
+def test_records_that_the_target_lost_at_its_head_are_missing_unless_retention_explains_it(
+    deleted_before_ms: float | None, missing: int
+) -> None:
+    plan, results = verified(range(200), range(60, 200), begins=(0, 60), deleted_before_ms=deleted_before_ms)
+
+    assert missing == sum(one.differing for one in results)
+    assert bool(plan.notes) is not bool(missing)
+    assert 140 + missing == sum(one.source_count for one in results)
 
 
 def test_retention_on_one_side_becomes_a_note_and_the_rest_is_compared() -> None:

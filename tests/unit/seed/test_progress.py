@@ -100,3 +100,15 @@ def test_job_stalls_if_tasks_run_without_progress():
 
 def _range(index: int, end: int) -> SeedRange:
     return SeedRange(index=index, topic="t", partition=index, start=0, end=end, bytes=end)
+
+
+def test_stopped_run_counts_no_more_records_than_offsets_are_copied() -> None:
+    """Its cancelled tasks had reported records of transactions that were aborted."""
+    progress = SeedProgress("1")
+    progress.begin_wave([_range(0, 800)])
+    progress.note_offset(0, 250)
+
+    paused = progress.report(JobPhase.PAUSED, (400, 1, 1.0), active=0, now_s=1.0)
+    running = progress.report(JobPhase.RUNNING, (400, 1, 1.0), active=1, now_s=2.0)
+
+    assert (paused.records, paused.remaining_records, running.records) == (250, 550, 400)

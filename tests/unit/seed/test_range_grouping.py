@@ -32,3 +32,12 @@ def test_small_ranges_share_a_task_and_large_ones_do_not(sizes: list[int], slots
 def test_ten_thousand_idle_partitions_are_not_ten_thousand_tasks() -> None:
     assert 100 == len(group_ranges([range_of(0) for _ in range(10_000)], 2))
     assert 16 <= len(group_ranges([range_of(1_000) for _ in range(200)], 4)) <= 20
+
+
+@given(st.lists(st.integers(0, 2_000_000), min_size=1, max_size=300), st.integers(1, 8))
+def test_job_with_a_rate_has_no_more_groups_than_slots(sizes: list[int], slots: int) -> None:
+    """All of them may be read at once, each at its part of the rate."""
+    ranges = [range_of(size) for size in sizes]
+    groups = group_ranges(ranges, slots, is_limited=True)
+    assert ranges == [one for group in groups for one in group]
+    assert 1 <= len(groups) <= slots

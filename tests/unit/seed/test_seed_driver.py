@@ -1,7 +1,6 @@
 """Tests how the driver of a seed handles errors of a cluster."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from mirrorflow_seed.seed.seed_driver import SeedJob
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A job that has not begun, without a pause between attempts."""
     made: Any = SeedJob.__new__(SeedJob)
-    made._coordinator = SimpleNamespace(stop=False)
+    made._is_stopped = False
     monkeypatch.setattr(seed_driver, "RETRY_S", 0.0)
     return made
 

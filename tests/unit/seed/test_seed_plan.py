@@ -43,6 +43,17 @@ def test_every_unfinished_range_is_in_one_task(logs: dict[TopicPartition, SeedLo
     assert all(0 < len(seed_task.ranges) <= TASK_PARTITIONS_MAX for seed_task in tasks)
 
 
+@given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=500), st.integers(0, 8))
+def test_job_with_a_rate_has_no_more_tasks_than_slots(sizes: list[int], slots: int) -> None:
+    """All of them may run at once, so the rate of each is its part of the job's."""
+    ranges = [_range(index, size) for index, size in enumerate(sizes)]
+
+    tasks = tasks_of(ranges, slots=slots, is_limited=True)
+
+    assert len(tasks) == min(len(tasks_of(ranges, slots=10**9)), max(1, slots))
+    assert sum(len(seed_task.ranges) for seed_task in tasks) == sum(one.start < one.end for one in ranges)
+
+
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
 def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
     """No task is larger than another by more than its own smallest partition."""

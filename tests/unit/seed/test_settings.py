@@ -1,6 +1,7 @@
 """Tests the settings of a job, and which values it refuses."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -9,12 +10,12 @@ from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import FlowFiles, job_of
 
 
-def test_empty_job_runs_locally():
-    """On all cores, without a rate limit; foreign records are refused."""
+def test_empty_job_leaves_the_master_to_spark():
+    """On what the user's Spark is set to, without a rate limit; foreign records are refused."""
     job = job_of({})
 
     assert (job.master, job.bytes_per_second, job.accept_foreign, job.sample) == (
-        "local[*]",
+        "",
         None,
         False,
         1.0,
@@ -46,6 +47,25 @@ def test_invalid_setting_is_refused_by_name(key: str, value: str):
     """Before anything starts."""
     with pytest.raises(JobSettingError, match=key):
         job_of({key: value})
+
+
+def test_unknown_property_is_refused_with_the_one_that_is_meant():
+    with pytest.raises(JobSettingError, match=r"lagmax: .*; write lag\.max"):
+        job_of({"lagmax": "1"})
+    with pytest.raises(JobSettingError, match=r"docs/seeding\.md"):
+        job_of({"xyzzy": "1"})
+    assert job_of({"spark.anything": "1"}).extra == {"spark.anything": "1"}
+
+
+def test_secrets_in_plain_text_are_found_in_the_files_of_a_flow(tmp_path: Path):
+    """References are none."""
+    worker, source = tmp_path / "w", tmp_path / "s"
+    worker.write_text("producer.ssl.key.password=${file:/secrets:key}\n")
+    source.write_text('source.cluster.sasl.jaas.config=\\\n org.X required username="a" password="b";\n')
+
+    assert FlowFiles(worker=str(worker), source=str(source)).plain_secrets() == (
+        "source.cluster.sasl.jaas.config",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,25 @@
 """Tests the errors for a missing Spark, and the one sentence that a user gets of an error of Spark."""
 
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed.errors import SparkMissingError
-from mirrorflow_seed.spark_session import JAVA_NOTICE, _without_java_notice, cause_of, require_spark
+from mirrorflow_seed.errors import JobFailedError, JobSettingError, SparkMissingError
+from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.spark_session import (
+    JAVA_NOTICE,
+    _own,
+    _without_java_notice,
+    cause_of,
+    require_reachable,
+    require_spark,
+    start_error,
+    user_defaults,
+)
 
 SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
@@ -51,6 +63,88 @@ def test_innermost_java_error_is_found_without_one_of_ours():
         "org.apache.SparkException: no master"
     )
     assert cause_of(RuntimeError()) == "RuntimeError"
+
+
+def test_exception_of_a_task_is_its_last_line():
+    """Without the stack, of a classic session and of Spark Connect."""
+    text = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "task.py", line 9, in run
+    raise ValueError("the reason")
+ValueError: the reason
+ SQLSTATE: 38000"""
+    assert "ValueError: the reason" == cause_of(RuntimeError(text))
+
+
+@pytest.fixture
+def own_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment of a Spark with a spark-defaults.conf, which is returned."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "POD_NAME", "POD_NAMESPACE", "POD_IP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    return tmp_path / "spark-defaults.conf"
+
+
+def test_what_spark_defaults_says_is_never_overwritten(own_spark: Path):
+    own_spark.write_text(
+        "# theirs\nspark.master   yarn\nspark.speculation true\nspark.driver.host=h\nspark.ui.enabled true \n"
+    )
+    found = _own(job_of({"spark.task.maxFailures": "2"}), "name", {"spark.task.maxFailures": "2"}, light=True)
+
+    assert user_defaults({"SPARK_CONF_DIR": str(own_spark.parent)})["spark.ui.enabled"] == "true"
+    assert (found["spark.master"], found["spark.app.name"], found["spark.task.maxFailures"]) == (
+        "yarn",
+        "name",
+        "2",
+    )
+    assert not {"spark.speculation", "spark.driver.host", "spark.ui.enabled"} & found.keys()
+
+
+def test_address_of_the_driver_is_set_only_where_all_runs_on_this_machine(own_spark: Path):  # noqa: ARG001
+    def host(master: str) -> str | None:
+        return _own(job_of({"master": master}), "name", {}, light=True).get("spark.driver.host")
+
+    assert (host("local[2]"), host("yarn"), host("k8s://https://api.example:6443")) == (
+        "127.0.0.1",
+        None,
+        None,
+    )
+
+
+def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path):  # noqa: ARG001
+    assert "local[*,8]" == _own(job_of({}), "name", {}, light=True)["spark.master"]
+
+
+def test_master_that_is_not_there_is_reported_at_once():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        with pytest.raises(
+            JobFailedError, match=f"spark://127.0.0.1:{port} cannot be reached: Connection refused"
+        ):
+            require_reachable(f"spark://127.0.0.1:{port}", timeout_s=0.1)
+        listening.listen()
+        require_reachable(f"spark://127.0.0.1:{port}")
+        require_reachable(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    require_reachable("yarn")
+    with pytest.raises(JobSettingError, match="HOST:PORT"):
+        require_reachable("spark://here")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("org.apache.spark.SparkException: Could not parse Master URL: 'foo'", JobSettingError),
+        ("java.lang.IllegalArgumentException: System memory 12 must be at least 471859200", JobSettingError),
+        ('java.io.IOException: Cannot run program "/x/python": error=2', JobSettingError),
+        ("org.apache.spark.SparkException: Yarn application has already ended", JobFailedError),
+    ],
+)
+def test_wrong_setting_of_spark_is_no_failure_of_the_job(said: str, kind: type[Exception]):
+    error = start_error(RuntimeError(f"An error occurred while calling None.X.\n: {said}\n\tat a.b.C"))
+    assert type(error) is kind
+    assert said in str(error)
 
 
 def test_notice_of_java_is_left_out_and_all_else_passed_on(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,24 @@
-"""Tests that every record survives as a row of an archive and as a batch of a spool."""
+"""Tests that every record survives in the columns of an archive and as a batch of a spool."""
 
+import io
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import checksum_holds, split
 from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.archive_source import Spool
-from mirrorflow_seed.archive.parquet_rows import CREATE_TIME, record_of, row_of
+from mirrorflow_seed.archive.parquet_files import (
+    CREATE_TIME,
+    FileWriter,
+    columns_of,
+    read_records,
+    records_of,
+)
 from mirrorflow_seed.verify.record_digests import TallyBuilder
+
+pytest.importorskip("pyarrow")
 
 INT64 = 2**63
 contents = st.none() | st.binary(max_size=20)
@@ -34,18 +45,48 @@ def logs(draw: st.DrawFn) -> list[Record]:
     return found
 
 
-@given(records)
-def test_record_round_trips_through_its_row(one: Record) -> None:
-    assert record_of(row_of(one, CREATE_TIME)) == one
+@given(st.lists(records, min_size=1, max_size=20))
+def test_records_round_trip_through_their_columns(given: list[Record]) -> None:
+    assert records_of(columns_of(given, CREATE_TIME)) == given
 
 
-@given(records)
-def test_raw_headers_are_kept_only_for_names_that_are_not_utf8(one: Record) -> None:
-    row = row_of(one, CREATE_TIME)
+@given(st.lists(records, min_size=1, max_size=20))
+def test_raw_headers_are_kept_only_for_names_that_are_not_utf8(given: list[Record]) -> None:
+    columns = columns_of(given, CREATE_TIME).to_pylist()
 
-    assert len(row.headers) == len(one.headers)
-    assert all(isinstance(name, str) for name, _ in row.headers)
-    assert (row.headers_raw is None) == all(_is_text(name) for name, _ in one.headers)
+    for one, row in zip(given, columns, strict=True):
+        assert len(row["headers"]) == len(one.headers)
+        assert all(isinstance(header["key"], str) for header in row["headers"])
+        assert (row["headers_raw"] is None) == all(_is_text(name) for name, _ in one.headers)
+
+
+@given(logs(), st.data())
+def test_file_yields_the_records_of_a_range_in_order(log: list[Record], data: st.DataObject) -> None:
+    start = data.draw(st.integers(log[0].offset - 1, log[-1].offset + 1))
+    end = data.draw(st.integers(start, log[-1].offset + 2))
+    sink = io.BytesIO()
+    with FileWriter(sink) as writer:
+        for at in range(0, len(log), 7):
+            writer.add(columns_of(log[at : at + 7], CREATE_TIME))
+        writer.finish()
+
+    found = [one for some in read_records(io.BytesIO(sink.getvalue()), start=start, end=end) for one in some]
+
+    assert found == [one for one in log if start <= one.offset < end]
+
+
+def test_records_of_a_megabyte_are_decoded_a_few_at_a_time() -> None:
+    """So that a file of them takes no more memory than others."""
+    log = [Record(at, 0, None, bytes(1 << 20)) for at in range(40)]
+    sink = io.BytesIO()
+    with FileWriter(sink) as writer:
+        for one in log:
+            writer.add(columns_of([one], CREATE_TIME))
+        writer.finish()
+
+    sizes = [len(some) for some in read_records(io.BytesIO(sink.getvalue()), start=0, end=40)]
+
+    assert (sum(sizes), max(sizes)) == (40, 3)
 
 
 @given(logs(), st.integers(0, 2**36), st.integers(0, 2), st.data())
@@ -72,8 +113,7 @@ def test_spool_reads_from_any_offset(log: list[Record], beyond: int, codec: int,
 def test_tally_detects_changed_and_reordered_records(given: list[Record], data: st.DataObject) -> None:
     order = data.draw(st.permutations(given))
     one, other = TallyBuilder("archive", 3), TallyBuilder("archive", 3)
-    for record in given:
-        one.add(record)
+    one.extend(given)
     for record in order:
         other.add(record)
 

@@ -1,0 +1,239 @@
+"""Converts records to Parquet files of an archive and back, without loss, column by column.
+
+A file has these columns, in this order; its folders name topic and partition,
+`topic=<name>/partition=<number>/`:
+
+    offset          BIGINT    of the source
+    timestamp       BIGINT    milliseconds since 1970, as Kafka has it; -1: none
+    timestamp_type  INT       0 CreateTime, 1 LogAppendTime, -1 none (as Java's TimestampType)
+    key, value      BINARY    null and empty are different
+    headers         ARRAY<STRUCT<key STRING, value BINARY>>, in their order, names may repeat
+    headers_raw     BINARY    the headers as Kafka encodes them, only if a name is not valid UTF-8; else null
+
+A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than Parquet's microseconds.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Any, Final, Self
+
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.wire import primitives
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.records import Header, Record
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+NO_TIMESTAMP_TYPE: Final = -1
+CODEC: Final = "zstd"
+# Rows wait in memory until they are a row group.
+ROW_GROUP_BYTES: Final = 16 << 20
+READ_BYTES: Final = 4 << 20  # rows that are decoded at once, uncompressed
+READ_ROWS_MAX: Final = 4_096
+
+
+@cache
+def schema() -> Any:
+    """Returns the schema of a file."""
+    import pyarrow as pa  # noqa: PLC0415 the extra `seed`
+
+    header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    return pa.schema(
+        [
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", pa.int64(), nullable=False),
+            pa.field("timestamp_type", pa.int32(), nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.list_(header), nullable=False),
+            pa.field("headers_raw", pa.binary()),
+        ]
+    )
+
+
+def timestamp_type(batch: Batch) -> int:
+    """Returns the timestamp type of a batch, as Java's TimestampType."""
+    if batch.magic == 0:
+        return NO_TIMESTAMP_TYPE
+    return LOG_APPEND_TIME if batch.is_log_append_time else CREATE_TIME
+
+
+def columns_of(records: Sequence[Record], kind: int) -> Any:
+    """Returns *records*, at least one, with timestamp type *kind* as an Arrow record batch."""
+    import pyarrow as pa  # noqa: PLC0415 see above
+
+    count = len(records)
+    offsets, timestamps, keys, values, headers = zip(*records, strict=True)
+    shown, raw = _header_columns(headers)
+    arrays = [
+        pa.array(offsets, pa.int64()),
+        pa.array(timestamps, pa.int64()),
+        pa.repeat(pa.scalar(kind, pa.int32()), count),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        shown,
+        raw,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def _header_columns(headers: Sequence[tuple[Header, ...]]) -> tuple[Any, Any]:
+    """Returns the columns `headers` and `headers_raw`."""
+    import pyarrow as pa  # noqa: PLC0415 see above
+
+    flat = list(itertools.chain.from_iterable(headers))
+    names = pa.array([name for name, _ in flat], pa.binary())
+    raw: Any = pa.nulls(len(headers), pa.binary())
+    try:
+        texts = names.cast(pa.string())
+    except pa.ArrowInvalid:  # a name is not valid UTF-8
+        texts = pa.array([str(name, "utf-8", "replace") for name, _ in flat], pa.string())
+        raw = pa.array([None if _are_texts(one) else encode_headers(one) for one in headers], pa.binary())
+    ends = itertools.accumulate(map(len, headers), initial=0)
+    struct_type = schema().field("headers").type.value_type
+    pairs = pa.StructArray.from_arrays(
+        [texts, pa.array([content for _, content in flat], pa.binary())], fields=list(struct_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs), raw
+
+
+def _are_texts(headers: Sequence[Header]) -> bool:
+    try:
+        for name, _ in headers:
+            str(name, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def records_of(batch: Any) -> list[Record]:
+    """Returns the records of an Arrow record batch. Raises CorruptRecordsError."""
+    offsets, timestamps, keys, values, headers, raw = (
+        batch.column(name).to_pylist()
+        for name in ("offset", "timestamp", "key", "value", "headers", "headers_raw")
+    )
+    found = [
+        decode_headers(encoded)
+        if encoded is not None
+        else tuple((one["key"].encode(), one["value"]) for one in shown)
+        if shown
+        else ()
+        for shown, encoded in zip(headers, raw, strict=True)
+    ]
+    return list(map(Record, offsets, timestamps, keys, values, found))
+
+
+class FileWriter:
+    """Writes one file to a binary stream; a context manager. Memory is bounded by one row group."""
+
+    def __init__(self, stream: Any) -> None:
+        from pyarrow import parquet  # noqa: PLC0415 see above
+
+        self.rows = 0
+        self._writer = parquet.ParquetWriter(
+            stream,
+            schema(),
+            compression=CODEC,
+            # Values seldom repeat; a dictionary of them would cost more than it saves.
+            use_dictionary=["timestamp_type", "key"],
+            write_statistics=["offset", "timestamp"],
+        )
+        self._waiting: list[Any] = []
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self._writer.close()
+
+    def finish(self) -> None:
+        """Writes the rest and the footer of the file; the stream stays open."""
+        self._flush()
+        self._writer.close()
+
+    def add(self, batch: Any) -> None:
+        """Adds an Arrow record batch."""
+        self.rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415 see above
+
+        if self._waiting:
+            # One chunk for each column, so that the row group is one.
+            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+        self._waiting, self._waiting_bytes = [], 0
+
+
+def read_records(source: Any, *, start: int, end: int) -> Iterator[list[Record]]:
+    """Yields the records of an opened file with offsets from *start* up to *end*, in its order, some at a time.
+
+    It skips row groups without such offsets. Raises CorruptRecordsError.
+    """
+    import pyarrow as pa  # noqa: PLC0415 see above
+    from pyarrow import parquet  # noqa: PLC0415
+
+    try:
+        file = parquet.ParquetFile(source)
+        for index in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(index)
+            bounds = group.column(0).statistics
+            if bounds is not None and bounds.has_min_max and (bounds.max < start or bounds.min >= end):
+                continue
+            row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+            rows = max(1, min(READ_ROWS_MAX, READ_BYTES // row_bytes))
+            for batch in file.iter_batches(batch_size=rows, row_groups=[index], use_threads=False):
+                records = records_of(batch)
+                if records and not (start <= records[0].offset and records[-1].offset < end):
+                    records = [one for one in records if start <= one.offset < end]
+                yield records
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptRecordsError(f"a Parquet file cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    """Encodes headers as a record of magic 2 does: count, then each name and value after its length."""
+    parts = [primitives.encode_varint(len(headers))]
+    for name, content in headers:
+        parts += (primitives.encode_varint(len(name)), name)
+        parts += (
+            (primitives.encode_varint(-1),)
+            if content is None
+            else (primitives.encode_varint(len(content)), content)
+        )
+    return b"".join(parts)
+
+
+def decode_headers(raw: bytes) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    try:
+        count, at = primitives.decode_varint(raw, 0)
+        for _ in range(count):
+            name, at = _field(raw, at)
+            content, at = _field(raw, at)
+            headers.append((name or b"", content))
+    except IndexError as error:
+        raise CorruptRecordsError("headers_raw of an archived record ends too early") from error
+    if at != len(raw):
+        raise CorruptRecordsError("headers_raw of an archived record holds more than its headers")
+    return tuple(headers)
+
+
+def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = primitives.decode_varint(raw, at)
+    if length < 0:
+        return None, at
+    if at + length > len(raw):
+        raise CorruptRecordsError("headers_raw of an archived record ends too early")
+    return raw[at : at + length], at + length

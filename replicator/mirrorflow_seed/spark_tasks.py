@@ -1,0 +1,172 @@
+"""Runs the tasks of a job on a Spark session, classic or Spark Connect, as a DataFrame.
+
+    range(n), one row in each of n partitions ──> a Python UDF runs task n ──> its result, one row
+
+So each input is one task, no record passes through the JVM, and nothing is shuffled. A UDF is what every Spark has;
+`SparkContext` is missing on Spark Connect and on serverless platforms. The inputs are part of the UDF, as Spark's
+broadcast where they are large.
+
+Spark cancels tasks (`cancel`): it kills their processes within two seconds.
+"""
+
+import atexit
+import pickle
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.spark_session import is_connect, runs_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+# Rows enough to have some in each partition that Spark makes by default, whose number is counted with Spark Connect.
+_COUNTED_ROWS: Final = 1 << 16
+WATCH_S: Final = 0.5
+NO_TASK_S: Final = 20.0  # without a running task, the reason is reported; Spark logs its own after 15 s
+NO_TASK: Final = "Spark runs no task: no resources were accepted; check that executors are registered and have free cores and memory."
+
+
+class SparkTasks:
+    """The tasks of one job on *spark*."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        # In a classic session, only a session of its own can be cancelled without other jobs of the user.
+        self._session = spark if is_connect(spark) else spark.newSession()
+        self._tag = f"mirrorflow-{secrets.token_hex(8)}"
+        self._slots: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """The number of tasks that Spark runs at once, as far as its executors have started."""
+        if not is_connect(self._session):
+            return max(1, int(self._session.sparkContext.defaultParallelism))
+        if self._slots is None:
+            from pyspark.sql.functions import spark_partition_id  # noqa: PLC0415 the extra `seed`
+
+            counted = self._session.range(_COUNTED_ROWS).select(spark_partition_id().alias("partition"))
+            self._slots = max(1, int(counted.distinct().count()))
+        return self._slots
+
+    def run(self, work: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
+        """Runs *work* on each of *inputs*, each in one task, and returns all results; blocks.
+
+        `cancel`, from another thread, ends it. Raises Spark's error (`spark_session.cause_of`).
+        """
+        from pyspark.sql.functions import udf  # noqa: PLC0415 the extra `seed`
+
+        packed = [pickle.dumps(one) for one in inputs]
+
+        def run_task(number: int) -> bytes:
+            return pickle.dumps(work(pickle.loads(packed[number])))  # noqa: S301 made above
+
+        if not packed:
+            return []
+        task = udf(run_task, "binary", useArrow=False).asNondeterministic()
+        if is_connect(self._session):
+            self._session.addTag(self._tag)  # of this thread
+        numbers = self._session.range(0, len(packed), 1, len(packed))
+        rows = numbers.select(task("id").alias("result")).collect()
+        return [pickle.loads(bytes(row["result"])) for row in rows]  # noqa: S301 of our own tasks
+
+    def cancel(self) -> None:
+        """Cancels all running tasks of this job."""
+        if is_connect(self._session):
+            self._session.interruptTag(self._tag)
+        else:
+            self._session.interruptAll()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether Spark has work but no task runs; False where that is unknown."""
+        if is_connect(self._session):
+            return False
+        tracker: Any = self._session.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+        found = [one for one in stages if one is not None]
+        return bool(found) and not any(one.numActiveTasks for one in found)
+
+
+class IdleTimer:
+    """Measures for how long Spark has run no task."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+
+    def problem(self, *, is_idle: bool, now_s: float) -> str:
+        """Returns the sentence to report; "" while tasks run."""
+        if not is_idle:
+            self._since_s = now_s
+        return NO_TASK if now_s - self._since_s >= NO_TASK_S else ""
+
+
+def run_watched(
+    tasks: SparkTasks, work: Callable[[T], R], inputs: Sequence[T], watch: Callable[[str], None]
+) -> list[R]:
+    """Runs tasks as `SparkTasks.run`, and calls *watch* meanwhile with a problem of Spark, "" without one.
+
+    A signal that raises an exception cancels them.
+    """
+    outcome: list[list[R]] = []
+    failure: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            outcome.append(tasks.run(work, inputs))
+        except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
+            failure.append(error)
+
+    thread = threading.Thread(target=collect, name="spark-job", daemon=True)
+    thread.start()
+    idle_timer = IdleTimer(time.monotonic())
+    try:
+        while thread.is_alive():
+            thread.join(WATCH_S)
+            watch(idle_timer.problem(is_idle=tasks.is_idle, now_s=time.monotonic()))
+    except BaseException:
+        tasks.cancel()
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def rate_of_task(bytes_per_second: int | None, tasks: int) -> int | None:
+    """Returns the rate of each of so many *tasks* that may run at once; None without a limit."""
+    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, tasks))
+
+
+def share_files(spark: "SparkSession", files: FlowFiles, *, are_mounted: bool) -> FlowFiles:
+    """Returns *files* as tasks find them: files of the session, unless tasks have the same file system.
+
+    *are_mounted*: executors have the files at the same paths. Raises JobSettingError if a file has a secret in plain text.
+    """
+    if are_mounted or runs_here(spark):
+        return files
+    if secret := files.plain_secrets():
+        raise JobSettingError(
+            key=", ".join(secret),
+            problem="in plain text, and the files of the flow reach executors through Spark",
+            action="write references that each executor resolves, such as ${env:NAME} or ${file:/path:key} (docs/seeding.md)",
+        )
+    prefix = f"mirrorflow-{secrets.token_hex(8)}"
+    shared = FlowFiles(
+        worker=f"{prefix}-worker.properties", source=f"{prefix}-source.properties", is_shared=True
+    )
+    # A driver serves a file from its path for as long as its session lives, also to executors that start later.
+    folder = Path(tempfile.mkdtemp(prefix="mirrorflow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for path, name in ((files.worker, shared.worker), (files.source, shared.source)):
+        copy = folder / name
+        shutil.copyfile(path, copy)
+        spark.addArtifacts(str(copy), file=True)
+    return shared

@@ -1,0 +1,170 @@
+"""Reads and writes the folder of an archive or a result: on a disk, or in a store that pyarrow reaches.
+
+Driver and tasks use it alike, so a folder is one that all of them reach. Paths are relative to the folder, with `/` as
+separator. An address without a scheme is a local path. Credentials of a store come from the environment or from the
+identity of the process that uses it, never from Spark.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mirrorflow_seed.errors import FileSystemError, SparkMissingError
+
+DATA_PREFIX: Final = "topic="
+TEMPORARY_SUFFIX: Final = ".new"
+TEMPORARY_FOLDER: Final = "_temporary"
+_LOCAL: Final = "file"
+# Hadoop's names of the stores that pyarrow calls by their own.
+_SCHEMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
+# File systems where a rename is no copy.
+_RENAMING: Final = frozenset({"local", "hdfs"})
+
+
+class StorageFolder:
+    """A folder; its methods raise FileSystemError."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        try:
+            from pyarrow import fs  # noqa: PLC0415 the extra `seed`
+        except ImportError as error:
+            raise SparkMissingError(
+                "pyarrow is not installed; install it in MirrorFlow's folder with: pip install '.[cli,seed]'."
+            ) from error
+        with self._errors():
+            self._fs, self._root = fs.FileSystem.from_uri(uri_of_address(address))
+        self.renames = (
+            self._fs.type_name in _RENAMING
+        )  # whether files are renamed into their place, else written there
+
+    def prepare(self) -> None:
+        """Creates the folder and checks that it is writable, so that a job fails before its work."""
+        with self._errors():
+            self._fs.create_dir(self._root, recursive=True)
+        self.write(".writable", b"")
+        self.delete(".writable")
+
+    def entries(self) -> frozenset[str]:
+        """Returns the names of the folder's direct entries; empty if the folder does not exist."""
+        return frozenset(str(one.base_name) for one in self._list(self._root, recursive=False))
+
+    def data(self) -> Mapping[str, int]:
+        """Returns the path of each file of records, with its size in bytes."""
+        prefix = len(self._root.rstrip("/")) + 1
+        return {
+            str(one.path)[prefix:]: int(one.size)
+            for name in sorted(self.entries())
+            if name.startswith(DATA_PREFIX)
+            for one in self._list(self._at(name), recursive=True)
+            if one.is_file
+        }
+
+    def read(self, path: str) -> bytes | None:
+        """Returns the content of a file; None if it does not exist."""
+        with self._errors():
+            if not self._fs.get_file_info(self._at(path)).is_file:
+                return None
+            with self._fs.open_input_stream(self._at(path)) as stream:
+                return bytes(stream.read())
+
+    def write(self, path: str, content: bytes) -> None:
+        """Writes a file completely or not at all."""
+        with self.writing(path) as stream:
+            stream.write(content)
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[Any]:
+        """Yields a binary stream; the file has its name once the block ends without an exception."""
+        written = path + TEMPORARY_SUFFIX if self.renames else path
+        with self._errors():
+            if self.renames:
+                self._fs.create_dir(self._at(path).rpartition("/")[0], recursive=True)
+            stream = self._fs.open_output_stream(self._at(written))
+        try:
+            yield stream
+        except BaseException:
+            with contextlib.suppress(Exception):
+                stream.close() if self.renames else stream.abort()
+                self._fs.delete_file(self._at(written))
+            raise
+        with self._errors():
+            stream.close()
+            if self.renames:
+                self._fs.move(self._at(written), self._at(path))
+
+    def reading(self, path: str) -> Any:
+        """Returns the file *path*, opened for random access."""
+        with self._errors():
+            return self._fs.open_input_file(self._at(path))
+
+    def move(self, path: str, new: str) -> None:
+        """Gives a file another name, in a folder that is created."""
+        with self._errors():
+            self._fs.create_dir(self._at(new).rpartition("/")[0], recursive=True)
+            self._fs.move(self._at(path), self._at(new))
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a folder with its content."""
+        with self._errors():
+            found = self._fs.get_file_info(self._at(path))
+            if found.is_file:
+                self._fs.delete_file(self._at(path))
+            elif self._list(self._at(path), recursive=False):
+                self._fs.delete_dir(self._at(path))
+
+    def _at(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{path}"
+
+    def _list(self, path: str, *, recursive: bool) -> list[Any]:
+        from pyarrow import fs  # noqa: PLC0415 see above
+
+        with self._errors():
+            return list(
+                self._fs.get_file_info(fs.FileSelector(path, recursive=recursive, allow_not_found=True))
+            )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises FileSystemError with the first line of another error."""
+        try:
+            yield
+        except FileSystemError:
+            raise
+        except Exception as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise file_system_error(self.address, lines[0]) from error
+
+
+def file_system_error(location: str, message: str) -> FileSystemError:
+    """Returns the error for a *message* of pyarrow about *location*."""
+    if "nrecognized filesystem" in message or "unsupported" in message.lower():
+        return FileSystemError(
+            location=location,
+            problem=f"there is no file system for {scheme_of(location)}://",
+            action="write a path, or an address with file, s3, gs, abfs or hdfs (docs/archive.md)",
+        )
+    return FileSystemError(
+        location=location,
+        problem=f"the file system reports: {message.rstrip('.')}",
+        action="name a folder that driver and executors can reach and write: a path, or an address such as s3://backup/a",
+    )
+
+
+def scheme_of(location: str) -> str:
+    """Returns the scheme of an address in lower case; `file` if it has none."""
+    scheme, found, _ = location.partition(":/")
+    return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
+
+
+def uri_of_address(location: str) -> str:
+    """Returns a local path as a `file:` URI; other addresses with the scheme that pyarrow has for them."""
+    scheme = scheme_of(location)
+    if scheme != _LOCAL:
+        return f"{_SCHEMES.get(scheme, scheme)}{location[len(scheme) :]}"
+    if location.lower().startswith(f"{_LOCAL}:/"):
+        return (
+            location if location.startswith(f"{_LOCAL}:///") else f"{_LOCAL}://{location[len(_LOCAL) + 1 :]}"
+        )
+    return Path(location).expanduser().resolve().as_uri()

@@ -1,0 +1,1 @@
+"""Spark clusters of this machine for the tests."""

@@ -1,0 +1,94 @@
+"""The jobs on a standalone cluster of Spark, started by `spark-submit`, whose workers share no folder with the driver."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import Child, wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.spark.standalone import SparkCluster, bridge
+from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.seeding import files_of
+
+pyspark = pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="namespaces need root"), pytest.mark.timeout(900)]
+
+RECORDS = 4_000
+# Two JVMs of executors, and one that schedules.
+LIGHT = ("spark.executor.memory=512m", "spark.ui.showConsoleProgress=false")
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    with bridge() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def clusters(network: str) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    """Found by the workers, and not by 127.0.0.1."""
+    with KafkaCluster(name="near", address=network) as near, KafkaCluster(name="far", address=network) as far:
+        yield near, far
+
+
+@pytest.fixture
+def flow(clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path) -> Flow:
+    return Flow.new(*clusters, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(network: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:  # noqa: ARG001
+    folder = tmp_path_factory.mktemp("spark")
+    with SparkCluster(folder=folder, spark_home=Path(pyspark.__file__).parent) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def submit(
+    spark_cluster: SparkCluster, flow: Flow, tmp_path: Path
+) -> Callable[..., tuple[int, dict[str, Any], str]]:
+    """Runs a job to its end: exit status, last report, and all that it printed."""
+
+    def submit(command: str, topics: str, **job: str) -> tuple[int, dict[str, Any], str]:
+        files, said = files_of(flow, topics), tmp_path / f"{command}.json"
+        sets = [f"--set={key.replace('_', '.')}={value}" for key, value in job.items()]
+        os.environ["TERMINATION_MESSAGE"] = str(said)
+        try:
+            child: Child = spark_cluster.submit(
+                [command, "--worker", files.worker, "--source", files.source, *sets],
+                log=tmp_path / f"{command}.log",
+                conf=LIGHT,
+            )
+        finally:
+            del os.environ["TERMINATION_MESSAGE"]
+        wait_until(f"{command} ends", lambda: not child.running, timeout_s=400)
+        report = json.loads(said.read_text()) if said.exists() else {}
+        return int(child.process.returncode or 0), report, child.log.read_text()
+
+    return submit
+
+
+def test_seed_and_verification_run_on_the_workers_under_their_own_names(
+    spark_cluster: SparkCluster,
+    flow: Flow,
+    unique_topic: Callable[[], str],
+    submit: Callable[..., tuple[int, dict[str, Any], str]],
+):
+    topic = flow.source.create_topic(unique_topic(), partitions=4)
+    load(flow.source, topic, RECORDS, size_bytes=1_000, batch_bytes=65_536)
+
+    status, seeded, log = submit("seed", topic, lag_max="0", run_id="s1")
+    assert (status, seeded.get("phase")) == (0, "Succeeded"), log
+    assert seeded["records"] == RECORDS
+    status, verified, log = submit("verify", topic, run_id="v1")
+    assert (status, verified.get("phase")) == (0, "Succeeded"), log
+
+    applications = {one["name"]: one for one in spark_cluster.state()["completedapps"]}
+    assert {"mirrorflow-seed-s1", "mirrorflow-verify-v1"} <= applications.keys()
+    assert all(one["cores"] == 2 for one in applications.values())
+    flow.assert_exact(topic)

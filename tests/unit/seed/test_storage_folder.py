@@ -1,0 +1,63 @@
+"""Tests the folder of an archive, on a disk, and the errors for addresses that cannot be used."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_seed.errors import FileSystemError
+from mirrorflow_seed.storage_folder import StorageFolder, file_system_error, scheme_of, uri_of_address
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.mark.parametrize(
+    ("location", "scheme"),
+    [
+        ("/backup/a", "file"),
+        ("backup:/a", "backup"),
+        ("a b/c", "file"),
+        ("S3A://bucket/a", "s3a"),
+        ("x", "file"),
+    ],
+)
+def test_scheme_precedes_the_path(location: str, scheme: str) -> None:
+    assert scheme_of(location) == scheme
+
+
+def test_plain_path_is_local_and_hadoop_names_become_those_of_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert uri_of_address("a b") == (tmp_path / "a b").as_uri()
+    assert uri_of_address("file:/a") == "file:///a"
+    assert uri_of_address("s3a://bucket/a") == "s3://bucket/a"
+    for address in ("s3://bucket/a", "file:///a", "hdfs://names/a", "gs://bucket/a"):
+        assert uri_of_address(address) == address
+
+
+def test_unusable_location_is_refused_with_an_action() -> None:
+    with pytest.raises(FileSystemError, match=r"no file system for ftp://; write a path"):
+        StorageFolder("ftp://host/a")
+    with pytest.raises(FileSystemError, match=r"/proc/a: the file system reports: .*can reach and write"):
+        StorageFolder("/proc/a").prepare()
+    assert "\n" not in str(file_system_error("/a", "refused"))
+
+
+def test_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
+    folder = StorageFolder(str(tmp_path))
+    with folder.writing("topic=a/partition=0/whole") as stream:
+        stream.write(b"12")
+        assert folder.read("topic=a/partition=0/whole") is None
+    with contextlib.suppress(ValueError), folder.writing("topic=a/partition=0/cut") as stream:
+        stream.write(b"1")
+        raise ValueError
+
+    assert folder.data() == {"topic=a/partition=0/whole": 2}
+    folder.move("topic=a/partition=0/whole", "topic=b/partition=1/whole")
+    assert folder.data() == {"topic=b/partition=1/whole": 2}
+    assert folder.entries() == {"topic=a", "topic=b"}
+    folder.delete("topic=b")
+    folder.delete("nothing")
+    assert folder.data() == {}
