@@ -361,8 +361,9 @@ class PartitionCopier:
             # The timestamp itself does not matter: another producer may have written in the same millisecond.
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
             return self.resync()
+        delivered = stream.delivered
         span, continues = stream.acknowledge(base_offset)
-        if stream.delivered.ordinal != span.last:
+        if stream.delivered is delivered:
             # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
             self.lost_batches += 1
             return self.resync()

@@ -50,6 +50,7 @@ class PartitionDispatch:
         self.pipe: Pipe | None = None
         self._drained = asyncio.Event()
         self._services = services
+        self._packer = copier.packer
         self._counted_bytes = 0
 
     # -- fetch
@@ -90,9 +91,9 @@ class PartitionDispatch:
         """The oldest batch in flight is on the target from *base_offset* on."""
         copier, stream = self.copier, self.copier.stream
         assert stream is not None
-        span = stream.in_flight[0]
+        span, delivered = stream.in_flight[0], stream.delivered
         effects = copier.acknowledged(base_offset, append_time_ms, self._services.now_ms)
-        if stream.delivered.ordinal == span.last:
+        if stream.delivered is not delivered:
             self._services.delivered(copier, span, base_offset)
         self.apply(effects)
 
@@ -112,7 +113,7 @@ class PartitionDispatch:
 
     def apply(self, effects: Effects) -> None:
         """Has the effects of an event carried out."""
-        queued_bytes = self.copier.packer.queued_bytes
+        queued_bytes = self._packer.queued_bytes
         if queued_bytes != self._counted_bytes:
             self._services.count_buffered(queued_bytes - self._counted_bytes)
             self._counted_bytes = queued_bytes
