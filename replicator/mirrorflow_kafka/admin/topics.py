@@ -19,6 +19,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire import error_codes
@@ -37,7 +38,7 @@ from mirrorflow_kafka.client.metadata import TopicMetadata, topic_from
 TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
-CREATED_POLL_S = 0.1
+CREATED_POLL_MIN_S, CREATED_POLL_MAX_S = 0.01, 0.1  # brokers learn of a new topic within some 10 ms
 BROKER_ANSWER_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
 _DEFAULT_REPLICATION_SINCE = 4  # the first version that accepts -1 (KIP-464, Kafka 2.4)
 
@@ -98,10 +99,10 @@ async def create_topic_and_wait(
         cluster.raise_for(refusal.code, "CreateTopics", topic.name, message=refusal.message)
     try:
         async with asyncio.timeout(timeout_s):
+            polls = Backoff(min_s=CREATED_POLL_MIN_S, max_s=CREATED_POLL_MAX_S)
             while _leaderless(cluster, topic.name) is not None:
+                await anext(polls)
                 await cluster.refresh([topic.name])
-                if _leaderless(cluster, topic.name) is not None:
-                    await asyncio.sleep(CREATED_POLL_S)
     except TimeoutError:
         raise InternalTopicUnavailableError(
             cluster=cluster.alias, topic=topic.name, leaderless=_leaderless(cluster, topic.name) or 0
