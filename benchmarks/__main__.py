@@ -4,6 +4,7 @@
     python -m benchmarks operator [--quiescence]    # another matter: see control_plane.py
     python -m benchmarks machinery                  # and another: see machinery.py
     python -m benchmarks executors                  # and another, on a node: see executors.py
+    python -m benchmarks startup                    # and another, beside an earlier commit: see startup.py
 
 Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
 is noted in the results, and the next one runs. Exit status 1 if a demand was missed.
@@ -18,7 +19,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import control_plane, executors, machinery
+from benchmarks import control_plane, executors, machinery, startup
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -68,6 +69,8 @@ def main() -> int:
         return machinery.main(sys.argv[2:])
     if sys.argv[1:2] == ["executors"]:
         return executors.main(sys.argv[2:])
+    if sys.argv[1:2] == ["startup"]:
+        return startup.main(sys.argv[2:])
     options = _options()
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = next((one for one in given if one in COMMANDS), "")
         parser = command_parser({command})
+        parser.set_defaults(is_own_process=arguments is None)
         parsed, rest = parser.parse_known_args(given)
         if rest and not ("add_files" in parsed and parsed.add_files(parsed, rest)):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from mirrorflow_cli import exit_with_parent
 from mirrorflow_cli.errors import FailedError
+from mirrorflow_cli.prepared_replicator import REPLICATOR as PROGRAM
+from mirrorflow_cli.prepared_replicator import ChildOfCommand, PreparedReplicator, start_replicator
 from mirrorflow_cli.run_progress import Progress, progress_of, read_progress
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
@@ -143,8 +144,13 @@ class ProcessFiles:
         return (str(self.worker), *(str(self.connector(name)) for name in self.connectors))
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The variables with the paths of files that the process writes."""
+        return {"MIRRORFLOW_HTTP_FILE": str(self.http)}
+
+    @property
     def http(self) -> Path:
-        """The path that the process writes its HTTP address to (MIRRORFLOW_HTTP_FILE)."""
+        """The path that the process writes its HTTP address to."""
         return self.folder / "url"
 
     @property
@@ -189,7 +195,8 @@ TAIL_BYTES = 4_096  # bytes at the end of the log in which to search for the las
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ROUTINE_LEVELS = frozenset({"INFO", "DEBUG"})
 WRITTEN_MAX_MS = 60_000  # a replicator writes its progress every 5 s; an older one says nothing about now
-REPLICATOR = (sys.executable, "-m", "mirrorflow_replicator", "standalone")
+MODE = "standalone"
+REPLICATOR = (*PROGRAM, MODE)
 
 
 class ReplicatorProcess:
@@ -202,6 +209,7 @@ class ReplicatorProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         log: LogFile | None,
+        prepared: PreparedReplicator | None,
         clock: Callable[[], float],
     ) -> None:
         self.files = files
@@ -209,8 +217,9 @@ class ReplicatorProcess:
         self._command = tuple(command)
         self._environment = environment
         self._log = log
+        self._prepared = prepared
         self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildOfCommand | None = None
         self._started_at_s = 0.0
         self._start_at_s = clock()
         self._quick_ends = 0  # in a row
@@ -222,34 +231,33 @@ class ReplicatorProcess:
             return False
         self.files.forget_process()
         self._log_start = 0 if self._log is None else self._log.size_bytes
-        output = sys.stderr if self._log is None else self._log.file
-        program = [*self._command, *self.files.arguments]
-        self._process = subprocess.Popen(  # noqa: S603  our own program
-            [sys.executable, "-I", "-S", exit_with_parent.__file__, str(os.getpid()), *program],
+        self._process = self._take_prepared() or start_replicator(
+            [*self._command, *self.files.arguments],
+            {**self._environment, **self.files.environment},
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env={
-                **os.environ,
-                **self._environment,
-                "MIRRORFLOW_EXIT_WITH_STDIN": "1",
-                "MIRRORFLOW_HTTP_FILE": str(self.files.http),
-            },
-            process_group=0,
+            output=self._output,
         )
         self.files.pid.write_text(str(self._process.pid), encoding="ascii")
         self._started_at_s = self._clock()
         self.starts += 1
         return True
 
+    @property
+    def _output(self) -> int:
+        return (sys.stderr if self._log is None else self._log.file).fileno()
+
+    def _take_prepared(self) -> ChildOfCommand | None:
+        if self._prepared is None:
+            return None
+        return self._prepared.take([MODE, *self.files.arguments], self.files.environment, output=self._output)
+
     def ended(self) -> int | None:
         """Returns the exit status if the process has ended since the last call, and schedules its restart.
 
         A negative status is the signal. Returns None otherwise.
         """
-        if self._process is None or self._process.poll() is None:
+        if self._process is None or (status := self._process.poll()) is None:
             return None
-        status = self._process.returncode
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process = None
@@ -259,7 +267,7 @@ class ReplicatorProcess:
         self._start_at_s = now_s + backoff_s(
             self._quick_ends, lowest_s=RESTART_BACKOFF_MIN_S, highest_s=RESTART_BACKOFF_MAX_S
         )
-        return int(status)
+        return status
 
     @property
     def restarts_in_s(self) -> float:

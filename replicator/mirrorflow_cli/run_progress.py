@@ -1,7 +1,7 @@
 """Reads the progress of a flow's process from its HTTP server on the loopback address, and formats it.
 
 Uses `/progress` and `/progress/partitions`, version 1 (`mirrorflow_replicator.http.progress`). A process that
-does not answer has no progress, which is not an error here: `commands.run` decides what it means.
+does not answer has no progress, which is not an error here: `flow_runner` decides what it means.
 
 The process's own rates cover up to 30 seconds, as Kafka's metrics do: good for a graph, slow for a live
 display. `RecentRates` covers the last 5 seconds, computed from successive answers and the process's own clock.

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
 from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, UsageError
-from mirrorflow_cli.flow_arguments import add_flow_arguments, flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_core.java.properties import read_size_bytes

@@ -4,14 +4,14 @@
     mirrorflow-replicator distributed worker.properties [connector.properties ...]   (Kafka Connect's)
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
-`task` is internal: the process of one task, started by the others. Exit status: 0 stopped gracefully, 2 wrong
-settings or a missing Python package (stderr says which), 130 stopped by Ctrl-C, 1 any other error.
+Two modes are internal: `task` is the process of one task, started by the others; `prepared` is `standalone` for
+`mirrorflow run`, which passes its arguments later. Exit status: 0 stopped gracefully, 2 wrong settings or a missing Python
+package (stderr says which), 130 stopped by Ctrl-C, 1 any other error.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import os
 import sys
@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorflow_replicator import logs
+from mirrorflow_replicator.process import importing
+from mirrorflow_replicator.version import VersionAction
+from mirrorflow_replicator.worker import prepared_start
 
 if TYPE_CHECKING:
     from mirrorflow_core.settings import WorkerSettings
@@ -40,8 +43,8 @@ PACKAGES = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False) -> int:
+    """Runs the command line; returns the exit status. *is_own_process*: also with *arguments*, it may be forked."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         logs.set_up(os.environ)
@@ -49,12 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(EXIT_SETTINGS, str(error))
     try:
         if given == ["task"]:
-            from mirrorflow_replicator.worker import task_process  # noqa: PLC0415 a task must not load the worker
+            with importing():
+                from mirrorflow_replicator.worker import task_process  # noqa: PLC0415 a task must not load the worker
 
             return task_process.main()
+        if given == [prepared_start.MODE]:
+            _import_modules()
+            if (received := prepared_start.receive()) is None:
+                return 0
+            given = received
         options = _parser().parse_args(given)
         _require_packages()
-        return _serve(options)
+        return _serve(options, forks=is_own_process or arguments is None)
     except ModuleNotFoundError as error:
         module = (error.name or "mirrorflow").partition(".")[0]
         if module.startswith("mirrorflow"):
@@ -74,13 +83,11 @@ def _require_packages() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from mirrorflow_replicator.version import version  # noqa: PLC0415 for --version alone
-
     parser = argparse.ArgumentParser(
         prog="mirrorflow-replicator",
         description="Replicates topics between Kafka clusters, each record once.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
+    parser.add_argument("--version", action=VersionAction)
     forms = parser.add_subparsers(dest="form", required=True, metavar="MODE")
     standalone = _add_mode(
         forms,
@@ -126,17 +133,31 @@ def _add_mode(
     )
 
 
-def _serve(options: argparse.Namespace) -> int:
-    from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
+def _import_modules() -> None:
+    """Imports the modules of a worker, and of a task for the fork: after the parser, for a fast --help."""
+    with importing():
+        from mirrorflow_replicator.config import worker_properties  # noqa: F401, PLC0415
+        from mirrorflow_replicator.worker import main_process, task_process  # noqa: F401, PLC0415
+
+
+def _serve(options: argparse.Namespace, *, forks: bool) -> int:
+    """Runs the worker; *forks*: the process is its own, and may be forked for the first task."""
+    _import_modules()
+    from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415
+    from mirrorflow_replicator.connectors.child_process import fork_first  # noqa: PLC0415
+    from mirrorflow_replicator.worker import task_process  # noqa: PLC0415
     from mirrorflow_replicator.worker.main_process import EXIT_INTERRUPTED, Worker  # noqa: PLC0415
 
     try:
         settings = _settings(options)
-        worker = Worker(settings, state_files=_state_files(options, settings))
+        is_task = forks and _copies(settings) and fork_first()
+        worker = None if is_task else Worker(settings, state_files=_state_files(options, settings))
     except OSError as error:
         return _end(EXIT_SETTINGS, f"{error.filename} cannot be read: {error.strerror}.")
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
+    if worker is None:
+        return task_process.main()
     try:
         return EXIT_INTERRUPTED if _run(worker, options.form) else 0
     except SettingError as error:
@@ -145,23 +166,32 @@ def _serve(options: argparse.Namespace) -> int:
         return _end(EXIT_FAILED, str(error))
 
 
+def _copies(settings: Sequence[WorkerSettings]) -> bool:
+    """Returns whether a task starts here at once, as far as the files of the connectors say."""
+    connectors = (connector for worker in settings for connector in worker.connectors)
+    return any(one.source is not None and one.is_enabled and not one.is_paused for one in connectors)
+
+
 def _run(worker: Worker, form: str) -> bool:
     """Runs *worker*; returns whether Ctrl-C has ended it. It shows its progress, unless it has a runner that does."""
-    from mirrorflow_replicator.worker.progress_log import ProgressLog  # noqa: PLC0415
-    from mirrorflow_replicator.worker.running_processes import registered_if_possible  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 after the parser, for a fast --help
 
     if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
         return asyncio.run(worker.run())
+    from mirrorflow_replicator.worker.progress_log import ProgressLog  # noqa: PLC0415
+    from mirrorflow_replicator.worker.running_processes import registered_if_possible  # noqa: PLC0415
+
     with registered_if_possible({"form": form}) as file:
         progress = ProgressLog(worker.view, file=file, is_terminal=sys.stderr.isatty())
         return asyncio.run(worker.run(reports=progress.run))
 
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
-    from mirrorflow_replicator.config.dedicated_mode import load_mm2  # noqa: PLC0415
     from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone  # noqa: PLC0415
 
     if options.form == "mm2":
+        from mirrorflow_replicator.config.dedicated_mode import load_mm2  # noqa: PLC0415
+
         return load_mm2(_text(options.file), options.clusters)
     connectors = [_text(path) for path in options.connectors]
     if options.form == "distributed":

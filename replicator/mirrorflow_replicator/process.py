@@ -5,7 +5,6 @@ in again, which cost a third of the CPU of a copy. Kept pages serve the next buf
 copy. Waiting and measuring use the monotonic clock; `now_ms` is for the timestamps of records.
 """
 
-import asyncio
 import contextlib
 import ctypes
 import gc
@@ -24,6 +23,17 @@ MMAP_THRESHOLD_BYTES = 32 << 20  # the largest value that glibc accepts; fetch r
 TRIM_THRESHOLD_BYTES = 256 << 20  # so high that glibc never trims by itself; `give_back` does
 # Batches are tuples that the collector need not visit, thousands a second; reference counting frees them.
 GC_THRESHOLD = 200_000
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Turns the garbage collector off for imports: they make hundreds of thousands of objects that stay, and no garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # imported objects stay for the life of the process
+        gc.enable()
 
 
 def settle_in() -> None:
@@ -79,6 +89,8 @@ def die_with_parent() -> None:
 
 async def stdin_ended() -> None:
     """Waits until the writing end of our stdin is closed."""
+    import asyncio  # noqa: PLC0415 the command imports this module and runs no loop
+
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

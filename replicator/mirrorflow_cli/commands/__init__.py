@@ -8,7 +8,7 @@ from collections.abc import Collection, Container
 from typing import Any, NoReturn
 
 from mirrorflow_cli.command_examples import examples_of
-from mirrorflow_replicator.version import version
+from mirrorflow_replicator.version import VersionAction
 
 # Heading -> name of a module of this package -> help. Only the module of the command in use is imported, for a
 # fast start.
@@ -89,7 +89,7 @@ def command_parser(loaded: Container[str]) -> argparse.ArgumentParser:
         formatter_class=_GroupedHelp,
         epilog="Exit status: 0 done, 1 failed, 2 invalid arguments or file, 130 Ctrl-C, 143 SIGTERM.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
+    parser.add_argument("--version", action=VersionAction)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(

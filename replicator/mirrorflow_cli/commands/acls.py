@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE
-from mirrorflow_cli.flow_arguments import add_flow_arguments, flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.java.patterns import literal_name

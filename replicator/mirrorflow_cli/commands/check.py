@@ -30,13 +30,13 @@ from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits
 from mirrorflow_cli.clusters import connected, selected_topics, target_plan, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.flow_arguments import (
-    add_flow_arguments,
     companion_settings,
     flow_from,
     layout_from,
     source_settings,
     valid_plan,
 )
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import Findings, add_json_argument, print_json
 from mirrorflow_core.errors import (
     ClusterChangedError,

@@ -15,13 +15,8 @@ from typing import Any
 
 from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, FailedError
-from mirrorflow_cli.flow_arguments import (
-    add_flow_arguments,
-    flow_from,
-    layout_from,
-    source_settings,
-    valid_plan,
-)
+from mirrorflow_cli.flow_arguments import flow_from, layout_from, source_settings, valid_plan
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings

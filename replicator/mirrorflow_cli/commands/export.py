@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirrorflow_cli.errors import EXIT_DONE, UsageError
-from mirrorflow_cli.flow_arguments import add_flow_arguments, flows_from, layout_from, valid_plans
+from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.java_flow import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE

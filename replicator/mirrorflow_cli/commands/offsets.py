@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from mirrorflow_cli.clusters import connected
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flow_arguments import (
-    add_flow_arguments,
     checkpoint_settings,
     flow_from,
     layout_from,
     source_settings,
     valid_plan,
 )
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.errors import ClusterError

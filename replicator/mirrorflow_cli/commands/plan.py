@@ -15,13 +15,13 @@ from mirrorflow_cli.check_permissions import own_topics
 from mirrorflow_cli.clusters import connected, selected_topics, topic_sizes
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flow_arguments import (
-    add_flow_arguments,
     companion_settings,
     flows_from,
     layout_from,
     source_settings,
     valid_plans,
 )
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings

@@ -9,7 +9,6 @@ from typing import Any
 from mirrorflow_cli.commands.plan import find_conflicts
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE, UsageError
 from mirrorflow_cli.flow_arguments import (
-    add_flow_arguments,
     flows_from,
     layout_from,
     source_settings,
@@ -17,6 +16,7 @@ from mirrorflow_cli.flow_arguments import (
     warnings_of,
     worker_settings,
 )
+from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.plan.properties import Plan

@@ -35,6 +35,7 @@ from mirrorflow_kafka.admin.topics import (
     list_topics,
     naming_leaderless,
     topic_operations,
+    wait_for_leaders,
 )
 from mirrorflow_kafka.admin.transactions import (
     OF_PARTITION,

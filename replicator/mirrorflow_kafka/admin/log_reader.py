@@ -11,7 +11,7 @@ all markers. `mirrorflow_core.writer.transaction_log` decides which of those rec
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from mirrorflow_core.backoff import Backoff, backoff_s
@@ -238,6 +238,7 @@ FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of 
 BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
 T = TypeVar("T")
 Decode = Callable[[Record], object | None]
+Span = tuple[int, int]  # the offsets of a log: its start, and its end
 
 
 async def retrying(read: Callable[[], Awaitable[T]], *, timeout_s: float = RETRY_TIMEOUT_S) -> T:
@@ -272,18 +273,37 @@ class ExpectedMarker(NamedTuple):
         )
 
 
+async def log_spans(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+    """Returns start and end of each of *partitions* with two requests to each leader; nothing if one of them is not available."""
+    try:
+        ends = await admin.offsets_at(cluster, partitions, LATEST)
+        starts = await admin.offsets_at(cluster, partitions, EARLIEST)
+    except (UnreachableError, BrokerError):
+        return {}
+    return {one: (starts[one], ends[one]) for one in partitions}
+
+
 async def read_log(
-    cluster: Cluster, partition: TopicPartition, decode: Decode, *, marker: ExpectedMarker | None = None
+    cluster: Cluster,
+    partition: TopicPartition,
+    decode: Decode,
+    *,
+    marker: ExpectedMarker | None = None,
+    span: Span | None = None,
 ) -> tuple[LogBatch, ...]:
     """Returns all batches of *partition*, of a topic of the flow's own; *decode* returns the content of a record, or None to leave it out.
 
-    It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark.
-    Raises ClusterError, CorruptRecordsError.
+    It waits until *marker* is in the log: a former leader, which was frozen, answers with an old high watermark. *span* is what
+    `log_spans` has returned; it is asked for again where a read is repeated. Raises ClusterError, CorruptRecordsError.
     """
+    spans = [] if span is None else [span]
 
     async def read() -> tuple[LogBatch, ...]:
-        end = (await admin.offsets_at(cluster, [partition], LATEST))[partition]
-        start = (await admin.offsets_at(cluster, [partition], EARLIEST))[partition]
+        if spans:
+            start, end = spans.pop()
+        else:
+            end = (await admin.offsets_at(cluster, [partition], LATEST))[partition]
+            start = (await admin.offsets_at(cluster, [partition], EARLIEST))[partition]
         return await _collect(cluster, partition, start, end, decode)
 
     now = asyncio.get_running_loop().time

@@ -25,12 +25,12 @@ from mirrorflow_core.wire import produce as wire
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.connection import Connection
 
-# An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 12 rounds
-# are 10 s.
-ROUNDS_MAX = 12
+# An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 15 rounds
+# are 9 s.
+ROUNDS_MAX = 15
 # Every broker knows a new topic within a second; a deleted topic must not cost ten seconds.
-UNKNOWN_ROUNDS_MAX = 4
-ROUND_BACKOFF_MIN_S = 0.1
+UNKNOWN_ROUNDS_MAX = 6
+ROUND_BACKOFF_MIN_S = 0.02  # a leader is in the metadata some milliseconds before it leads a new partition
 ROUND_BACKOFF_MAX_S = 1.0
 # A request with 5,000 partitions is 20 to 100 kB and was answered in 50 ms; a larger one would block a broker
 # thread.

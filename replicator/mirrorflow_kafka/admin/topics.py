@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
@@ -19,6 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire import error_codes
@@ -31,14 +33,18 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster, chunks
 from mirrorflow_kafka.client.metadata import TopicMetadata, topic_from
+from mirrorflow_kafka.client.pool import retrieve_error
 
 # The controller writes one record per partition and handles a request as a whole; the KIP-599 quota counts
 # them too. A topic has about 30 config entries (3 kB), so a response stays below 0.5 MB.
 TOPICS_MAX = 100
 CONTROLLER_TIMEOUT_MS = 30_000
 CREATED_TIMEOUT_S = 30.0  # until every partition of a new topic has a known leader
-CREATED_POLL_S = 0.1
+CREATED_POLL_MIN_S, CREATED_POLL_MAX_S = 0.01, 0.1  # brokers learn of a new topic within some 10 ms
 BROKER_ANSWER_S = 5.0  # for the settings of one of several brokers; a dead one is in the metadata for 9 s
+CREATED_TOGETHER_S = (
+    0.02  # the topics of a start are wanted within some 10 ms, and a controller takes 30 ms for a request
+)
 _DEFAULT_REPLICATION_SINCE = 4  # the first version that accepts -1 (KIP-464, Kafka 2.4)
 
 
@@ -58,12 +64,50 @@ async def list_topics(cluster: Cluster) -> Mapping[str, TopicMetadata]:
     return cluster.metadata.topics
 
 
+class _Creation:
+    """A request that is sent soon, and shared by all callers that come before."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.topics: dict[str, NewTopic] = {}
+        self.is_sent = False
+        self.answer = asyncio.create_task(self._send(cluster))
+        self.answer.add_done_callback(retrieve_error)
+
+    async def _send(self, cluster: Cluster) -> dict[str, BrokerRefusal | None]:
+        await asyncio.sleep(CREATED_TOGETHER_S)
+        self.is_sent = True
+        return await _create(cluster, self.topics.values(), validate_only=False)
+
+
+# The newest of each cluster, and of requests that need the brokers' default replication factor, which old ones do not have.
+_creations: WeakKeyDictionary[Cluster, dict[bool, _Creation]] = WeakKeyDictionary()
+
+
 async def create_topics(
     cluster: Cluster,
     topics: Iterable[NewTopic],
     validate_only: bool = False,  # noqa: FBT001, FBT002 as the request has it
 ) -> dict[str, BrokerRefusal | None]:
-    """Creates *topics*; returns None for each topic that now exists, otherwise the refusal. Raises ClusterError."""
+    """Creates *topics*; returns None for each topic that now exists, otherwise the refusal. Raises ClusterError.
+
+    Concurrent callers share a request: a controller takes as long for one topic as for many.
+    """
+    wanted = {topic.name: topic for topic in topics}
+    if validate_only or len(wanted) > TOPICS_MAX:
+        return await _create(cluster, wanted.values(), validate_only=validate_only)
+    newest = _creations.setdefault(cluster, {})
+    needs_default = any(topic.replication_factor == -1 for topic in wanted.values())
+    creation = newest.get(needs_default)
+    if creation is None or creation.is_sent or len(creation.topics) + len(wanted) > TOPICS_MAX:
+        creation = newest[needs_default] = _Creation(cluster)
+    creation.topics |= wanted
+    answers = await asyncio.shield(creation.answer)
+    return {name: answers[name] for name in wanted}
+
+
+async def _create(
+    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool
+) -> dict[str, BrokerRefusal | None]:
     answers: dict[str, BrokerRefusal | None] = {}
     for chunk in chunks(list(topics), TOPICS_MAX):
         needs_default = any(topic.replication_factor == -1 for topic in chunk)
@@ -96,15 +140,20 @@ async def create_topic_and_wait(
     refusal = (await create_topics(cluster, [topic]))[topic.name]
     if refusal is not None:
         cluster.raise_for(refusal.code, "CreateTopics", topic.name, message=refusal.message)
+    await wait_for_leaders(cluster, topic.name, timeout_s=timeout_s)
+
+
+async def wait_for_leaders(cluster: Cluster, name: str, *, timeout_s: float = CREATED_TIMEOUT_S) -> None:
+    """Waits until all partitions of topic *name*, one of the flow's own, have leaders. Raises InternalTopicUnavailableError, ClusterError."""
     try:
         async with asyncio.timeout(timeout_s):
-            while _leaderless(cluster, topic.name) is not None:
-                await cluster.refresh([topic.name])
-                if _leaderless(cluster, topic.name) is not None:
-                    await asyncio.sleep(CREATED_POLL_S)
+            polls = Backoff(min_s=CREATED_POLL_MIN_S, max_s=CREATED_POLL_MAX_S)
+            while _leaderless(cluster, name) is not None:
+                await anext(polls)
+                await cluster.refresh([name])
     except TimeoutError:
         raise InternalTopicUnavailableError(
-            cluster=cluster.alias, topic=topic.name, leaderless=_leaderless(cluster, topic.name) or 0
+            cluster=cluster.alias, topic=name, leaderless=_leaderless(cluster, name) or 0
         ) from None
 
 

@@ -51,9 +51,9 @@ RETRY_BACKOFF_MAX_S = 1.0
 CONCURRENT_BACKOFF_MIN_S = 0.003
 RETRIES_MAX = 100  # more than a minute at the longest backoff; the timeout ends a call earlier
 # Many "leader moved" responses must not cause many metadata requests (Java: at most one per
-# retry.backoff.ms). A start needs several in a row, each of other topics: these do not wait.
+# retry.backoff.ms). The first start of a flow needs about 30 in a row, each of other topics: these do not wait.
 REFRESH_INTERVAL_MIN_S = 0.1
-REFRESHES_AT_ONCE = 10
+REFRESHES_AT_ONCE = 40
 METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
 COORDINATORS_MAX = 10_000  # cached coordinators; the cache is cleared when it is full
 _Item = TypeVar("_Item")

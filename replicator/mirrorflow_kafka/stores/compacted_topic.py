@@ -249,7 +249,9 @@ async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_facto
             problem=f"{topic} cannot be created on {cluster.alias} with {replication_factor} replicas ({refusal.message})",
             action="write at most the number of its brokers, or -1 for its own default",
         )
-    await admin.create_topic_and_wait(cluster, new)
+    if refusal is not None:
+        cluster.raise_for(refusal.code, "CreateTopics", topic, message=refusal.message)
+    await admin.wait_for_leaders(cluster, topic)
 
 
 class MirrorLog:

@@ -56,7 +56,9 @@ from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import (
     Decode,
+    Span,
     aborted_transactions,
+    log_spans,
     read_batches,
     read_log,
     retrying,
@@ -201,20 +203,27 @@ class ProtocolRunner:
                 return None if self._offset_map is None else await self._offset_map(request)
 
     async def _read_internal(
-        self, partition: TopicPartition, decode: Decode, barrier: Producer | None
+        self,
+        partition: TopicPartition,
+        decode: Decode,
+        barrier: Producer | None,
+        *,
+        span: Span | None = None,
     ) -> tuple[LogBatch, ...]:
         marker = self.transactions.barrier(barrier, partition)
         async with self._fetches:
-            return await read_log(self._target, partition, decode, marker=marker)
+            return await read_log(self._target, partition, decode, marker=marker, span=span)
 
     async def _positions(self, barrier: Producer) -> tuple[tuple[LogBatch, ...], ...]:
         offsets = self._topics.offsets
         numbers = await retrying(lambda: partition_numbers(self._target, offsets, is_fresh=True))
+        partitions = [TopicPartition(offsets, number) for number in numbers]
+        spans = await log_spans(self._target, partitions)
         return tuple(
             await asyncio.gather(
                 *(
-                    self._read_internal(TopicPartition(offsets, number), self._topics.position_in, barrier)
-                    for number in numbers
+                    self._read_internal(one, self._topics.position_in, barrier, span=spans.get(one))
+                    for one in partitions
                 )
             )
         )

@@ -1,5 +1,8 @@
 """Starts task processes: messages go to their stdin, reports come from their stdout.
 
+The first one may be forked before the event loop starts (`fork_first`). It has the worker's imports then, which take most of
+a start, and shares their memory. All others are started anew: a process with threads and connections cannot be forked safely.
+
 `WarmProcess` keeps one started process waiting, so that a task that moves here need not wait for Python to
 start. One is enough: a rebalance gives a node few tasks at a time, and the next one starts beside the first
 task. It costs the memory of an idle process, about 30 MB.
@@ -8,8 +11,12 @@ task. It costs the memory of an idle process, about 30 MB.
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 from mirrorflow_core.reports import TaskReport
 from mirrorflow_replicator.connectors.task_messages import Message, encode
@@ -24,10 +31,82 @@ HELLO = b"\n"  # a process has started
 log = logging.getLogger("mirrorflow.worker")
 
 
+class _Input(Protocol):
+    """What is used of a stream or transport to the process's stdin."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class _Process(Protocol):
+    """What is used of `asyncio.subprocess.Process`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def stdin(self) -> _Input | None: ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class _ForkedProcess:
+    """A process that this one has forked, like `asyncio.subprocess.Process` once it is attached to the running loop."""
+
+    def __init__(self, pid: int, stdin: int, stdout: int) -> None:
+        self.returncode: int | None = None
+        self.stdin: asyncio.WriteTransport | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.pid = pid
+        self._pipes = stdin, stdout
+        self._pidfd = os.pidfd_open(pid)  # readable once the process has ended
+        self._ended = asyncio.Event()
+
+    async def attach(self) -> None:
+        """Opens its pipes in the running loop and waits for its end there."""
+        loop = asyncio.get_running_loop()
+        stdin, stdout = self._pipes
+        reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+        loop.add_reader(self._pidfd, self._note_end)
+        await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stdout, "rb", buffering=0)
+        )
+        self.stdin, _ = await loop.connect_write_pipe(
+            asyncio.BaseProtocol, os.fdopen(stdin, "wb", buffering=0)
+        )
+        self.stdout = reader
+
+    def _note_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended.set()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
 class ChildProcess:
     """One task process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: _Process) -> None:
         self._process = process
 
     @property
@@ -83,8 +162,39 @@ class ChildProcess:
 Spawn = Callable[[], Awaitable[ChildProcess]]
 
 
+_forked: list[_ForkedProcess] = []  # the process that `spawn` returns first, if one was forked
+
+
+def fork_first() -> bool:
+    """Forks the process that `spawn` returns first; returns whether this is that process, which is to run as a task.
+
+    Call it after the imports and before there is an event loop. Only on Linux, and not beside threads, which a user's own class
+    may have started: then `spawn` starts all processes.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return False
+    child_stdin, stdin = os.pipe()
+    stdout, child_stdout = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(child_stdin)
+        os.close(child_stdout)
+        _forked.append(_ForkedProcess(pid, stdin, stdout))
+        return False
+    os.setpgid(0, 0)  # Ctrl-C is for the worker, which stops its tasks
+    os.dup2(child_stdin, 0)
+    os.dup2(child_stdout, 1)
+    for descriptor in (child_stdin, stdin, stdout, child_stdout):
+        os.close(descriptor)
+    return True
+
+
 async def spawn() -> ChildProcess:
-    """Starts a task process, which waits for its first message."""
+    """Starts a task process, or takes the forked one; it waits for its first message."""
+    if _forked:
+        forked = _forked.pop()
+        await forked.attach()
+        return ChildProcess(forked)
     return ChildProcess(
         await asyncio.create_subprocess_exec(
             sys.executable,

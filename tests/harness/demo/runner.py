@@ -43,8 +43,7 @@ class RunningFlow:
         """The process that copies; 0 while there is none."""
         if self._process is None:
             return 0
-        members = family(self._process.pid)[1:]
-        return next((pid for pid in members if "standalone" in _words(pid)), 0)
+        return next(iter(family(self._process.pid)[1:]), 0)  # its only child
 
     def kill_replicator(self) -> int:
         """kill -9, and gone on return; its former pid."""
@@ -69,10 +68,3 @@ class RunningFlow:
         """The end of what the replicator has logged."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-LOG_LINES_SHOWN:])
-
-
-def _words(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from mirrorflow_cli.commands import run
-from mirrorflow_cli.commands.run import Runner, RunOptions
+from mirrorflow_cli import flow_runner
+from mirrorflow_cli.flow_runner import Runner, RunOptions
 from mirrorflow_cli.run_display import JsonDisplay
 from mirrorflow_cli.run_process import LogFile
 from mirrorflow_operator.api.workloads import ConnectorKind
@@ -56,7 +56,7 @@ def _run(
     os.environ.update(environment)
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY), stream.fileno())
-    run.HEALS_WITHIN_S = 1.0
+    flow_runner.HEALS_WITHIN_S = 1.0
     options = RunOptions(
         until_caught_up=until,
         time_limit_s=time_limit_s,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.commands.run import late
+from mirrorflow_cli.flow_runner import late
 from mirrorflow_cli.run_causes import CauseAges, causes, notes
 from mirrorflow_cli.run_progress import Companion, Progress
 from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING, standby_warning

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from mirrorflow_cli.output import is_live_terminal
-from mirrorflow_cli.run_display import PlainDisplay, TableDisplay
+from mirrorflow_cli.run_display import PlainDisplay
 from mirrorflow_cli.run_progress import Companion, Progress
+from mirrorflow_cli.run_table import TableDisplay
 
 SUMMARY: dict[str, Any] = {
     "replicating": "Advancing",

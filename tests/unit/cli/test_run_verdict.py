@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.commands.run import HEALS_WITHIN_S, LISTED_AGAIN_WITHIN_S, blocker, verdict
+from mirrorflow_cli.flow_runner import HEALS_WITHIN_S, LISTED_AGAIN_WITHIN_S, blocker, verdict
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mirrorflow_cli.run_display import PlainDisplay, TableDisplay
+from mirrorflow_cli.run_display import PlainDisplay
+from mirrorflow_cli.run_table import TableDisplay
 from mirrorflow_core.backoff import JITTER
 from tests.unit.cli import runner_process
 

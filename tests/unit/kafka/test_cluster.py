@@ -20,7 +20,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.error_codes import error_for, name_of, raise_for
-from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster import REFRESHES_AT_ONCE, Cluster
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.security.client_security import parse_addresses
 from mirrorflow_kafka.security.secret_rotation import Resolve
@@ -192,7 +192,7 @@ def test_a_reference_that_cannot_be_resolved_is_named_with_its_cluster() -> None
         asyncio.run(_cluster(9092, resolve=unset).refresh())
 
 
-def test_ten_refreshes_in_a_row_do_not_wait_and_later_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refreshes_of_a_start_do_not_wait_and_later_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that stands still: Java waits retry.backoff.ms between any two."""
     waits: list[float] = []
     sleep = asyncio.sleep
@@ -208,13 +208,13 @@ def test_ten_refreshes_in_a_row_do_not_wait_and_later_ones_do(monkeypatch: pytes
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 1_000.0)
         cluster = _cluster(9092)
         monkeypatch.setattr(cluster, "call", call)
-        for _ in range(12):
+        for _ in range(REFRESHES_AT_ONCE + 2):
             await cluster.refresh(["orders"])
 
     monkeypatch.setattr(asyncio, "sleep", noted)
     asyncio.run(main())
 
-    assert waits == [0.0] * 11 + [0.1]
+    assert waits == [0.0] * (REFRESHES_AT_ONCE + 1) + [0.1]
 
 
 def _cluster(port: int, *, resolve: Resolve = dict) -> Cluster:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, encode_key
+from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.broker_requests import Pause, ReadWallClock
@@ -14,7 +15,9 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
+from mirrorflow_kafka.admin import admin, log_reader
 from mirrorflow_kafka.admin.log_reader import ExpectedMarker
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.writer import protocol_runner
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 
@@ -81,3 +84,39 @@ def test_pauses_are_measured_by_a_clock_that_does_not_step(monkeypatch: pytest.M
     runner = protocol_runner.ProtocolRunner(no_cluster, no_cluster, TOPICS)
 
     assert asyncio.run(runner.answer((Pause(0), ReadWallClock()))) == (5, 9)
+
+
+@pytest.mark.parametrize("is_available", [True, False], ids=["available", "not-available"])
+def test_the_first_read_of_several_logs_asks_for_their_offsets_together(
+    monkeypatch: pytest.MonkeyPatch, *, is_available: bool
+):
+    """Once its marker is missing, or a partition is not available, a log is asked about alone, its end before its start."""
+    asked: list[tuple[int, int]] = []
+    marker = LogBatch(20, 20, 7, 3, -1, is_transactional=True, marker=Marker.COMMIT)
+    found = iter([[], [marker], [marker]])
+
+    async def offsets_at(_: object, partitions: list[TopicPartition], when: int) -> dict[TopicPartition, int]:
+        asked.append((len(partitions), when))
+        if len(partitions) > 1 and not is_available:
+            raise UnreachableError(cluster="west", addresses="a:1", problem="refused")
+        return dict.fromkeys(partitions, 21 if when == LATEST else 0)
+
+    async def collect(*_: object) -> list[LogBatch]:
+        return next(found)
+
+    monkeypatch.setattr(admin, "offsets_at", offsets_at)
+    monkeypatch.setattr(log_reader, "_collect", collect)
+    logs = [TopicPartition(TOPICS.offsets, number) for number in range(2)]
+
+    async def read() -> list[object]:
+        cluster, expected = cast("Any", SimpleNamespace(alias="west")), ExpectedMarker(7, 3, 20)
+        spans = await log_reader.log_spans(cluster, logs)
+        return [
+            await log_reader.read_log(cluster, one, lambda _: None, marker=expected, span=spans.get(one))
+            for one in logs
+        ]
+
+    assert [[marker], [marker]] == asyncio.run(read())
+    alone = [(1, LATEST), (1, EARLIEST)]
+    together = [(2, LATEST), (2, EARLIEST)] if is_available else [(2, LATEST), *alone]
+    assert together + alone == asked[: len(together) + len(alone)]

@@ -1,0 +1,91 @@
+"""Topics that are wanted at the same time are created with one request: a controller takes as long for one as for many."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_kafka.admin import admin
+
+REFUSED = 38  # INVALID_REPLICATION_FACTOR
+
+
+class Controller:
+    """Creates topics, but none that is called `refused`; notes the names in each request."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.requests: list[list[str]] = []
+        self._error = error
+
+    async def call(self, request: Any, **_: object) -> Any:
+        names = [topic.name for topic in request.topics]
+        self.requests.append(names)
+        if self._error is not None:
+            raise self._error
+        answers = [
+            SimpleNamespace(name=name, error_code=REFUSED if name == "refused" else 0, error_message="")
+            for name in names
+        ]
+        return SimpleNamespace(topics=answers)
+
+
+def created(controller: Controller, *callers: list[str], factors: tuple[int, ...] = (1, 1, 1)) -> list[Any]:
+    """What concurrent callers receive who create these topics, each with its replication factor; or an error."""
+    cluster = cast("Any", controller)
+
+    async def run() -> list[Any]:
+        wanted = (
+            [admin.NewTopic(name=name, partitions=1, replication_factor=factor) for name in names]
+            for names, factor in zip(callers, factors, strict=False)
+        )
+        calls = (admin.create_topics(cluster, topics) for topics in wanted)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_concurrent_callers_share_a_request_and_each_receives_its_own_topics():
+    controller = Controller()
+
+    first, second = created(controller, ["a", "refused"], ["b"])
+
+    assert [["a", "refused", "b"]] == controller.requests
+    assert ({"a": None}, {"b": None}) == ({"a": first["a"]}, second)
+    assert REFUSED == first["refused"].code
+
+
+def test_only_what_needs_the_default_replication_factor_needs_a_broker_that_has_one():
+    controller = Controller()
+
+    created(controller, ["a"], ["b"], ["c"], factors=(1, -1, 1))
+
+    assert [["a", "c"], ["b"]] == controller.requests
+
+
+def test_many_topics_are_not_waited_for_by_others():
+    controller = Controller()
+
+    created(controller, [f"many-{number}" for number in range(100)], ["a"])
+
+    assert [100, 1] == [len(names) for names in controller.requests]
+
+
+def test_an_error_is_raised_to_all_and_the_next_call_sends_again():
+    error = UnreachableError(cluster="west", addresses="a:1", problem="refused")
+    controller = Controller(error)
+
+    assert [error, error] == created(controller, ["a"], ["b"])
+    assert [error] == created(controller, ["a"])
+    assert [["a", "b"], ["a"]] == controller.requests
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_call_that_follows_another_sends_its_own_request(calls: int):
+    controller = Controller()
+
+    for _ in range(calls):
+        created(controller, ["a"])
+
+    assert [["a"]] * calls == controller.requests

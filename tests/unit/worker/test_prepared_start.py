@@ -1,0 +1,63 @@
+"""A replicator that was started before its arguments were known, as `mirrorflow run` does."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirrorflow_replicator.worker import prepared_start
+
+WAIT_S = 300.0
+
+
+@contextmanager
+def prepared() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "mirrorflow_replicator", prepared_start.MODE]
+        process = subprocess.Popen(
+            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    try:
+        with ours:
+            yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_ends_with_the_command_that_has_no_flow_for_it():
+    with prepared() as (process, connection):
+        connection.close()
+
+        assert 0 == process.wait(WAIT_S)
+
+
+def test_it_continues_with_its_arguments_and_logs_to_the_file_that_it_received(tmp_path: Path):
+    """A line of several megabytes arrives whole. The first file is the worker's, which is read last."""
+    log = tmp_path / "log"
+    with prepared() as (process, connection), log.open("wb") as output:
+        files = [str(tmp_path / f"{number}-is-missing.properties") for number in range(30_000)]
+        prepared_start.hand_over(connection, ["standalone", *files], {}, output=output.fileno())
+
+        assert 2 == process.wait(WAIT_S)
+    assert f"{files[1]} cannot be read: No such file or directory." in log.read_text()
+
+
+def test_variables_are_set_before_the_arguments_are_used():
+    code = (
+        "import os; from mirrorflow_replicator.worker.prepared_start import receive\n"
+        "print(receive(), os.environ['MIRRORFLOW_HTTP_FILE'], flush=True)"
+    )
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    with ours, theirs, os.fdopen(reading) as output:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno())
+        prepared_start.hand_over(ours, ["standalone"], {"MIRRORFLOW_HTTP_FILE": "/here"}, output=writing)
+        os.close(writing)
+
+        assert "['standalone'] /here\n" == output.read()
+        assert 0 == process.wait(WAIT_S)
