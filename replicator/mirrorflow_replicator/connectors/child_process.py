@@ -171,7 +171,7 @@ def fork_first() -> bool:
     Call it after the imports and before there is an event loop. Only on Linux, and not beside threads, which a user's own class
     may have started: then `spawn` starts all processes.
     """
-    if sys.platform != "linux" or threading.active_count() > 1:
+    if sys.platform != "linux" or threading.active_count() > 1 or not _has_pidfds():
         return False
     child_stdin, stdin = os.pipe()
     stdout, child_stdout = os.pipe()
@@ -186,6 +186,15 @@ def fork_first() -> bool:
     os.dup2(child_stdout, 1)
     for descriptor in (child_stdin, stdin, stdout, child_stdout):
         os.close(descriptor)
+    return True
+
+
+def _has_pidfds() -> bool:
+    """Returns whether the kernel has descriptors of processes (Linux 5.3; a sandbox may refuse them)."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
     return True
 
 
