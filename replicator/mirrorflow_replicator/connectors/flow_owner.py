@@ -231,13 +231,13 @@ class FlowOwner:
     async def require_lock(self) -> None:
         """Raises FlowTakenError unless this process, or its group, still owns the flow; MirrorFlowError if that is unknown.
 
-        It commits an empty transaction of the lock.
+        It commits an empty transaction of the lock, a few times if the coordinator refuses it while it moves.
         """
         async with self._working:
             owned = self._flow
             if isinstance(owned, UnownedFlow) and self._group:
                 owned = await self._takeover.owned_by_group(owned.clusters)
-            if isinstance(owned, OwnedFlow) and await owned.holds_lock():
+            if isinstance(owned, OwnedFlow) and await self._still_holds(owned):
                 return
         raise FlowTakenError(source=self._settings.source_alias)
 

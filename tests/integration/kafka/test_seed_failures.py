@@ -136,9 +136,9 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
     stem = topics[0].removesuffix("-fresh")
-    # The earlier one must not be done when the later one is ready. It notices within a fetch of each task (1 MiB, so four
+    # The earlier one must not be done when the later one is ready. It notices within a fetch of each task (1 MiB, so ten
     # seconds), before the later one is done: else its driver takes the flow back, and has nothing left to copy.
-    earlier = start(**{"bytes.per.second": "500000"})
+    earlier = start(**{"bytes.per.second": "200000"})
     _wait_for_copies(flow, topics, 100, earlier.running)
     with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
         ended = start(**{"bytes.per.second": "1000000"}).wait()

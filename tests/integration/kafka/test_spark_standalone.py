@@ -1,15 +1,18 @@
-"""The jobs on a standalone cluster of Spark, started by `spark-submit`, whose workers share no folder with the driver."""
+"""The jobs on a standalone cluster of Spark, started by `spark-submit`, whose workers share no temporary folder with the driver."""
 
 import json
 import os
+import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirrorflow_seed.spark_tasks import NO_TASK
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.processes import Child, wait_until
+from tests.harness.kafka.processes import Child, free_port, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.spark.standalone import SparkCluster, bridge
 from tests.integration.kafka.flows import Flow
@@ -18,6 +21,7 @@ from tests.integration.kafka.seeding import files_of
 pyspark = pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="namespaces need root"), pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[3]
 RECORDS = 4_000
 # Two JVMs of executors, and one that schedules.
 LIGHT = ("spark.executor.memory=512m", "spark.ui.showConsoleProgress=false")
@@ -46,6 +50,13 @@ def spark_cluster(network: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("spark")
     with SparkCluster(folder=folder, spark_home=Path(pyspark.__file__).parent) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """As a file system of all machines is."""
+    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -92,3 +103,53 @@ def test_seed_and_verification_run_on_the_workers_under_their_own_names(
     assert {"mirrorflow-seed-s1", "mirrorflow-verify-v1"} <= applications.keys()
     assert all(one["cores"] == 2 for one in applications.values())
     flow.assert_exact(topic)
+
+
+def test_archive_is_written_and_restored_by_workers_that_share_its_folder(
+    flow: Flow,
+    unique_topic: Callable[[], str],
+    submit: Callable[..., tuple[int, dict[str, Any], str]],
+    shared_folder: Path,
+):
+    """One that is not below /tmp, which each worker has of its own."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    load(flow.source, topic, RECORDS, size_bytes=500)
+    folder = str(shared_folder / "archive")
+
+    for command, records in (("export", RECORDS), ("restore", RECORDS), ("verify", None)):
+        status, report, log = submit(command, topic, archive=folder)
+        assert (status, report.get("phase")) == (0, "Succeeded"), log
+        assert records is None or report["records"] == records
+
+    flow.assert_exact(topic)
+
+
+def test_cluster_without_executors_is_named_in_the_report(
+    network: str,  # noqa: ARG001 the address of the master
+    flow: Flow,
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 10)
+    flow.target.create_topic(flow.remote(topic))
+    files, port = files_of(flow, topic), free_port()
+    monkeypatch.setenv("HTTP_PORT", str(port))
+
+    def said() -> str:
+        child.must_run()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=5) as response:
+                return str(json.loads(response.read())["message"])
+        except OSError:
+            return ""
+
+    home = Path(pyspark.__file__).parent
+    with SparkCluster(folder=tmp_path, spark_home=home, workers=0) as empty:
+        arguments = ["verify", "--worker", files.worker, "--source", files.source]
+        child = empty.submit(arguments, log=tmp_path / "verify.log", conf=LIGHT)
+        try:
+            wait_until("the reason is reported", lambda: NO_TASK == said(), timeout_s=200)
+        finally:
+            child.kill()

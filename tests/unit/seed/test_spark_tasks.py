@@ -1,0 +1,120 @@
+"""Tests what a job does around its Spark tasks: files of the flow, rates, missing resources, cancellation."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.spark_tasks import NO_TASK, NO_TASK_S, IdleTimer, rate_of_task, run_watched, share_files
+
+
+class Session:
+    """A classic session of *master* that keeps the files it is given."""
+
+    def __init__(self, master: str) -> None:
+        self.sparkContext = SimpleNamespace(master=master)
+        self.files: dict[str, str] = {}
+
+    def addArtifacts(self, path: str, *, file: bool) -> None:  # noqa: N802 Spark's name
+        assert file
+        self.files[Path(path).name] = Path(path).read_text()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FlowFiles:
+    worker, source = tmp_path / "worker", tmp_path / "source"
+    worker.write_text("bootstrap.servers=a:1\n")
+    source.write_text("source.cluster.ssl.key.password=${file:/secrets:key}\n")
+    return FlowFiles(worker=str(worker), source=str(source))
+
+
+def test_files_of_the_flow_become_files_of_the_session(files: FlowFiles):
+    """Each job's under its own names; not where tasks have the same file system."""
+    remote: Any = Session("spark://a:1")
+    one, other = (share_files(remote, files, are_mounted=False) for _ in range(2))
+    local: Any = Session("local[2]")
+
+    assert 4 == len(remote.files)
+    assert remote.files[one.worker] == "bootstrap.servers=a:1\n"
+    assert one.is_shared
+    assert one != other
+    assert (
+        share_files(local, files, are_mounted=False) == share_files(remote, files, are_mounted=True) == files
+    )
+
+
+def test_secret_in_plain_text_does_not_pass_through_spark(files: FlowFiles):
+    Path(files.source).write_text("source.cluster.ssl.key.password=hunter2\n")
+    remote: Any = Session("yarn")
+    local: Any = Session("local[*,8]")
+
+    with pytest.raises(JobSettingError, match=r"ssl\.key\.password: in plain text") as refused:
+        share_files(remote, files, are_mounted=False)
+    assert "hunter2" not in str(refused.value)
+    assert not remote.files
+    assert share_files(local, files, are_mounted=False) == files
+
+
+@given(st.integers(1, 10**12), st.integers(1, 1_000))
+def test_rates_of_all_tasks_are_the_rate_of_the_job(bytes_per_second: int, tasks: int):
+    """But each task needs one byte a second."""
+    rate = rate_of_task(bytes_per_second, tasks)
+
+    assert rate is not None
+    assert rate * tasks <= max(bytes_per_second, tasks)
+    assert rate * tasks > bytes_per_second - tasks
+    assert rate_of_task(None, tasks) is None
+
+
+def test_missing_resources_are_reported_after_a_while_without_tasks():
+    timer = IdleTimer(100.0)
+
+    assert timer.problem(is_idle=True, now_s=100.0 + NO_TASK_S - 1) == ""
+    assert timer.problem(is_idle=True, now_s=100.0 + NO_TASK_S) == NO_TASK
+    assert timer.problem(is_idle=False, now_s=130.0) == ""
+    assert timer.problem(is_idle=True, now_s=131.0) == ""
+
+
+class Tasks:
+    """Tasks that run until they are cancelled."""
+
+    is_idle = False
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def run(self, work: Callable[[int], int], inputs: Sequence[int]) -> list[int]:
+        assert self.cancelled.wait(30)
+        return [work(one) for one in inputs]
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def test_signal_cancels_the_tasks():
+    tasks: Any = Tasks()
+
+    def watch(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_watched(tasks, abs, [1], watch)
+    assert tasks.cancelled.is_set()
+
+
+def test_results_and_errors_of_tasks_are_those_of_the_job():
+    tasks: Any = Tasks()
+    tasks.cancel()
+
+    unfit: Any = ["x"]
+
+    assert run_watched(tasks, abs, [-1, 2], lambda _: None) == [1, 2]
+    with pytest.raises(TypeError):
+        run_watched(tasks, abs, unfit, lambda _: None)
