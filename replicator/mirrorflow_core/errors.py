@@ -387,7 +387,7 @@ class StartPendingError(MirrorFlowError):
 
 
 class TaskSilentError(MirrorFlowError):
-    """A task's process runs and reports nothing, so nothing is known of its partitions."""
+    """A task's process runs, and reports nothing or none of its partitions, so nothing is known of them."""
 
     reason = "TaskSilent"
     retriable = True
@@ -395,8 +395,8 @@ class TaskSilentError(MirrorFlowError):
     def __init__(self, *, task: int, pid: int | None, silent_s: float) -> None:
         named = "" if pid is None else f" (pid {pid})"
         super().__init__(
-            f"The process of task {task}{named} has reported nothing for {silent_s:g} s and has not ended: it is stopped, or waits for "
-            "CPU, memory or a disk. Check the machine, or restart the task; what it has copied since is not known."
+            f"The process of task {task}{named} has reported nothing of its partitions for {silent_s:g} s and has not ended: it is "
+            "stopped, or waits for CPU, memory or a disk. Check the machine, or restart the task; what it has copied since is not known."
         )
 
 

@@ -55,7 +55,7 @@ _HINTS: Final = {
     "WritesRefused": "the target refuses writes: GET /progress/partitions shows its error",
     "NoDecision": "the target does not confirm where to continue: check that its replicas are in sync",
     "StartPending": "a task waits for the last transactions of the flow: check the target's transaction coordinator",
-    "TaskSilent": "a task's process runs and reports nothing: check CPU and memory of the pod, or delete it",
+    "TaskSilent": "a task's process reports nothing of its partitions: check CPU and memory of the pod, or delete it",
     "CommitPending": "the target's transaction coordinator does not answer",
     "SourceNotAnswering": "the source has records and sends none: check the brokers that lead them",
     "OpenTransaction": "a producer has a transaction open on the source: GET /progress/partitions names it",

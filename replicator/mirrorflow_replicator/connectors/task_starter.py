@@ -51,7 +51,7 @@ class TaskStarter:
         self._assignment: TaskAssignment | None = None
         self._child: ChildProcess | None = None
         self._claiming: asyncio.Task[None] | None = None
-        self._is_started = False  # the process has a start that it has not ended
+        self.is_started = False  # the process has a start that it has not ended
         self._sent = 0  # starts that this process has had
         self._sent_at_s = 0.0  # when it got the last one
         self._short_starts = 0  # consecutive starts that lasted less than LASTING_START_S
@@ -61,14 +61,14 @@ class TaskStarter:
         if wanted == self._assignment:
             return
         self._assignment, self.problem = wanted, None
-        if self._is_started:
+        if self.is_started:
             self.finish()
         elif self._child is not None and self._claiming is None:
             self._begin_claim()
 
     def finish(self) -> None:
         """Ends the process's start; when it reports that, the next one is claimed."""
-        if self._child is not None and self._is_started:
+        if self._child is not None and self.is_started:
             self._child.send(Finish())
 
     def child_started(self, child: ChildProcess) -> None:
@@ -79,16 +79,16 @@ class TaskStarter:
 
     def child_ended(self) -> None:
         """Gives up the claim under way; the next process gets a start of its own."""
-        self._child, self._is_started = None, False
+        self._child, self.is_started = None, False
         if self._claiming is not None:
             self._claiming.cancel()
             self._claiming = None
 
     def child_reported(self, report: TaskReport) -> None:
         """Claims the next start if the last one has ended according to *report*, later if the last ones were short."""
-        if not self._is_started or report.starts_ended < self._sent:
+        if not self.is_started or report.starts_ended < self._sent:
             return
-        self._is_started = False
+        self.is_started = False
         is_short = time.monotonic() - self._sent_at_s < LASTING_START_S
         self._short_starts = self._short_starts + 1 if is_short else 0
         self._begin_claim(report.acknowledged)
@@ -118,7 +118,7 @@ class TaskStarter:
                     self.problem = StartProblem(error, since_ms)
                 continue
             if wanted is self._assignment:
-                self._is_started, self.problem = self._child.send(message), None
+                self.is_started, self.problem = self._child.send(message), None
                 self._sent += 1
                 self._sent_at_s = time.monotonic()
                 return

@@ -56,6 +56,11 @@ class TaskReports:
             if source in self._assigned:
                 self.partitions[source] = one
 
+    @property
+    def lacks_partitions(self) -> bool:
+        """Whether partitions are assigned and none of them was ever reported, nor why."""
+        return self.newest.state != "FAILED" and not self.partitions and bool(self._assigned)
+
     def note_restart(self) -> None:
         """Notes that the process is restarted on request."""
         self.newest = replace(self.newest, state="RESTARTING", trace="")
@@ -217,8 +222,9 @@ class TaskSupervisor:
             self.set_level(logger, level)
         self._starter.child_started(child)
         async for report in child.reports():
-            self._end_silence()
             self.reports.take(report)
+            if not (self._starter.is_started and self.reports.lacks_partitions):
+                self._end_silence()
             self._on_report(report)
             self._starter.child_reported(report)
         self._starter.child_ended()

@@ -105,6 +105,10 @@ class TaskProcess:
                 later = messages.get_nowait()
                 if not isinstance(later, Assign | Finish):
                     return
+                if isinstance(message, Assign):
+                    # It ends before it has begun. The worker waits for that end, and has stored what was acknowledged before.
+                    self._starts_ended += 1
+                    self._acknowledged = ()
                 message = later
             match message:
                 case Finish():

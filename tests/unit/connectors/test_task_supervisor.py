@@ -305,11 +305,32 @@ def test_a_process_that_neither_reports_nor_ends_is_named_until_it_reports(monke
         assert second.is_stalled
         found = one.task.report(str)
         assert ("FAILED", "TaskSilent") == (found.state, found.reason)
-        assert "task 0 (pid 4711) has reported nothing" in found.trace
+        assert "task 0 (pid 4711) has reported nothing of its partitions" in found.trace
         monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 3600.0)
         one.process.report(part(1))
         await until(lambda: one.task.report(str).state == "RUNNING")
         assert one.partitions() == (part(0, records=5), part(1))
+
+    run(test)
+
+
+def test_a_process_that_reports_none_of_its_partitions_is_named(monkeypatch: pytest.MonkeyPatch):
+    """It had its start, and reports as one that waits for it."""
+    monkeypatch.setattr(task_supervisor, "LOOK_S", 0.005)
+    monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 0.01)
+
+    async def test(one: Supervised) -> None:
+        one.task.assign(ORDERS)
+        await one.starts(1)
+
+        def is_named() -> bool:
+            one.process.report(state="UNASSIGNED")
+            return {part.reason for part in one.partitions()} == {"TaskSilent"}
+
+        await until(is_named)
+        one.process.report(part(0), part(1))
+        await until(lambda: one.task.report(str).state == "RUNNING")
+        assert one.partitions() == (part(0), part(1))
 
     run(test)
 

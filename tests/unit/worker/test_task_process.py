@@ -1,0 +1,64 @@
+"""What a task's process does with the worker's messages; its clusters and its copying are stand-ins."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import TaskReport
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Stop, TaskAssignment, encode
+from mirrorflow_replicator.worker import task_process
+from mirrorflow_replicator.worker.task_process import TaskProcess
+from tests.unit.connectors.flow_settings import settings
+
+WAIT_S, POLL_S = 10.0, 0.001
+START = Assign(
+    assignment=TaskAssignment(partitions=(TopicPartition("orders", 0),), initial=True),
+    start=cast("Any", "a start"),
+)
+
+
+def test_a_start_that_ends_before_the_clusters_answer_is_reported_as_ended(monkeypatch: pytest.MonkeyPatch):
+    """The worker sends the next start only then; partitions that were found meanwhile belong to it."""
+    monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
+    reports: list[TaskReport] = []
+
+    async def test() -> None:
+        reachable, begun = asyncio.Event(), asyncio.Event()
+
+        async def connect(*_: object, **__: object) -> tuple[()]:
+            await reachable.wait()
+            return ()
+
+        async def begin(*_: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(task_process, "connect_both", connect)
+        process = TaskProcess(Begin(settings=settings(), task=0))
+        monkeypatch.setattr(process, "_send", reports.append)
+        monkeypatch.setattr(process, "_begin_task", begin)
+        stream = asyncio.StreamReader()
+        serving = asyncio.create_task(process.serve(stream))
+        stream.feed_data(encode(START))
+        stream.feed_data(encode(Finish()))
+        await until(lambda: reports)
+        reachable.set()
+        await until(lambda: reports[-1].starts_ended == 1)
+        assert not begun.is_set()
+        stream.feed_data(encode(START))
+        await until(begun.is_set)
+        stream.feed_data(encode(Stop()))
+        monkeypatch.setattr(task_process, "STOP_WAIT_S", POLL_S)
+        await serving
+
+    asyncio.run(test())
+
+
+async def until(condition: Any) -> None:
+    for _ in range(round(WAIT_S / POLL_S)):
+        if condition():
+            return
+        await asyncio.sleep(POLL_S)
+    pytest.fail("The condition was not met in time.")
