@@ -1,4 +1,4 @@
-"""Reads and writes a flow's identity topic on the target: marks of ACLs, holds of retention, decisions of earlier releases.
+"""Reads and writes a flow's identity topic on the target: marks of ACLs, and holds of retention.
 
 The last mark of an ACL counts: the flow removes only ACLs that it has created. A mark is written before its ACL is created and
 again after the ACL is removed, so an ACL stays known as the flow's own even if the process ends in between. A mark without an
@@ -8,16 +8,14 @@ ACL has no effect.
 import time
 from collections.abc import Collection, Sequence
 
-from mirrorflow_core.errors import ClusterChangedError, FlowExistsError
-from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.retention_hold import HoldRecord, Holds, decode_hold, encode_hold, identity_topic
 from mirrorflow_core.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.writer.identity import Decisions, Identity, Proposal, decode, encode, identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
 
-# Decisions bind permanently, so nothing may be removed: neither by time nor by size nor by key.
+# The first record of a hold counts, so nothing may be removed: neither by time nor by size nor by key.
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -53,19 +51,11 @@ class AclMarks:
         self._ours.difference_update(others)
 
 
-def migrated_name(flow: str) -> str:
-    """Returns the flow's name in its last identity once it has one owner.
-
-    Copiers that do not know of owners take it for another flow, and refuse.
-    """
-    return f"{flow} (one owner)"
-
-
-class DecisionLog:
-    """Reads and writes the decisions of one flow."""
+class HoldLog:
+    """Reads and writes the retention holds of one flow."""
 
     def __init__(self, cluster: Cluster, source_alias: str, *, replication_factor: int) -> None:
-        self.decisions = Decisions()
+        self._holds = Holds()
         self._cluster = cluster
         self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
         self._replication_factor = replication_factor
@@ -84,44 +74,21 @@ class DecisionLog:
             await admin.create_topic_and_wait(self._cluster, new)
 
     async def exists(self) -> bool:
-        """Returns whether the topic exists, so that there can be decisions."""
+        """Returns whether the topic exists, so that there can be holds."""
         if self._cluster.leader(self._log.topic, 0) is None:
             await self._cluster.refresh([self._log.topic])
         return self._cluster.leader(self._log.topic, 0) is not None
 
-    async def read(self) -> Decisions:
-        """Reads the decisions since the last call; returns all."""
+    async def read(self) -> Holds:
+        """Reads the holds since the last call; returns all."""
         async for record in self._log.read_new():
-            proposal = decode(record.key or b"", record.value or b"")
-            if proposal is not None:
-                self.decisions.read(proposal, time.monotonic())
-        return self.decisions
+            found = decode_hold(record.key or b"", record.value or b"")
+            if found is not None:
+                self._holds.take(found, time.monotonic())
+        return self._holds
 
-    async def decide(self, proposals: Sequence[Proposal], *, now_ms: int) -> Decisions:
-        """Writes *proposals*, then reads: the first proposal for a key binds, whichever copier wrote it."""
-        records = [Record(0, now_ms, *encode(proposal)) for proposal in proposals]
+    async def write(self, holds: Sequence[HoldRecord], *, now_ms: int) -> Holds:
+        """Writes *holds*, then reads: the first record of a hold counts, whichever process wrote it."""
+        records = [Record(0, now_ms, *encode_hold(hold)) for hold in holds]
         await append(self._cluster, self._log.topic, records)
         return await self.read()
-
-
-def check_owner(
-    decided: Identity, settings: SourceSettings, *, source_cluster_id: str, target_cluster_id: str
-) -> None:
-    """Checks that *decided* is of the same clusters as a flow with *settings*, and of it or one that it takes over.
-
-    Raises ClusterChangedError, FlowExistsError.
-    """
-    for alias, expected, found in (
-        (settings.source_alias, decided.source_cluster_id, source_cluster_id),
-        (settings.target_alias, decided.target_cluster_id, target_cluster_id),
-    ):
-        if expected != found:
-            raise ClusterChangedError(alias=alias, expected=expected, found=found)
-    names = {settings.flow, *settings.takes_over}
-    if decided.flow not in names | set(map(migrated_name, names)):
-        raise FlowExistsError(
-            source=settings.source_alias,
-            target=settings.target_alias,
-            owner=decided.flow,
-            claimant=settings.flow,
-        )
