@@ -1,9 +1,8 @@
 """The Kubernetes objects of each valid example, and invariants of all of them.
 
-Goldens are `golden/<example>.objects.yaml`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+Goldens are `golden/smallest.objects.yaml`, and of each other example the difference from it (`tests.harness.goldens`).
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,12 @@ from mirrorflow_operator.plan.pod_template import WORKER_FILE
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
 from mirrorflow_replicator.config.worker_properties import load_distributed
+from tests.harness.goldens import check_golden, text_difference
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+FULL = "smallest"
 IMAGE = "registry.example/mirrorflow-replicator:1.0.0"
 
 
@@ -60,12 +61,14 @@ def _deployments(found: list[Object]) -> Mapping[str, Object]:
 @pytest.mark.parametrize("name", NAMES)
 def test_objects_are_the_golden(name: str) -> None:
     """Same flow, same bytes; a change is seen in review."""
-    golden = GOLDENS / f"{name}.objects.yaml"
-    text = yaml.dump_all(_objects(_example(name)), Dumper=_Dumper, sort_keys=False, width=10_000)
-    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
-        golden.write_text(text)
-
-    assert golden.read_text() == text
+    full, text = (
+        yaml.dump_all(_objects(_example(one)), Dumper=_Dumper, sort_keys=False, width=10_000)
+        for one in (FULL, name)
+    )
+    if name == FULL:
+        check_golden(GOLDENS / f"{name}.objects.yaml", text)
+    else:
+        check_golden(GOLDENS / f"{name}.objects.diff", text_difference(full, text))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,10 +1,9 @@
 """What each pass over a flow writes: objects, Events and the status, against an API server that is a dict.
 
-Goldens are `golden/<scenario>.passes.txt`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+Goldens are `golden/<scenario>.passes.txt` (`tests.harness.goldens`).
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
+from tests.harness.goldens import check_golden
 from tests.unit.control_plane.observations import NOW_S, document
 
 GOLDENS = Path(__file__).parent / "golden"
@@ -514,9 +514,4 @@ SCENARIOS = (
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_passes_write_what_they_are_recorded_to_write(scenario: Callable[[], Story]) -> None:
-    golden = GOLDENS / f"{scenario.__name__}.passes.txt"
-    text = "\n".join(scenario().lines) + "\n"
-    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
-        golden.write_text(text)
-
-    assert golden.read_text() == text
+    check_golden(GOLDENS / f"{scenario.__name__}.passes.txt", "\n".join(scenario().lines) + "\n")

@@ -1,10 +1,8 @@
 """The plan of each valid example, property by property.
 
-Goldens are `golden/<example>.properties`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew,
-and the difference is what a reviewer reads.
+Goldens are `golden/smallest.properties`, and of each other example the difference from it (`tests.harness.goldens`).
 """
 
-import os
 import re
 from pathlib import Path
 
@@ -18,10 +16,12 @@ from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.worker_properties import load_standalone
+from tests.harness.goldens import check_golden, text_difference
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+FULL = "smallest"
 
 
 def _plan(name: str) -> Plan:
@@ -42,12 +42,11 @@ def _text(planned: Plan) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_plan_is_the_golden(name: str) -> None:
     """Same flow, same bytes; a change is seen in review."""
-    golden = GOLDENS / f"{name}.properties"
     text = _text(_plan(name))
-    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
-        golden.write_text(text)
-
-    assert golden.read_text() == text
+    if name == FULL:
+        check_golden(GOLDENS / f"{name}.properties", text)
+    else:
+        check_golden(GOLDENS / f"{name}.properties.diff", text_difference(_text(_plan(FULL)), text))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,11 +1,10 @@
 """Typical situations and the recorded status of each, which names the cause.
 
-Each is recorded whole in tests/examples/statuses/<situation>.yaml, which other tests read too (Argo CD's health check);
-`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+Each is recorded in tests/examples/statuses/<situation>.yaml: one whole, the others as the difference from it
+(`tests.harness.goldens`). Other tests read them too (Argo CD's health check).
 """
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -36,9 +35,16 @@ from mirrorflow_operator.status.pod_reports import (
     report_from_json,
 )
 from mirrorflow_operator.status.spark_jobs import due_jobs
+from tests.harness.goldens import (
+    FULL_STATUS,
+    STATUS_NAMES,
+    STATUSES,
+    check_golden,
+    difference,
+    recorded_status,
+)
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
-    EXAMPLES,
     HEARTBEAT,
     NOW_S,
     VERSIONS,
@@ -56,7 +62,6 @@ from tests.unit.control_plane.observations import (
     settled,
 )
 
-STATUSES = EXAMPLES / "statuses"
 LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
 AWAY = SideSummary(
     reach=SideReachability.UNREACHABLE,
@@ -696,19 +701,20 @@ def test_the_status_of_a_situation_is_the_recorded_one(situation: str) -> None:
     observation = make()
     found = _status_of(situation)
     ready = next(one for one in found.conditions if one.type == "Ready")
-    path = STATUSES / f"{situation}.yaml"
-    text = yaml.safe_dump(_document(observation, found), sort_keys=False, width=200)
-    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    whole = _document(observation, found)
+    if situation == FULL_STATUS:
+        recorded = whole
+    else:
+        recorded = difference(_document(SITUATIONS[FULL_STATUS][0](), _status_of(FULL_STATUS)), whole)
 
     assert (status, reason) == (ready.status.value, ready.reason)
-    assert text == path.read_text()
+    check_golden(STATUSES / f"{situation}.yaml", yaml.safe_dump(recorded, sort_keys=False, width=200))
+    assert recorded_status(situation) == whole
 
 
 def test_every_recorded_status_belongs_to_a_situation() -> None:
     """A file that nothing writes any more would still be believed."""
-    assert set(SITUATIONS) == {path.stem for path in STATUSES.glob("*.yaml")}
+    assert sorted(SITUATIONS) == STATUS_NAMES
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
