@@ -16,6 +16,7 @@ from mirrorflow_cli.output import Findings
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.java.patterns import literal_name
+from mirrorflow_core.retention_hold import identity_topic
 from mirrorflow_core.settings import (
     BeatSettings,
     CheckpointSettings,
@@ -48,7 +49,6 @@ from mirrorflow_core.topic_acls import (
 from mirrorflow_core.topic_configs import ConfigEntry
 from mirrorflow_core.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster

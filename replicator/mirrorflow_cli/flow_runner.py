@@ -40,7 +40,6 @@ from mirrorflow_cli.run_progress import Progress, line_of, read_progress
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
-    FlowNotMovedError,
     InvalidSettingError,
     RefusedSettingError,
     SameClusterError,
@@ -284,7 +283,6 @@ _FINAL = frozenset(
     for error in (
         ClusterChangedError,
         FlowExistsError,
-        FlowNotMovedError,
         InvalidSettingError,
         RefusedSettingError,
         SameClusterError,

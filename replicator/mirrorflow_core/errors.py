@@ -349,18 +349,6 @@ class FlowInUseError(IdentityError):
         )
 
 
-class FlowNotMovedError(IdentityError):
-    """A flow that an earlier release copied was killed, and its end cannot be found."""
-
-    reason = "FlowNotMoved"
-
-    def __init__(self, *, source: str, subject: str, problem: str) -> None:
-        super().__init__(
-            f"Cannot migrate the flow from {source}: {problem} ({subject}). Start the earlier release, stop it with SIGTERM, "
-            "then retry."
-        )
-
-
 class FlowUnfencedError(IdentityError):
     """A seed or a restore must own the flow, and the target does not allow it."""
 

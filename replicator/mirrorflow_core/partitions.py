@@ -35,11 +35,6 @@ class Position:
     source_topic_id: str = ""
     target_topic_id: str = ""
     written_ms: int = UNKNOWN  # wall clock
-    # What earlier releases wrote: the record's number in a generation of the flow (`writer.identity`).
-    sequence: int = UNKNOWN
-    target_offset: int = UNKNOWN
-    epoch: int = UNKNOWN  # the generation
-    left: bool = False  # its copier has stopped cleanly
 
 
 class TopicPartition(NamedTuple):

@@ -1,14 +1,17 @@
 """Retention holds: which target topics keep everything while a bulk job runs, and their earlier settings.
 
 A bulk job writes records older than the target would keep, so it sets the retention to unlimited. Before that
-it writes a hold to the identity topic (`writer.identity`), so that the settings are restored for
+it writes a hold to the identity topic, so that the settings are restored for
 certain: by the job when it ends, or, if it was killed, by the next job, or by the connector's sync of settings
 once the lease has expired. This module does no I/O and reads no clock.
+
+The topic `mm2-identity.<source>.internal` on the target has one partition, is never compacted and never expires.
 """
 
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 
@@ -47,6 +50,42 @@ class RetentionLease:
     until_ms: int
 
 
+HoldRecord = Hold | RetentionLease
+_KINDS: Final[dict[str, type[Hold] | type[RetentionLease]]] = {"hold": Hold, "lease": RetentionLease}
+_KEYS: Final[dict[type, tuple[str, list[str]]]] = {
+    Hold: ("hold", ["holder", "topic"]),
+    RetentionLease: ("lease", ["holder"]),
+}
+
+
+def identity_topic(source_alias: str) -> str:
+    """Returns the name of the identity topic; always with ".", like the worker's internal topics of MM2."""
+    return f"mm2-identity.{source_alias}.internal"
+
+
+def encode_hold(record: HoldRecord) -> tuple[bytes, bytes]:
+    """Returns key and value of the record in the identity topic, as compact JSON."""
+    body = asdict(record)
+    kind, names = _KEYS[type(record)]
+    key = {"type": kind} | {name: body.pop(name) for name in names}
+    return _dump(key), _dump(body)
+
+
+def decode_hold(key: bytes, value: bytes) -> HoldRecord | None:
+    """Returns the hold or lease in a record of the identity topic; None if it is none, or a later version wrote it."""
+    try:
+        head: dict[str, Any] = json.loads(key)
+        kind = _KINDS[head.pop("type")]
+        names = {field.name for field in fields(kind)}
+        return kind(**{name: item for name, item in (head | json.loads(value)).items() if name in names})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _dump(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
 class Holds:
     """The holds in the records read so far; the first record of a hold and the last of a lease count."""
 
@@ -55,7 +94,7 @@ class Holds:
         self._changes: dict[str, dict[str, str | None]] = {}  # by topic, changes during the hold
         self._leases: dict[str, tuple[int, float]] = {}  # `until_ms`, and when that was seen
 
-    def take(self, record: Hold | RetentionLease, now_s: float) -> None:
+    def take(self, record: HoldRecord, now_s: float) -> None:
         """Applies the next record, which was read at *now_s*. All times of this class are by one monotonic clock."""
         if isinstance(record, RetentionLease):
             self._leases[record.holder] = record.until_ms, now_s

@@ -8,9 +8,10 @@ import pytest
 import yaml
 from lupa import lua51
 
+from tests.harness.goldens import STATUS_NAMES, recorded_status
+
 ROOT = Path(__file__).parents[2]
 CHECK = ROOT / "charts" / "mirrorflow" / "files" / "argocd" / "mirrorflow.io" / "MirrorFlow"
-STATUSES = {path.stem: path for path in sorted((ROOT / "tests" / "examples" / "statuses").glob("*.yaml"))}
 LIBRARIES = (
     "io",
     "os",
@@ -48,7 +49,6 @@ EXPECTED = {
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # libyaml's parser: a tenth of the time, and there are some fifty files.
     read: dict[str, Any] = yaml.load(path.read_text(), yaml.CSafeLoader)
     return read
 
@@ -66,7 +66,7 @@ def health(resource: dict[str, Any]) -> tuple[str, str]:
 
 @cache
 def _health_of(name: str) -> tuple[str, str]:
-    return health(_read(STATUSES[name]))
+    return health(recorded_status(name))
 
 
 def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -75,13 +75,13 @@ def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("name", STATUSES)
+@pytest.mark.parametrize("name", STATUS_NAMES)
 def test_health_says_what_the_conditions_say(name: str) -> None:
     """Healthy where kstatus would say Current and no difference is known; Degraded where a user must act.
 
     The message is a condition's.
     """
-    resource = _read(STATUSES[name])
+    resource = recorded_status(name)
     status, message = _health_of(name)
     ready, stalled, reconciling, verified = (
         _condition(resource, one) for one in ("Ready", "Stalled", "Reconciling", "Verified")
@@ -98,7 +98,7 @@ def test_health_says_what_the_conditions_say(name: str) -> None:
 @pytest.mark.parametrize("status", EXPECTED)
 def test_these_situations_and_no_others(status: str) -> None:
     """Of those that are recorded."""
-    assert EXPECTED[status] == {name for name in STATUSES if _health_of(name)[0] == status}
+    assert EXPECTED[status] == {name for name in STATUS_NAMES if _health_of(name)[0] == status}
 
 
 @pytest.mark.parametrize("name", ["pausing", "stopping", "rolling-out"])
@@ -108,7 +108,7 @@ def test_what_is_under_way_is_in_progress(name: str) -> None:
 
 def test_a_spec_that_was_not_looked_at_is_in_progress() -> None:
     """New, changed, or without any status: the last word was about something else."""
-    resource = _read(STATUSES["advancing"])
+    resource = recorded_status("advancing")
     changed = {**resource, "metadata": {**resource["metadata"], "generation": 2}}
     new = {key: value for key, value in resource.items() if key != "status"}
 

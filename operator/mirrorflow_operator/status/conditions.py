@@ -49,7 +49,6 @@ class Reason(Enum):
     TOPIC_COLLISION = "TopicCollision"
     FLOW_EXISTS = "FlowExists"
     CLUSTER_CHANGED = "ClusterChanged"
-    IDENTITY_REFUSED = "IdentityRefused"
     SECRET_MISSING = "SecretMissing"  # noqa: S105  a word
     SETTINGS_REFUSED = "SettingsRefused"
     # SourceReachable, TargetReachable
@@ -144,7 +143,6 @@ IMMEDIATE: Final = FINAL | {
     Reason.STOPPING,
     Reason.STOPPED,
     Reason.SECRET_MISSING,
-    Reason.IDENTITY_REFUSED,
 }
 
 

@@ -33,10 +33,6 @@ _REFUSALS: Final = {
         Reason.LOOP_FOUND,
         "source and target are one cluster, so copies would be copied again; correct an address, or use naming policy Prefix",
     ),
-    "FlowNotMoved": (
-        Reason.IDENTITY_REFUSED,
-        "an earlier release has not recorded where it stopped; start that release again and stop it",
-    ),
     "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting is invalid"),
     "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting needs a Java process"),
 }

@@ -18,6 +18,7 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.java.patterns import literal_name
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
+from mirrorflow_core.retention_hold import identity_topic
 from mirrorflow_core.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
@@ -35,7 +36,6 @@ from mirrorflow_core.topic_acls import (
     copied_topic,
 )
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind

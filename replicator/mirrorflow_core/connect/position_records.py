@@ -37,34 +37,19 @@ EPOCH_STARTS = PREFIX + "source.epoch.starts"
 SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
 WRITTEN_MS = PREFIX + "written.ms"
 REVISION = PREFIX + "revision"
-_SEQUENCE = PREFIX + "sequence"
 
 
 def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
     """Returns *bare*, which has Java's part, with our own fields added. Raises ValueError."""
     if integer_field(fields, SOURCE_OFFSET) != bare.source_offset:
         raise ValueError("the offset was altered")
-    # Earlier releases wrote more epochs, for older offsets.
-    epochs = text_field(fields, SOURCE_EPOCHS).split(",") if SOURCE_EPOCHS in fields else [str(UNKNOWN)]
-    position = replace(
+    return replace(
         bare,
-        source_epoch=int(epochs[0]),
+        source_epoch=int(text_field(fields, SOURCE_EPOCHS)),
         epochs=decode_epochs(text_field(fields, EPOCH_STARTS)),
         source_topic_id=text_field(fields, SOURCE_TOPIC_ID),
         target_topic_id=text_field(fields, TARGET_TOPIC_ID),
         written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
-    )
-    if _SEQUENCE not in fields:
-        return position
-    left = fields.get(PREFIX + "left", False)
-    if not isinstance(left, bool):
-        raise ValueError(f"{PREFIX}left is not a boolean")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
-    return replace(
-        position,
-        sequence=integer_field(fields, _SEQUENCE),  # an ordinal: not limited to 2^31
-        target_offset=integer_field(fields, PREFIX + "target.offset"),
-        epoch=integer_field(fields, PREFIX + "epoch"),
-        left=left,
     )
 
 

@@ -150,12 +150,6 @@ def touch_interval_ms(id_expiration_ms: int) -> int:
     return min(max(id_expiration_ms // _TOUCH_SHARE, _TOUCH_AT_MOST_MS), id_expiration_ms // 2)
 
 
-def touch(producers: Iterable[Producer]) -> Steps[bool]:
-    """Uses ids in empty committed transactions over the claims topic; False if one of them is fenced."""
-    responses = yield tuple(Transaction(producer) for producer in producers)
-    return not any(isinstance(response, Refused) for response in responses)
-
-
 # -- steps
 
 

@@ -1,8 +1,7 @@
 """The position of a partition: how far its writer has copied, and under which producer.
 
 Stored in MM2's offsets topic: Java's `offset`, followed by our own flat fields, because Java refuses nested
-ones. A writer stores positions only inside its own transactions, so a fenced writer cannot store one. The
-versions before this format read a position of ours as one that Java wrote.
+ones. A writer stores positions only inside its own transactions, so a fenced writer cannot store one.
 """
 
 import json
@@ -26,7 +25,7 @@ from mirrorflow_core.connect.position_records import (
     Stored,
     newest,
 )
-from mirrorflow_core.connect.position_records import decode as decode_earlier
+from mirrorflow_core.connect.position_records import decode as decode_offset
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
 from mirrorflow_core.source_epochs import SourceEpochs, decode_epochs, encode_epochs
@@ -134,20 +133,20 @@ def decode_position(
 
     A record that is not of this format is returned as `position_records.decode` does.
     """
-    earlier = decode_earlier(key, value, connector=connector, cluster=cluster)
-    if value is None or not isinstance(earlier, Stored | Reset):
-        return earlier
+    found = decode_offset(key, value, connector=connector, cluster=cluster)
+    if value is None or not isinstance(found, Stored | Reset):
+        return found
     fields = parsed_object(value)
     if _MODE not in fields or fields.get("offset") != fields.get(SOURCE_OFFSET):
-        return earlier
+        return found
     try:
-        return decode_value(TopicPartition(earlier.key.topic, earlier.key.partition), value)
+        return decode_value(TopicPartition(found.key.topic, found.key.partition), value)
     except ValueError as error:
-        if not isinstance(earlier, Stored):
-            return earlier
-        subject = f"{earlier.key.topic}-{earlier.key.partition}"
+        if not isinstance(found, Stored):
+            return found
+        subject = f"{found.key.topic}-{found.key.partition}"
         warning = f"only the offset of {subject} was taken from its position: {error}"
-        return replace(earlier, warning=warning)
+        return replace(found, warning=warning)
 
 
 def reset_position(reset: Reset) -> WriterPosition:
@@ -208,9 +207,5 @@ def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
 
 
 def _values(fields: dict[str, Any]) -> dict[str, Any]:
-    numbers = {
-        field: integer_field(fields, name)
-        for field, name in _NUMBERS.items()
-        if field != "plain_start" or name in fields  # positions of earlier builds lack it
-    }
+    numbers = {field: integer_field(fields, name) for field, name in _NUMBERS.items()}
     return numbers | {field: text_field(fields, name) for field, name in _TEXTS.items()}

@@ -93,17 +93,6 @@ class PartitionMode:
             return ChangeMode(WriteMode.PLAIN, batch.first_offset, batch.leader_epoch)
         return Write()
 
-    def taken(self, batch: SourceBatch, now_ms: int) -> "PartitionMode":
-        """Returns the state after *batch* was taken."""
-        calm = self.last_gap_ms is None or now_ms - self.last_gap_ms >= CALM_MS
-        after = replace(
-            self,
-            next_source_offset=batch.next_offset,
-            source_epoch=batch.leader_epoch,
-            stays_in_transactions=self.stays_in_transactions and not calm,
-        )
-        return after.with_gap(now_ms) if batch.has_gaps or self._skips(batch) else after
-
     def changed(self, change: ChangeMode, now_ms: int) -> "PartitionMode":
         """Returns the state after the position of *change* is committed."""
         is_gap = change.mode is WriteMode.TRANSACTION or change.next_source_offset != self.next_source_offset

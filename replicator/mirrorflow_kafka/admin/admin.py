@@ -40,7 +40,6 @@ from mirrorflow_kafka.admin.topics import (
 from mirrorflow_kafka.admin.transactions import (
     OF_PARTITION,
     add_partitions_to_txn,
-    empty_transaction,
     end_txn,
     init_producer_id,
     may_coordinate,

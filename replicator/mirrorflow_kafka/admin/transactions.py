@@ -208,25 +208,3 @@ async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
         else:
             return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     raise AssertionError("a cluster has brokers")
-
-
-async def empty_transaction(
-    cluster: Cluster,
-    transactional_id: str,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    partitions: Iterable[tuple[str, int]],
-) -> None:
-    """Commits a transaction without records, so that every partition's leader fences all older epochs.
-
-    It commits, not aborts, because another task of the flow may already have records in the transaction. It
-    returns when all markers are written and replicated. The marker takes one offset in each partition, which
-    consumers skip. Raises ClusterError (code 47: fenced).
-    """
-    await add_partitions_to_txn(cluster, transactional_id, producer_id, producer_epoch, partitions)
-    # The first response means that the coordinator has decided, the second that the markers are in the logs
-    # (until then it is 51, which `call` retries). In between a copier of the old epoch could still append
-    # behind its assumed end.
-    for _ in range(2):
-        await end_txn(cluster, transactional_id, producer_id, producer_epoch, committed=True)

@@ -25,7 +25,7 @@ from mirrorflow_core.connect.position_records import (
     encode_value,
 )
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.partitions import UNKNOWN, Position, TopicPartition
+from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import OffsetStorageSettings, OffsetStore, SourceSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
@@ -48,8 +48,6 @@ class PositionStore(ABC):
     def __init__(self, append: _Append, *, connector: str, source_alias: str) -> None:
         self._append = append
         self.positions: dict[TopicPartition, Position] = {}  # as last read or written
-        # Their newest record, or removal, is not an earlier release's.
-        self.foreign: set[TopicPartition] = set()
         self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
         self._connector = connector
         self._source_alias = source_alias
@@ -94,14 +92,11 @@ class PositionStore(ABC):
             self._warnings.append(found.problem)
             return None
         partition = TopicPartition(found.key.topic, found.key.partition)
-        self.foreign.add(partition)
         if isinstance(found, Reset):
             self.positions.pop(partition, None)
             return partition
         if found.warning:
             self._warnings.append(found.warning)
-        if found.position.sequence != UNKNOWN:
-            self.foreign.discard(partition)
         self.positions[partition] = found.position
         return partition
 

@@ -19,7 +19,7 @@ from mirrorflow_core.wire.error_codes import SECURITY_DISABLED
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import SETTING, loses_access, may_be_open, may_write_topic
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import AclMarks, DecisionLog
+from mirrorflow_kafka.stores.identity_topic import AclMarks, HoldLog
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -73,7 +73,7 @@ class AclSync:
         self._report_only = settings.acls_report_only
         self._rules = acl_rules(settings, selection)
         self._keeps_access = False  # known: the first ACL of a topic does not lock this flow out
-        self._log = DecisionLog(
+        self._log = HoldLog(
             target, settings.source_alias, replication_factor=settings.offsets.replication_factor
         )
         self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
@@ -93,7 +93,7 @@ class AclSync:
             return ()
 
     async def _sync(self, topics: Collection[str]) -> tuple[str, ...]:
-        await self._log.ensure()  # where the marks are; a flow with an owner has no other use for it
+        await self._log.ensure()  # where the marks are
         source = await admin.describe_acls(self._source, resource_type=TOPIC)
         target = await admin.describe_acls(self._target, resource_type=TOPIC)
         plan = plan_acls(

@@ -141,9 +141,6 @@ class PausedSource:
             phase=PartitionPhase.WAITING,
             source_offset=start_offset if position is None else position.source_offset + 1,
             source_end_offset=end,
-            target_offset=-1
-            if position is None or position.target_offset < 0
-            else position.target_offset + 1,
             # The records not copied came after that, unless the copier was behind already: the best estimate
             # without reading them.
             record_timestamp_ms=-1 if position is None else position.written_ms,

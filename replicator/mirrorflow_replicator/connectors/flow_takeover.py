@@ -1,10 +1,9 @@
-"""Takes a flow for this process: waits for its owner, takes the lock, the ids and the claim, migrates a legacy flow.
+"""Takes a flow for this process: waits for its owner, takes the lock, the ids and the claim.
 
 `flow_owner` decides when. This module finds out what to take and whether to wait, and runs the protocol of
 `mirrorflow_core.writer.ownership`.
 """
 
-import asyncio
 import os
 import secrets
 import socket
@@ -22,7 +21,6 @@ from mirrorflow_core.writer.flow_plan import FlowPlan
 from mirrorflow_core.writer.ownership import FlowExists, Ownership, take_flow, wait_for_turn
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
-from mirrorflow_replicator.connectors.legacy_flow_migration import LegacyFlowMigration
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
@@ -126,9 +124,8 @@ class FlowTakeover:
 
         *is_owner*: that is this process. The other flags are as in `must_wait`.
         """
-        migration = LegacyFlowMigration(self._settings, clusters.source, clusters.target)
-        legacy, newest = await asyncio.gather(migration.due(), newest_claim(clusters))
-        self.is_first = newest is None and legacy is None
+        newest = await newest_claim(clusters)
+        self.is_first = newest is None
         partitions = [one for task in assignment for one in task]
         if self.is_first:
             clusters.begin_with(partitions)
@@ -141,8 +138,7 @@ class FlowTakeover:
             self.owner = newest
             if is_owned and must_wait(newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts):
                 await self._wait_for_turn(clusters, plan)
-        # In a group each process finds where its tasks start, and a flow that is migrated has no positions yet.
-        if legacy is None and not self._group:
+        if not self._group:  # in a group each process finds where its tasks start
             topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
             unavailable = await clusters.unavailable(partitions)
             plan = replace(plan, assignment=assignment, topic_ids=topic_ids, unavailable=unavailable)
@@ -154,8 +150,6 @@ class FlowTakeover:
             self._since_s = None
         if isinstance(taken, Fenced):
             return taken
-        if legacy is not None:
-            await migration.migrate(legacy, clusters.runner, taken.lock)
         return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
 
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:

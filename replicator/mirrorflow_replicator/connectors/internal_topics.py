@@ -11,15 +11,15 @@ from typing import Final
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.retention_hold import identity_topic
 from mirrorflow_core.settings import OffsetStore, OffsetSyncSettings, SourceSettings
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MIRROR_TOPIC_CONFIGS
-from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
+from mirrorflow_kafka.stores.identity_topic import TOPIC_CONFIGS
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from mirrorflow_core.retention_hold import LEASE_S
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
@@ -92,7 +92,7 @@ class TopicDiscovery:
         self._clusters: dict[str, Cluster] = {}
         self._sides = ClusterClients(settings.source_alias, settings.target_alias)
         self._syncs: TargetSyncs | None = None
-        self._decisions: DecisionLog | None = None  # of the target, for retention holds of bulk jobs
+        self._hold_log: HoldLog | None = None  # of bulk jobs, on the target
         self._arrangement: Arrangement | None = None
         self._internal_topics: dict[str, set[str]] = {}  # its own that were seen, by cluster
         self._internal_warnings: tuple[str, ...] = ()
@@ -296,16 +296,16 @@ class TopicDiscovery:
             return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
 
     async def _retention(self) -> RetentionWriter | None:
-        """Returns the writer of retention holds; None if the flow has no decision log, and so no holds."""
-        if self._decisions is None:
-            self._decisions = DecisionLog(
+        """Returns the writer of retention holds; None if the flow has no identity topic, and so no holds."""
+        if self._hold_log is None:
+            self._hold_log = HoldLog(
                 self._clusters["target"],
                 self._settings.source_alias,
                 replication_factor=self._settings.offsets.replication_factor,
             )
-        if not await self._decisions.exists():
+        if not await self._hold_log.exists():
             return None
-        return RetentionWriter(self._clusters["target"], self._decisions, now_ms=now_ms)
+        return RetentionWriter(self._clusters["target"], self._hold_log, now_ms=now_ms)
 
     async def _sleep_until(self, due_at: float) -> None:
         """Sleeps until *due_at*.

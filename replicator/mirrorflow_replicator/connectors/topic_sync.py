@@ -50,7 +50,7 @@ from mirrorflow_core.wire.error_codes import (
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.config.plugins import make_config_rules
 
 log = logging.getLogger("mirrorflow.worker")
@@ -329,14 +329,14 @@ def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
 class RetentionWriter:
     """Retention holds on one flow's target topics. Methods read *log* again where its newest state matters."""
 
-    def __init__(self, target: Cluster, log: DecisionLog, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, target: Cluster, log: HoldLog, *, now_ms: Callable[[], int]) -> None:
         self._target = target
         self._log = log
         self._now_ms = now_ms
 
     async def hold(self, holder: str, before: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
         """Holds the topics of *before* until `give_up`; returns messages for what was refused. Raises ClusterError."""
-        known = (await self._log.read()).holds
+        known = await self._log.read()
         holds = [
             # A topic that is held already shows the other hold's value; what it had before that one counts.
             Hold(holder=holder, topic=topic, before={**values, **known.before(topic)})
@@ -345,7 +345,7 @@ class RetentionWriter:
         if not holds:
             return ()
         now_ms = self._now_ms()
-        await self._log.decide(
+        await self._log.write(
             [*holds, RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))], now_ms=now_ms
         )
         return await self.renew(holder, {hold.topic: tuple(hold.before) for hold in holds})
@@ -357,7 +357,7 @@ class RetentionWriter:
         """
         now_ms = self._now_ms()
         lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
-        holds = (await self._log.decide([lease], now_ms=now_ms)).holds
+        holds = await self._log.write([lease], now_ms=now_ms)
         found = await admin.describe_topic_configs(self._target, sorted(settings))
         changed_by_others = {
             topic: changed(found.get(topic, ()), names, holds.before(topic))
@@ -369,7 +369,7 @@ class RetentionWriter:
                 for t, one in changed_by_others.items()
                 if one
             ]
-            await self._log.decide(noted, now_ms=now_ms)
+            await self._log.write(noted, now_ms=now_ms)
         changes = {
             topic: [ConfigChange(name=name, value=FOR_EVER) for name in names]
             for topic, names in settings.items()
@@ -380,12 +380,12 @@ class RetentionWriter:
     async def give_up(self, holders: Iterable[str]) -> None:
         """Ends the leases of *holders*; `settle` restores the settings. Raises ClusterError."""
         over = [RetentionLease(holder=holder, until_ms=OVER_MS) for holder in sorted(holders)]
-        await self._log.decide(over, now_ms=self._now_ms())
+        await self._log.write(over, now_ms=self._now_ms())
 
     async def settle(self) -> tuple[str, ...]:
         """Restores what is no longer held; returns messages for what was refused. Raises ClusterError."""
         began_s = time.monotonic()  # a renewal that is written later is not read
-        holds = (await self._log.read()).holds
+        holds = await self._log.read()
         holders, topics = holds.over(began_s)
         if not holders:
             return ()
@@ -394,13 +394,13 @@ class RetentionWriter:
         refused = await self._alter(changes, "cannot be restored")
         if not refused:
             over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]
-            await self._log.decide(over, now_ms=self._now_ms())
+            await self._log.write(over, now_ms=self._now_ms())
         return refused
 
     async def held(self) -> frozenset[str]:
         """Returns the target topics whose retention must be left alone. Raises ClusterError."""
         began_s = time.monotonic()
-        return (await self._log.read()).holds.active(began_s)
+        return (await self._log.read()).active(began_s)
 
     async def _alter(self, changes: Mapping[str, Collection[ConfigChange]], what: str) -> tuple[str, ...]:
         wanted = {topic: tuple(of_topic) for topic, of_topic in changes.items() if of_topic}

@@ -18,7 +18,7 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import consumed_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
@@ -41,7 +41,7 @@ class ClaimedFlow:
     settings: SourceSettings
     source: Cluster
     target: Cluster
-    decisions: DecisionLog  # for retention holds
+    hold_log: HoldLog
     group: str  # the job's name in the claim of the flow
     owner: FlowOwner
     # Jobs that held retention before this one owned the flow. They have ended, because it fences them.
@@ -75,7 +75,7 @@ class ClaimedFlow:
             settings=settings,
             source=source,
             target=target,
-            decisions=DecisionLog(
+            hold_log=HoldLog(
                 target, settings.source_alias, replication_factor=settings.offsets.replication_factor
             ),
             group=group,
@@ -137,10 +137,10 @@ class ClaimedFlow:
         """Takes the flow, also from a running process; returns whether it had no owner before."""
         # Read before: a job that takes the flow from this one is not among them. One that may not read holds nothing either.
         with contextlib.suppress(NotAuthorizedError):
-            if await self.decisions.exists():
-                self.ended_holders = (await self.decisions.read()).holds.holders
+            if await self.hold_log.exists():
+                self.ended_holders = (await self.hold_log.read()).holders
         await self.owner.own((self.source, self.target), ((),), preempts=True)
-        await self.decisions.ensure()
+        await self.hold_log.ensure()
         await self.read_positions()
         return self.owner.is_first
 

@@ -35,7 +35,7 @@ class RetentionHolder:
         self._syncs_configs = syncs_configs
         self._names: dict[str, str] = {}  # held topics, source -> target
         self._holder = secrets.token_hex(8)
-        self._retention = RetentionWriter(flow.target, flow.decisions, now_ms=now_ms)
+        self._retention = RetentionWriter(flow.target, flow.hold_log, now_ms=now_ms)
         self._held: dict[str, tuple[str, ...]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
@@ -100,7 +100,7 @@ class RetentionHolder:
             named = {entry.name: entry for entry in entries.get(names[topic], ())}
             limits[topic] = limit_of(named.get("retention.ms"))
         old = await self._topics_with_old_records(left, limits)
-        holds = (await self._flow.decisions.read()).holds
+        holds = await self._flow.hold_log.read()
         before = {
             names[topic]: {
                 **would_delete(

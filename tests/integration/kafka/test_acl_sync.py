@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import AclMarks
+from mirrorflow_kafka.stores.identity_topic import AclMarks
 from mirrorflow_replicator.config.connector_properties import parse_source
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import AclSync

@@ -267,8 +267,6 @@ def test_a_group_without_permission_is_named_and_stops_only_itself(
         guarded.allow(operation, "TOPIC", "*")
     for operation in ("READ", "DESCRIBE"):
         guarded.allow(operation, "GROUP", allowed)
-    for operation in ("WRITE", "DESCRIBE"):
-        guarded.allow(operation, "TRANSACTIONAL_ID", f"mirrorflow.{flow.alias}")
     client = guarded.java_client("SASL_PLAINTEXT")
     lines = {f"target.cluster.{key}": value for key, value in client.items()}
     process = flow.process(
@@ -316,8 +314,6 @@ def test_a_checkpoints_topic_that_refuses_stops_no_group(
     checkpoints = f"{flow.alias}.checkpoints.internal"
     guarded.allow("WRITE", "TOPIC", checkpoints, deny=True)
     guarded.allow("READ", "GROUP", group)
-    for operation in ("WRITE", "DESCRIBE"):
-        guarded.allow(operation, "TRANSACTIONAL_ID", f"mirrorflow.{flow.alias}")
     client = guarded.java_client("SASL_PLAINTEXT")
     lines = {f"target.cluster.{key}": value for key, value in client.items()}
     process = flow.process(

@@ -15,7 +15,7 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
@@ -326,7 +326,7 @@ def _hold(flow: Flow, copy: str, *, is_over: bool = False) -> None:
     """What a job does first, or last."""
 
     async def use(cluster: Cluster) -> None:
-        log = DecisionLog(cluster, flow.alias, replication_factor=1)
+        log = HoldLog(cluster, flow.alias, replication_factor=1)
         retention = RetentionWriter(cluster, log, now_ms=now_ms)
         if is_over:
             await retention.give_up(["job"])

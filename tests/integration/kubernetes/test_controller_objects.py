@@ -29,7 +29,7 @@ from tests.integration.kubernetes.controlled import (
     there,
     unchanging,
 )
-from tests.unit.control_plane.observations import resource as resource_of
+from tests.unit.operator.observations import resource as resource_of
 
 USER = "operator-of-all"
 

@@ -1,17 +1,14 @@
 """The recorded statuses on a real API server: it takes them whole, and kubectl shows at a glance what is wrong."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mirrorflow_operator.api.status import parse_status
 from mirrorflow_operator.reconcile.status_writer import status_document
+from tests.harness.goldens import STATUS_NAMES, recorded_status
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
-
-STATUSES = sorted((Path(__file__).parents[2] / "examples" / "statuses").glob("*.yaml"))
 
 
 def _ready(status: dict[str, Any]) -> tuple[str, str]:
@@ -24,7 +21,7 @@ def test_every_recorded_status_is_stored_as_it_is_and_shown_at_a_glance(
 ) -> None:
     """Nothing is refused, pruned or changed; `kubectl get` and `kubectl wait` understand it."""
     cluster = mirrorflows.kubectl.within(namespace.namespace)
-    recorded = {path.stem: yaml.safe_load(path.read_text()) for path in STATUSES}
+    recorded = {name: recorded_status(name) for name in STATUS_NAMES}
     for name, document in recorded.items():
         metadata = {"name": name, "namespace": namespace.namespace}
         flow = {**document, "metadata": metadata}

@@ -1,5 +1,6 @@
 """Retention that is held: until when, by whom, and what is given back."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from mirrorflow_core.retention_hold import (
     Holds,
     RetentionLease,
     changed,
+    decode_hold,
+    encode_hold,
+    identity_topic,
     restoring,
     would_delete,
 )
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
-from mirrorflow_core.writer.identity import decode, encode
 
 NOW_MS = 1_800_000_000_000  # by the clock of the holder's host
 
@@ -135,11 +138,39 @@ def test_setting_that_is_no_longer_ours_was_set_by_a_user():
     assert changed(_entries(policy="delete", ms="-1", size="9"), names, before) == {}
 
 
+def test_identity_topic_has_the_name_that_acls_grant():
+    assert identity_topic("east") == "mm2-identity.east.internal"
+
+
 def test_records_read_as_they_were_written():
-    """Among the decisions of the flow."""
     hold = Hold(holder="a", topic="t", before={"retention.ms": None})
     for record in (hold, replace(hold, is_change=True), RetentionLease(holder="a", until_ms=3)):
-        assert decode(*encode(record)) == record
+        key, value = encode_hold(record)
+        assert decode_hold(key, value) == record
+        assert not set(json.loads(key)) & set(json.loads(value))
+
+
+def test_fields_of_a_later_version_are_ignored():
+    lease = RetentionLease(holder="a", until_ms=3)
+    key, value = encode_hold(lease)
+
+    assert decode_hold(key, json.dumps(json.loads(value) | {"colour": "red"}).encode()) == lease
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (b"[]", b"{}"),
+        (b'{"type":"colour"}', b"{}"),
+        (b'{"type":"hold"}', b"{}"),
+        (b'{"type":"lease"}', b"[1]"),
+        (b"\xff", b"{}"),
+    ],
+)
+def test_records_that_are_no_hold_are_ignored(key: bytes, value: bytes):
+    """Anybody may write into a topic; one foreign record must not stop the flow."""
+    assert decode_hold(key, value) is None
 
 
 def _holds(*records: Hold | RetentionLease, at_s: float = 0) -> Holds:

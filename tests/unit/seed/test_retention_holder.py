@@ -12,8 +12,8 @@ from mirrorflow_core.retention_hold import LEASE_S
 from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.stores import decision_log
-from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores import identity_topic
+from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.connectors import topic_sync
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
@@ -35,10 +35,10 @@ class World:
         self.records: list[Record] = []
         self.refusal: NotAuthorizedError | None = None
 
-    def log(self) -> DecisionLog:
+    def log(self) -> HoldLog:
         """The identity topic as a new process reads it."""
         target: Any = self
-        log = DecisionLog(target, "east", replication_factor=1)
+        log = HoldLog(target, "east", replication_factor=1)
         log._log = Reader(self)  # type: ignore[assignment]
         return log
 
@@ -49,7 +49,7 @@ class World:
     def job(self) -> ClaimedFlow:
         cluster, owner = cast("Any", self), cast("Any", Owner())
         return ClaimedFlow(
-            settings=settings(), source=cluster, target=cluster, decisions=self.log(), group="", owner=owner
+            settings=settings(), source=cluster, target=cluster, hold_log=self.log(), group="", owner=owner
         )
 
     def leader(self, _topic: str, _partition: int) -> int:
@@ -116,9 +116,9 @@ class Owner:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     clock = SimpleNamespace(monotonic=lambda: world.now_s)
-    monkeypatch.setattr(decision_log, "time", clock, raising=False)
+    monkeypatch.setattr(identity_topic, "time", clock, raising=False)
     monkeypatch.setattr(topic_sync, "time", clock, raising=False)
-    monkeypatch.setattr(decision_log, "append", world.append)
+    monkeypatch.setattr(identity_topic, "append", world.append)
     monkeypatch.setattr(admin, "describe_topic_configs", world.describe)
     monkeypatch.setattr(admin, "alter_topic_configs", world.alter)
     monkeypatch.setattr(admin, "list_offsets", world.list_offsets)

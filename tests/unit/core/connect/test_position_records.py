@@ -30,21 +30,9 @@ from mirrorflow_kafka.stores.position_store import OffsetsFile
 CONNECTOR = "MirrorSourceConnector"
 KEY = PositionKey(CONNECTOR, "A", "foo", 0)
 KNOWN = Position(topic="foo", partition=0, source_offset=123, source_epoch=7, written_ms=1_800)
-# What the release before one owner per flow wrote.
-EARLIER = {
-    "offset": 123,
-    "mirrorflow.source.offset": 123,
-    "mirrorflow.sequence": 100,
-    "mirrorflow.target.offset": 120,
-    "mirrorflow.epoch": 2,
+WITH_TOPIC_IDS = json.loads(encode_value(KNOWN)) | {
     "mirrorflow.source.topic.id": "AbC",
     "mirrorflow.target.topic.id": "xYz",
-    "mirrorflow.rungs": "120:97:117:1700,50:40:60:1000",
-    "mirrorflow.left": True,
-    "mirrorflow.written.ms": 1_800,
-    "mirrorflow.copier": "c1",
-    "mirrorflow.target.end": 122,
-    "mirrorflow.source.epochs": "7,6,-1",
 }
 
 int63 = st.integers(0, 2**63 - 1)
@@ -109,27 +97,10 @@ def test_partitions_are_java_partitions(key: bytes, partition: int):
     assert partition == partition_for(key, 25)
 
 
-def test_a_position_of_the_earlier_release_is_read():
-    """A flow that it copied is moved over by them."""
-    expected = replace(
-        KNOWN,
-        source_topic_id="AbC",
-        target_topic_id="xYz",
-        sequence=100,
-        target_offset=120,
-        epoch=2,
-        left=True,
-    )
+def test_a_position_with_topic_ids_is_read():
+    expected = replace(KNOWN, source_topic_id="AbC", target_topic_id="xYz")
 
-    assert read(json.dumps(EARLIER).encode()) == Stored(key=KEY, position=expected)
-
-
-def test_a_position_from_before_leader_epochs_were_written_is_read():
-    fields = {name: value for name, value in EARLIER.items() if name != "mirrorflow.source.epochs"}
-    found = read(json.dumps(fields).encode())
-
-    assert isinstance(found, Stored)
-    assert (found.position.sequence, found.position.source_epoch, found.warning) == (100, -1, "")
+    assert read(json.dumps(WITH_TOPIC_IDS).encode()) == Stored(key=KEY, position=expected)
 
 
 def test_a_bare_position_is_java_value():
@@ -158,7 +129,7 @@ def test_what_is_written_is_read(position: Position):
     assert Stored(key=KEY, position=position) == read(encode_value(position))
 
 
-def test_java_values_have_no_sequence():
+def test_java_values_have_the_offset_alone():
     """A value of Java MM2 gives the offset and nothing else."""
     expected = Stored(key=KEY, position=Position(topic="foo", partition=0, source_offset=7))
 
@@ -173,7 +144,7 @@ def test_what_java_takes_for_none_is_a_reset(value: bytes | None):
 
 def test_an_altered_offset_voids_our_fields():
     """A writer that changes the offset and leaves our fields has changed the offset only."""
-    altered = read(json.dumps({**EARLIER, "offset": 5}).encode())
+    altered = read(json.dumps({**WITH_TOPIC_IDS, "offset": 5}).encode())
 
     assert isinstance(altered, Stored)
     assert replace(altered, warning="") == Stored(
@@ -185,19 +156,19 @@ def test_an_altered_offset_voids_our_fields():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("sequence", "x"),
-        ("sequence", 2**63),
-        ("left", 1),
+        ("written.ms", "x"),
+        ("written.ms", 2**63),
+        ("source.topic.id", 1),
         ("source.epochs", "x"),
-        ("epoch", None),
+        ("source.epochs", None),
     ],
 )
 def test_broken_fields_of_ours_leave_the_offset(name: str, value: object):
     """A value half broken is as good as Java's, and says so."""
-    found = read(json.dumps({**EARLIER, f"mirrorflow.{name}": value}).encode())
+    found = read(json.dumps({**WITH_TOPIC_IDS, f"mirrorflow.{name}": value}).encode())
 
     assert isinstance(found, Stored)
-    assert (123, -1, True) == (found.position.source_offset, found.position.sequence, bool(found.warning))
+    assert (123, -1, True) == (found.position.source_offset, found.position.source_epoch, bool(found.warning))
 
 
 @pytest.mark.parametrize(

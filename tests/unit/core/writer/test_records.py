@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_core.connect.position_records import PositionKey, Reset, Stored, encode_key
-from mirrorflow_core.connect.position_records import decode as decode_earlier
+from mirrorflow_core.connect.position_records import decode as decode_offset
 from mirrorflow_core.partitions import Position
 from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.writer.claim import (
@@ -73,10 +73,8 @@ def test_a_position_begins_with_javas_field_and_has_no_nested_one():
     assert value.count(b"{") == 1
 
 
-def test_an_earlier_version_reads_a_position_as_javas():
-    found = decode_earlier(
-        encode_key(KEY), encode_position(POSITION), connector=KEY.connector, cluster="east"
-    )
+def test_a_reader_of_offsets_reads_a_position_as_javas():
+    found = decode_offset(encode_key(KEY), encode_position(POSITION), connector=KEY.connector, cluster="east")
 
     assert isinstance(found, Stored)
     assert not found.warning
@@ -112,14 +110,6 @@ def test_a_deleted_position_is_a_reset():
 
     assert found == Reset(key=KEY)
     assert reset_position(found).next_source_offset == -1
-
-
-def test_a_position_of_an_earlier_build_has_no_start_of_plain_batches():
-    value = encode_position(POSITION)
-    name = f'"mirrorflow.writer.plain.start":{POSITION.plain_start},'.encode()
-    assert name in value
-
-    assert decoded(value.replace(name, b"")) == replace(POSITION, plain_start=-1)
 
 
 @pytest.mark.parametrize("broken", [b'"writer.form":"both"', b'"writer.sequence":"x"'])

@@ -1,0 +1,94 @@
+"""Reads and writes a flow's identity topic on the target: marks of ACLs, and holds of retention.
+
+The last mark of an ACL counts: the flow removes only ACLs that it has created. A mark is written before its ACL is created and
+again after the ACL is removed, so an ACL stays known as the flow's own even if the process ends in between. A mark without an
+ACL has no effect.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+
+from mirrorflow_core.retention_hold import HoldRecord, Holds, decode_hold, encode_hold, identity_topic
+from mirrorflow_core.topic_acls import AclBinding, decode_mark, encode_mark
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
+
+# The first record of a hold counts, so nothing may be removed: neither by time nor by size nor by key.
+TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class AclMarks:
+    """Reads and writes the ACL marks of the flow from *source_alias* under the naming policy *naming*."""
+
+    def __init__(self, cluster: Cluster, source_alias: str, *, naming: str) -> None:
+        self._cluster = cluster
+        self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
+        self._naming = naming
+        self._ours: set[AclBinding] = set()
+
+    async def read(self) -> frozenset[AclBinding]:
+        """Reads new marks; returns all ACLs that are marked as created by the flow. Raises ClusterError."""
+        async for record in self._log.read_new():
+            mark = decode_mark(record.key or b"", record.value or b"", naming=self._naming)
+            if mark is not None:
+                acl, ours = mark
+                (self._ours.add if ours else self._ours.discard)(acl)
+        return frozenset(self._ours)
+
+    async def write(
+        self, *, ours: Collection[AclBinding], others: Collection[AclBinding], now_ms: int
+    ) -> None:
+        """Marks *ours* as created by the flow, and *others* as not. Raises ClusterError."""
+        marks = [(acl, True) for acl in ours if acl not in self._ours]
+        marks += [(acl, False) for acl in others if acl in self._ours]
+        records = [
+            Record(0, now_ms, *encode_mark(acl, naming=self._naming, ours=is_ours)) for acl, is_ours in marks
+        ]
+        await append(self._cluster, self._log.topic, records)
+        self._ours.update(ours)
+        self._ours.difference_update(others)
+
+
+class HoldLog:
+    """Reads and writes the retention holds of one flow."""
+
+    def __init__(self, cluster: Cluster, source_alias: str, *, replication_factor: int) -> None:
+        self._holds = Holds()
+        self._cluster = cluster
+        self._log = MirrorLog(cluster, identity_topic(source_alias), read_committed=False)
+        self._replication_factor = replication_factor
+
+    async def ensure(self) -> None:
+        """Creates the topic if it is missing."""
+        topic = self._log.topic
+        await self._cluster.refresh([topic])
+        if self._cluster.leader(topic, 0) is None:
+            new = admin.NewTopic(
+                name=topic,
+                partitions=1,
+                replication_factor=self._replication_factor,
+                configs=TOPIC_CONFIGS,
+            )
+            await admin.create_topic_and_wait(self._cluster, new)
+
+    async def exists(self) -> bool:
+        """Returns whether the topic exists, so that there can be holds."""
+        if self._cluster.leader(self._log.topic, 0) is None:
+            await self._cluster.refresh([self._log.topic])
+        return self._cluster.leader(self._log.topic, 0) is not None
+
+    async def read(self) -> Holds:
+        """Reads the holds since the last call; returns all."""
+        async for record in self._log.read_new():
+            found = decode_hold(record.key or b"", record.value or b"")
+            if found is not None:
+                self._holds.take(found, time.monotonic())
+        return self._holds
+
+    async def write(self, holds: Sequence[HoldRecord], *, now_ms: int) -> Holds:
+        """Writes *holds*, then reads: the first record of a hold counts, whichever process wrote it."""
+        records = [Record(0, now_ms, *encode_hold(hold)) for hold in holds]
+        await append(self._cluster, self._log.topic, records)
+        return await self.read()

@@ -1,0 +1,122 @@
+"""Errors in a MirrorFlow are sentences: no regular expression, no wording of a library, nothing twice."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api import load
+from mirrorflow_operator.api.load import load_flow
+from mirrorflow_operator.api.spec import MirrorFlow, Spec
+from mirrorflow_operator.errors import InvalidSpecError
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALLEST = (EXAMPLES / "valid" / "smallest.yaml").read_text()
+
+
+def _patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        for key, value in node.items():
+            yield from [key] * (key.startswith("^")) if isinstance(value, dict) else ()
+            yield from _patterns(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _patterns(value)
+
+
+def _errors(lines: str) -> list[str]:
+    with pytest.raises(InvalidSpecError) as raised:
+        load_flow(f"{SMALLEST}{lines}\n")
+    return [str(error) for error in raised.value.errors]
+
+
+def test_every_form_of_a_text_has_words() -> None:
+    """A new pattern needs a description, or its error would say nothing; one that is gone needs none."""
+    assert set(_patterns(MirrorFlow.model_json_schema())) == load._FORMS.keys()
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "invalid").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_error_shows_an_expression_or_the_wording_of_a_library(path: Path) -> None:
+    with pytest.raises(InvalidSpecError) as raised:
+        load_flow(path.read_text())
+
+    for error in raised.value.errors:
+        assert not re.search(r"\[a-z|\^|should match|after validation|Input should|valid integer", str(error))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            "  takeOverFrom: a",
+            "spec.takeOverFrom: it should be a list: [a, b], or a line that begins with - for each entry; ",
+        ),
+        (
+            "  connectors: {source: {tasks: 1.5}}",
+            "spec.connectors.source.tasks: it should be a whole number, without quotes; ",
+        ),
+        ("  connectors: {source: {tasks: '2'}}", "it should be a whole number, without quotes; "),
+        (
+            "  groups: {syncOffsets: 'no'}",
+            "spec.groups.syncOffsets: it should be true or false, without quotes; ",
+        ),
+        ("  groups: [a]", "spec.groups: it should be an object with fields of its own; "),
+        ("  topics: {naming: {separator: ''}}", "spec.topics.naming.separator: it is empty; "),
+        ("  topics: {include: ['']}", "spec.topics.include[0]: it is empty; "),
+        (f"  version: {'a' * 65}", "spec.version: it should have at most 64 characters; "),
+        (
+            "  topics: {replicationFactor: 40000}",
+            "spec.topics.replicationFactor: it should be at most 32767; ",
+        ),
+    ],
+    ids=lambda value: value.strip() if value.startswith("  ") else "",
+)
+def test_a_wrong_value_is_named_in_plain_words(lines: str, expected: str) -> None:
+    [error] = _errors(lines)
+
+    assert expected in error
+
+
+def test_a_sentence_does_not_repeat_itself() -> None:
+    """The possible values are their own description."""
+    assert _errors("  isolationLevel: Committed") == [
+        "spec.isolationLevel: it should be 'ReadUncommitted' or 'ReadCommitted'."
+    ]
+
+
+def test_a_suggestion_ends_in_one_question_mark() -> None:
+    assert _errors("  group: {}") == ["spec.group: it is not a field; did you mean groups?"]
+
+
+def test_every_known_field_is_named() -> None:
+    """Beside a field that resembles none of them."""
+    [error] = _errors("  xyz: {}")
+
+    assert error == f"spec.xyz: it is not a field; known fields: {', '.join(_known())}."
+    assert {"seed", "verify", "restart", "internalRest"} <= _known().keys()
+
+
+def _known() -> dict[str, None]:
+    return {str(field.alias): None for field in Spec.model_fields.values()}
+
+
+def test_empty_values_are_absent_ones() -> None:
+    """As on the API server, which removes them before it applies defaults."""
+    assert load_flow((EXAMPLES / "empty-values.yaml").read_text()) == load_flow(SMALLEST)
+
+
+def test_a_required_field_with_an_empty_value_is_missing() -> None:
+    [error] = _errors("  seed: {foreignRecords: }\n  verify: {output: {claimName: }}")
+
+    assert error.startswith("spec.verify.output.claimName: it is missing; ")
+
+
+def test_kubernetes_own_objects_are_left_as_they_are() -> None:
+    """The API server does not know their fields, so it removes nothing."""
+    flow = load_flow(f"{SMALLEST}  connectors: {{source: {{template: {{affinity: {{nodeAffinity: }}}}}}}}\n")
+
+    assert flow.spec.connectors.source.template.affinity == {"nodeAffinity": None}

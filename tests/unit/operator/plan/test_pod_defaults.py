@@ -1,0 +1,138 @@
+"""Defaults of a connector's pod; an upgrade of the operator replaces no pod because of them."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.load import load_flow
+from mirrorflow_operator.plan.connector_objects import objects
+from mirrorflow_operator.plan.drift import Object
+from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, HASH_ANNOTATION, with_kept_pods
+from tests.unit.operator.observations import EXAMPLES, mirror_flow
+
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+NAME = "east-to-west-source"
+
+
+def planned(*, image: str = "replicator:1", has_defaults: bool = True, **source: Any) -> list[Object]:
+    flow = mirror_flow(connectors={"source": source})
+    return objects(flow, plan(flow, POD_LAYOUT), image=image, has_defaults=has_defaults)
+
+
+def deployment(found: list[Object]) -> Object:
+    return next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", NAME))
+
+
+def template(**source: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = deployment(planned(**source))["spec"]["template"]
+    return found
+
+
+def resources(**given: Any) -> Any:
+    return template(resources=given)["spec"]["containers"][0]["resources"]
+
+
+def test_a_pod_has_default_requests() -> None:
+    """Without requests it is the first that a node under pressure evicts."""
+    assert resources() == {"requests": {"cpu": "100m", "memory": "96Mi"}}
+
+
+def test_resources_in_the_spec_override_the_defaults() -> None:
+    assert resources(requests={"cpu": "2"}) == {"requests": {"cpu": "2", "memory": "96Mi"}}
+
+
+def test_a_limit_replaces_the_default_request() -> None:
+    """Kubernetes refuses a request above its limit."""
+    assert resources(limits={"memory": "64Mi"}) == {
+        "requests": {"cpu": "100m"},
+        "limits": {"memory": "64Mi"},
+    }
+
+
+def test_the_cluster_autoscaler_may_evict_a_pod_by_default() -> None:
+    assert template()["metadata"]["annotations"][SAFE] == "true"
+    said = template(template={"annotations": {SAFE: "false"}})
+    assert said["metadata"]["annotations"][SAFE] == "false"
+
+
+def test_pods_of_one_connector_are_spread_over_nodes() -> None:
+    """Their number is in no template, so another number replaces none."""
+    (spread,) = template(replicas=2)["spec"]["topologySpreadConstraints"]
+
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
+    assert template(replicas=2)["spec"] == template(replicas=3)["spec"]
+    assert "topologySpreadConstraints" not in template()["spec"]
+
+
+def test_a_spread_in_the_spec_replaces_the_default() -> None:
+    zones = {"topologySpread": [{"topologyKey": "topology.kubernetes.io/zone"}]}
+    (spread,) = template(replicas=2, template=zones)["spec"]["topologySpreadConstraints"]
+
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"), [("source", "4c3db4cfb4adddb7"), ("checkpoint", "63ac6bfd755c911a")]
+)
+def test_several_pods_of_an_earlier_release_keep_the_hash_of_their_properties(
+    kind: str, written: str
+) -> None:
+    """The hashes are those that a pre-release operator wrote for this example: properties added since replace no pod."""
+    flow = load_flow((EXAMPLES / "valid" / "several-pods.yaml").read_text())
+    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
+    name = f"{flow.metadata.name}-{kind}"
+    pods = next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", name))
+
+    assert written == pods["spec"]["template"]["metadata"]["annotations"][HASH_ANNOTATION]
+
+
+def applied(live: Object | None, **source: Any) -> Object:
+    """What is applied to the Deployment of the source connector where *live* is there."""
+    running = {} if live is None else {NAME: live}
+    return deployment(with_kept_pods(planned(**source), planned(has_defaults=False, **source), running))
+
+
+@pytest.mark.parametrize("source", [{}, {"replicas": 2}, {"resources": {"limits": {"memory": "1Gi"}}}])
+def test_an_upgrade_replaces_no_pod(source: dict[str, Any]) -> None:
+    """A Deployment of an earlier release is planned as it is, by the bytes that its hash is of."""
+    earlier = deployment(planned(has_defaults=False, **source))
+
+    assert applied(earlier, **source) == earlier
+
+
+def test_scaling_adds_no_defaults_to_running_pods() -> None:
+    earlier = deployment(planned(has_defaults=False, replicas=2))
+    more = applied(earlier, replicas=3)
+
+    assert more["spec"]["template"] == earlier["spec"]["template"]
+    assert more["spec"]["replicas"] == 3
+
+
+@pytest.mark.parametrize(
+    "source", [{"image": "replicator:2"}, {"tasks": 2}, {"template": {"labels": {"team": "data"}}}]
+)
+def test_pods_replaced_for_another_reason_get_the_defaults(source: dict[str, Any]) -> None:
+    earlier = deployment(planned(has_defaults=False))
+    new = applied(earlier, **source)
+
+    assert DEFAULTS_ANNOTATION in new["spec"]["template"]["metadata"]["annotations"]
+    assert applied(new, **source) == new
+
+
+def test_a_new_flow_has_the_defaults() -> None:
+    assert applied(None) == deployment(planned())
+
+
+def test_defaults_of_the_api_server_are_no_difference() -> None:
+    earlier = deployment(planned(has_defaults=False))
+    live = copy.deepcopy(earlier)
+    live["spec"]["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}
+    live["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
+
+    assert applied(live) == earlier

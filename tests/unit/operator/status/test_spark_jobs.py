@@ -1,0 +1,242 @@
+"""Which Spark jobs are due: each run once, whatever is lost, and no connector waits forever."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
+from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind
+from mirrorflow_operator.status.cron_schedule import days_between_max
+from mirrorflow_operator.status.observation import ObservedJob
+from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
+from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
+from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
+from tests.unit.operator.observations import NOW_S, job, mirror_flow, seed_reading
+
+SEEDED = Status(seed=SeedStatus(run_id="1", phase="Succeeded"))
+
+
+def _flow(**spec: Any) -> MirrorFlow:
+    return mirror_flow(**{"seed": {"runId": "1"}, **spec})
+
+
+def _decide(
+    *jobs: ObservedJob, flow: MirrorFlow | None = None, status: Status | None = None, now_s: float = NOW_S
+) -> DueJobs:
+    return due_jobs(flow or _flow(), status or Status(), jobs, None, now_s)
+
+
+def test_a_run_is_due_until_it_has_ended() -> None:
+    """In the status or in a Job: either of them may be lost, and the run is not begun again."""
+    ended = job(outcome="Complete")
+    failed = replace(ended, outcome="Failed")
+
+    assert _decide().runs.seed
+    assert _decide(job()).runs.seed
+    assert not _decide(ended).runs.seed
+    assert not _decide(failed).runs.seed
+    assert not _decide(status=SEEDED).runs.seed
+    assert _decide(status=SEEDED, flow=_flow(seed={"runId": "2"})).runs.seed
+    assert not _decide(flow=_flow(seed={"runId": ""})).runs.seed
+    assert not due_jobs(None, Status(), (), None, NOW_S).runs.seed
+
+
+def test_a_job_deleted_before_its_end_is_due_again() -> None:
+    """The copied records remain, so the new Job continues."""
+    running = Status(seed=SeedStatus(run_id="1", phase="Running"))
+
+    assert _decide(status=running).runs.seed
+
+
+def test_the_connector_waits_for_the_seed_and_continues_after_any_result() -> None:
+    """A seed that failed stops no replication."""
+    assert _decide(job()).runs.replaces_source
+    for outcome in ("Complete", "Failed"):
+        assert not _decide(job(outcome=outcome)).runs.replaces_source
+
+
+def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
+    """Its image cannot be pulled, its executors do not come, its driver hangs: after ten minutes both work."""
+    still = job(pods=())
+    first = due_jobs(_flow(), Status(), (still,), None, NOW_S)
+    late = due_jobs(_flow(), Status(), (still,), first.seed_stall, NOW_S + HOLD_S)
+    moved = job(reading=seed_reading(records=7))
+    again = due_jobs(_flow(), Status(), (moved,), late.seed_stall, NOW_S + HOLD_S + 1)
+
+    assert (first.runs.replaces_source, first.again_after_s) == (True, HOLD_S)
+    assert (late.runs.seed, late.runs.replaces_source) == (True, False)
+    assert again.runs.replaces_source
+
+
+@pytest.mark.parametrize("state", ["Paused", "Stopped"])
+def test_a_paused_flow_keeps_its_run_and_holds_no_connector(state: str) -> None:
+    """The Job is suspended; a paused connector's pods show the lag."""
+    runs = _decide(job(suspended=True), flow=_flow(state=state)).runs
+
+    assert (runs.seed, runs.replaces_source) == (True, False)
+
+
+def test_a_verification_waits_for_the_seed() -> None:
+    """And runs once."""
+    flow = _flow(verify={"runId": "v"})
+    done = Status(seed=SEEDED.seed, verify=VerifyStatus(ended_run_id="v"))
+
+    assert not _decide(flow=flow).runs.verify
+    assert _decide(flow=flow, status=SEEDED).runs.verify
+    assert not _decide(flow=flow, status=done).runs.verify
+    assert not _decide(
+        job(kind=RunKind.VERIFY, run_id="v", outcome="Failed"), flow=flow, status=SEEDED
+    ).runs.verify
+
+
+def test_the_last_ended_jobs_are_kept_except_scheduled_ones() -> None:
+    """Their logs say more than the status."""
+    ended = [
+        job(name=f"seed-{at}", run_id=str(at), outcome="Complete", ended_s=NOW_S - at) for at in range(9)
+    ]
+    scheduled = job(name="cron", kind=RunKind.VERIFY, run_id="", outcome="Complete")
+
+    kept = due_jobs(None, Status(), [*ended, scheduled], None, NOW_S).runs.kept
+
+    assert kept == {f"seed-{at}" for at in range(ENDED_KEPT)}
+
+
+jobs = st.builds(
+    job,
+    name=st.sampled_from(["a", "b", "c"]),
+    kind=st.sampled_from(list(RunKind)),
+    run_id=st.sampled_from(["", "1", "2"]),
+    outcome=st.sampled_from(["", "", "Complete", "Failed"]),
+    suspended=st.booleans(),
+    created_s=st.floats(NOW_S - 1e5, NOW_S),
+)
+statuses = st.builds(
+    Status,
+    seed=st.none()
+    | st.builds(
+        SeedStatus,
+        run_id=st.sampled_from(["", "1", "2"]),
+        phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+    ),
+    verify=st.none() | st.builds(VerifyStatus, ended_run_id=st.sampled_from(["", "1"])),
+)
+flows = st.builds(
+    _flow,
+    seed=st.sampled_from([{"runId": ""}, {"runId": "1"}]),
+    verify=st.sampled_from([{}, {"runId": "1"}, {"schedule": "0 3 * * *"}]),
+    state=st.sampled_from(["Running", "Paused", "Stopped"]),
+)
+
+
+@given(flows, statuses, st.lists(jobs, max_size=5), st.floats(0, 5_000))
+def test_no_run_starts_twice_and_no_connector_waits_forever(
+    flow: MirrorFlow, status: Status, found: list[ObservedJob], later_s: float
+) -> None:
+    """What has ended is over; what holds the connector ends by itself."""
+    first = due_jobs(flow, status, found, None, NOW_S)
+    runs = first.runs
+    ended = {(one.kind, one.run_id) for one in found if one.outcome}
+
+    assert not (runs.seed and (RunKind.SEED, "1") in ended)
+    assert not (runs.verify and (RunKind.VERIFY, "1") in ended)
+    assert runs.replaces_source <= runs.seed
+    assert runs == due_jobs(flow, status, found, first.seed_stall, NOW_S).runs
+    afterwards = due_jobs(flow, status, found, first.seed_stall, NOW_S + HOLD_S + later_s)
+    assert not afterwards.runs.replaces_source
+    assert (first.again_after_s is not None) == runs.replaces_source
+
+
+def test_a_drivers_report_is_parsed() -> None:
+    """The writer's own words, over HTTP and from a termination message."""
+    seed = SeedReport(
+        run_id="1",
+        phase=JobPhase.RUNNING,
+        partitions=16,
+        done=3,
+        lost=1,
+        records=5,
+        bytes=6,
+        remaining_records=7,
+        records_per_second=8.4,
+        bytes_per_second=9.0,
+        estimated_seconds=61.0,
+        gap_records=2,
+        cost=Cost(executor_seconds=12.0, bytes_read=13, bytes_written=14),
+        message="m",
+    )
+    verify = VerifyReport(
+        run_id="1",
+        windows=OutcomeCounts(total=9, equal=5, reordered=1, different=2, undecided=1),
+        source_records=3,
+        target_records=4,
+        differences=2,
+    )
+    found, compared = parse_report(encode(seed).decode()), parse_report(encode(verify).decode())
+    polled = parse_reading(encode(seed), read_at_s=NOW_S)
+
+    assert found is not None
+    assert compared is not None
+    assert (found.kind, found.partitions.total, found.partitions.done, found.partitions.lost) == (
+        RunKind.SEED,
+        16,
+        3,
+        1,
+    )
+    assert (found.records, found.bytes, found.remaining_records, found.gap_records) == (5, 6, 7, 2)
+    assert (found.records_per_s, found.bytes_per_s, found.estimated_s) == (8, 9, 61)
+    assert (found.cost.executor_seconds, found.cost.bytes_read, found.cost.bytes_written) == (12, 13, 14)
+    assert (found.guarantee, found.message) == ("exactly-once", "m")
+    assert compared.windows.model_dump() == {
+        "total": 9,
+        "equal": 5,
+        "reordered": 1,
+        "different": 2,
+        "undecided": 1,
+    }
+    assert (compared.source_records, compared.target_records, compared.differences) == (3, 4, 2)
+    assert polled.report == found
+
+
+@given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
+def test_any_driver_output_is_a_report_or_none(text: str) -> None:
+    """Its last words may be anything."""
+    found = parse_report(text)
+
+    assert found is None or isinstance(found, Report)
+
+
+@pytest.mark.parametrize("estimate", ["NaN", "Infinity", "true", "null", '"soon"'])
+def test_an_invalid_estimate_is_none(estimate: str) -> None:
+    """Zero would be told as less than a minute."""
+    found = parse_report(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
+
+    assert found is not None
+    assert found.estimated_s is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "days"),
+    [
+        ("0 3 * * *", 1),
+        ("*/5 * * * *", 1),
+        ("0 3 * * 1-5", 3),
+        ("0 3 * * sun", 7),
+        ("0 3 1 * *", 31),
+        ("0 3 1,15 * *", 17),
+        ("0 3 29 2 *", 8 * 365 + 1),
+        ("0 3 1 jan *", 366),
+        ("0 3 1 * mon", 7),
+        ("0 3 30 2 *", None),
+        ("0 3 * *", None),
+        ("0 3 */0 * *", None),
+        ("0 3 * * 9", None),
+        ("words that say nothing here", None),
+    ],
+)
+def test_the_longest_gap_of_a_schedule(schedule: str, days: int | None) -> None:
+    """What is later than that is overdue."""
+    assert days == days_between_max(schedule)

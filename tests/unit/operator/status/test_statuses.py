@@ -1,0 +1,750 @@
+"""Typical situations and the recorded status of each, which names the cause.
+
+Each is recorded in tests/examples/statuses/<situation>.yaml: one whole, the others as the difference from it
+(`tests.harness.goldens`). Other tests read them too (Argo CD's health check).
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.plan.rollouts import DeploymentCondition
+from mirrorflow_operator.reconcile.status_writer import status_document
+from mirrorflow_operator.status.admission import Admission, admit
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.conditions import Problem, Reason
+from mirrorflow_operator.status.observation import Observation, ObservedJob, PodEvent
+from mirrorflow_operator.status.pod_reports import (
+    Checkpoints,
+    MissingReference,
+    PollFailure,
+    Reading,
+    ReasonCount,
+    Replicating,
+    SideReachability,
+    SideSummary,
+    report_from_json,
+)
+from mirrorflow_operator.status.spark_jobs import due_jobs
+from tests.harness.goldens import (
+    FULL_STATUS,
+    STATUS_NAMES,
+    STATUSES,
+    check_golden,
+    difference,
+    recorded_status,
+)
+from tests.unit.operator.observations import (
+    CHECKPOINT,
+    HEARTBEAT,
+    NOW_S,
+    VERSIONS,
+    connector,
+    deployment,
+    document,
+    driver,
+    job,
+    mirror_flow,
+    observed,
+    pod,
+    reading,
+    resource,
+    seed_reading,
+    settled,
+)
+
+LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
+AWAY = SideSummary(
+    reach=SideReachability.UNREACHABLE,
+    reason="Unreachable",
+    message=str(
+        UnreachableError(cluster="east", addresses="kafka-east:9092", problem="Name or service not known")
+    ),
+    since_s=300.0,
+)
+SCRAM: dict[str, Any] = {
+    "source": {
+        "alias": "east",
+        "bootstrapServers": ["kafka-east:9093"],
+        "authentication": {
+            "type": "ScramSha512",
+            "username": {"value": "mirror"},
+            "password": {"secretName": "east-mirror", "key": "password"},
+        },
+    }
+}
+PENDING = {"phase": "Pending", "ready": False, "started_s": None, "reading": None, "ip": ""}
+
+
+def _starting(**changes: Any) -> Observation:
+    """Just applied: Deployments that their controller has not observed."""
+    new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
+    connectors = tuple(
+        connector(kind, deployment=replace(new, name=deployment(kind).name), pods=())
+        for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+    )
+    return observed(connectors=connectors, **changes)
+
+
+def _not_started(flow: dict[str, Any], **changes: Any) -> Observation:
+    """The source connector's new pod does not start; there is no other."""
+    first = connector(deployment=deployment(ready=0, conditions=()), pods=(pod(**PENDING | changes),))
+    return observed(flow=mirror_flow(**flow), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+def _invalid() -> Observation:
+    slip = FieldError(
+        path="spec.topics.include[0]", message="(orders is no regular expression", action="close it"
+    )
+    found = replace(resource(), flow=None, errors=(slip,))
+    return observed(resource=found, admission=admit(found, versions=VERSIONS), connectors=())
+
+
+def _refused(reason: Reason, message: str) -> Observation:
+    found = resource()
+    admission = admit(found, versions=VERSIONS, conflict=Problem(reason, message))
+    return replace(_stopped(), resource=found, admission=admission)
+
+
+def _stopped() -> Observation:
+    flow = mirror_flow(state="Stopped")
+    none = {"wanted": 0, "replicas": 0, "updated": 0, "ready": 0}
+    connectors = tuple(
+        connector(kind, deployment=deployment(kind, **none), pods=())
+        for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+    )
+    return observed(flow=flow, connectors=connectors)
+
+
+def _paused() -> Observation:
+    told = pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED, lag_records=900, lag_s=75.0))
+    connectors = (
+        connector(pods=(told,)),
+        *(
+            connector(kind, pods=(pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED)),))
+            for kind in (CHECKPOINT, HEARTBEAT)
+        ),
+    )
+    return observed(flow=mirror_flow(state="Paused"), connectors=connectors)
+
+
+def _told_to_pause(**changes: Any) -> Observation:
+    """The pods stay, and the source connector's reads its changed file within a minute or so."""
+    first, *others = _paused().connectors
+    return replace(_paused(), connectors=(replace(first, pods=(pod(**changes),)), *others))
+
+
+def _resuming() -> Observation:
+    return replace(observed(), connectors=_paused().connectors)
+
+
+def _ending(found: Observation, **changes: Any) -> Observation:
+    """An earlier pod of the source connector has not ended yet, and copies."""
+    copies = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
+    old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=copies)
+    first, *others = found.connectors
+    seen = replace(first, pods=(*first.pods, old), **changes)
+    return replace(found, connectors=(seen, *others))
+
+
+def _replaced_target() -> Observation:
+    """Where `west-id` answers now, another answered when this spec was new."""
+    status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
+    return observed(resource=resource(status=status))
+
+
+def _checkpoints(**changes: Any) -> Observation:
+    told = pod(reading=reading(**changes))
+    return observed(connectors=(connector(), connector(CHECKPOINT, pods=(told,)), connector(HEARTBEAT)))
+
+
+def _mounting(*, secret: str) -> dict[str, Any]:
+    said = f'MountVolume.SetUp failed for volume "secret-0" : secret "{secret}" not found'
+    event = PodEvent(reason="FailedMount", message=said, last_seen_s=NOW_S - 10)
+    return {"waiting_reason": "ContainerCreating", "events": (event,)}
+
+
+def _rolling(**changes: Any) -> Observation:
+    """The old pod works, the new one does not start."""
+    new = pod(**PENDING | {"name": "east-to-west-source-66b4-new", "created_s": NOW_S - 60} | changes)
+    seen = connector(
+        deployment=deployment(generation=2, observed_generation=2, replicas=2, updated=1),
+        pods=(pod(reading=reading(replicating=Replicating.ADVANCING, records_per_s=10.0)), new),
+    )
+    return observed(connectors=(seen, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+SEED: dict[str, Any] = {"seed": {"runId": "1", "executors": {"max": 4}}}
+NIGHTLY: dict[str, Any] = {"verify": {"schedule": "0 3 * * *"}}
+FIGURES: dict[str, Any] = {
+    "partitions": {"total": 16, "done": 3, "lost": 0},
+    "records": 1_250_000,
+    "bytes": 1_280_000_000,
+    "remainingRecords": 5_400_000,
+    "recordsPerSecond": 45_000.0,
+    "bytesPerSecond": 46_000_000.0,
+    "estimatedSeconds": 120,
+    "guarantee": "exactly-once",
+    "cost": {"executorSeconds": 111.0, "bytesRead": 1_280_000_000, "bytesWritten": 1_280_000_000},
+}
+DONE = {"partitions": {"total": 16, "done": 16, "lost": 0}, "records": 6_650_000, "remainingRecords": 0}
+REFUSED_BY_KUBERNETES = PodEvent(
+    reason="FailedCreate",
+    message='Error creating: pods "east-to-west-seed-1a2b3c4d-" is forbidden: error looking up service account'
+    ' mirrors/mirrorflow-seed: serviceaccount "mirrorflow-seed" not found',
+    last_seen_s=NOW_S - 10,
+)
+
+
+def _seed(seen: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observation:
+    """A flow that is asked to be seeded; its connector has no pods while it is held."""
+    found = resource(mirror_flow(**{**SEED, **spec}))
+    found_jobs = () if seen is None else (seen,)
+    runs = due_jobs(found.flow, found.status, found_jobs, None, NOW_S).runs
+    runs = replace(runs, replaces_source=runs.replaces_source and held)
+    first = connector()
+    if runs.replaces_source:
+        none = deployment(wanted=0, replicas=0, updated=0, ready=0)
+        first = connector(deployment=none, pods=())
+    return observed(
+        resource=found,
+        connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)),
+        jobs=found_jobs,
+        runs=runs,
+    )
+
+
+def _seed_ended(outcome: str, **changes: Any) -> Observation:
+    said = {"version": 1, "job": "seed", **FIGURES, **DONE, **changes.pop("report", {})}
+    ended = driver(
+        phase="Succeeded" if outcome == "Complete" else "Failed",
+        ready=False,
+        started_s=None,
+        exit_code=0 if outcome == "Complete" else 1,
+        terminated_message=json.dumps(said),
+    )
+    return _seed(job(outcome=outcome, ended_s=NOW_S - 30, pods=(ended,), **changes))
+
+
+def _seeded_in_spite_of_failures() -> Observation:
+    """Its Job was deleted; of the next one's two drivers the first was killed, and so were two tasks of the second's."""
+    said = "2 tasks were cut off; others went on in their place."
+    found = _seed_ended("Complete", report={"message": said})
+    killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
+    going = driver(name="of-the-one-before", created_s=NOW_S - 2_000, deleting=True)
+    (ended,) = found.jobs
+    deleted = SeedStatus(run_id="1", phase="Running", start_time=timestamp(NOW_S - 2_000))
+    before = replace(found.resource, status=Status(seed=deleted))
+    return replace(found, resource=before, jobs=(replace(ended, pods=(going, killed, *ended.pods)),))
+
+
+def _no_longer_offered(found: Observation) -> Admission:
+    return admit(replace(found.resource, status=Status(version="0.9.0")), versions=VERSIONS)
+
+
+def _verified(
+    windows: dict[str, int], *, outcome: str = "Complete", spec: dict[str, Any] | None = None, **report: Any
+) -> Observation:
+    said = {
+        "version": 1,
+        "job": "verify",
+        "phase": "Succeeded",
+        "windows": {"total": 400, **windows},
+        "sourceRecords": 6_650_000,
+        "targetRecords": 6_650_000,
+        "cost": {"executorSeconds": 60.0, "bytesRead": 13_000_000_000},
+        **report,
+    }
+    ended = driver(phase="Failed", ready=False, started_s=None, terminated_message=json.dumps(said))
+    seen = job(
+        name="east-to-west-verify-29393940",
+        kind=RunKind.VERIFY,
+        run_id="",
+        outcome=outcome,
+        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        ended_s=NOW_S - 30,
+        pods=(ended,),
+    )
+    return observed(flow=mirror_flow(**(spec or NIGHTLY)), jobs=(seen,), schedule_created_s=NOW_S - 9e5)
+
+
+def _overdue() -> Observation:
+    """The last one ended three days ago, and the CronJob has begun none since."""
+    before = _verified({"equal": 400})
+    old = replace(before.jobs[0], ended_s=NOW_S - 3 * 86_400)
+    return replace(before, jobs=(old,))
+
+
+def _asked_for_a_verification() -> Observation:
+    said = report_from_json({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
+    seen = job(
+        name="east-to-west-verify-5e6f7a8b",
+        kind=RunKind.VERIFY,
+        run_id="1",
+        reading=Reading(read_at_s=NOW_S - 5, report=said),
+    )
+    return observed(flow=mirror_flow(verify={"runId": "1"}), jobs=(seen,))
+
+
+WARNED = (
+    "ACLs of 3 topics cannot be copied: Alter on the target cluster is not granted.",
+    "Settings of orders.eu are not copied: AlterConfigs is not granted.",
+)
+STUCK: dict[str, Any] = {
+    "replicating": Replicating.STUCK,
+    "lag_records": 4000,
+    "lag_s": 700.0,
+}
+PULL = {
+    "waiting_reason": "ImagePullBackOff",
+    "waiting_message": 'Back-off pulling image "mirrorflow/replicator:1.1.0"',
+    "image": "mirrorflow/replicator:1.1.0",
+}
+QUOTA = DeploymentCondition(
+    type="ReplicaFailure",
+    status="True",
+    reason="FailedCreate",
+    message='pods "east-to-west-source-7d9f-" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=9, limited: pods=9',
+)
+# By situation: what was seen, and Ready, as status and reason, once it has been so for some minutes.
+SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
+    "starting": (_starting, "Unknown", "Starting"),
+    "idle": (observed, "True", "Replicating"),
+    "advancing": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING, records_per_s=9.0, lag_records=5, lag_s=0.4
+                )
+            }
+        ),
+        "True",
+        "Replicating",
+    ),
+    "throttled": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.THROTTLED, records_per_s=9.0, lag_records=5, lag_s=80.0
+                )
+            }
+        ),
+        "True",
+        "Replicating",
+    ),
+    "rolling-out": (_rolling, "True", "Replicating"),
+    "reconciliation-paused": (
+        lambda: observed(resource=resource(is_reconciliation_paused=True)),
+        "True",
+        "Replicating",
+    ),
+    "paused": (_paused, "False", "Paused"),
+    "pausing": (lambda: _ending(_paused()), "False", "Pausing"),
+    "pausing-in-place": (
+        lambda: _told_to_pause(reading=reading(replicating=Replicating.ADVANCING, tasks_running=1)),
+        "False",
+        "Pausing",
+    ),
+    "pausing-not-reported": (lambda: _told_to_pause(reading=None), "False", "Pausing"),
+    "resuming": (_resuming, "Unknown", "Waiting"),
+    "stopped": (_stopped, "False", "Stopped"),
+    "stopping": (lambda: _ending(_stopped()), "False", "Stopping"),
+    "invalid-spec": (_invalid, "False", "InvalidSpec"),
+    "unknown-version": (
+        lambda: observed(flow=mirror_flow(version="7.0.0"), connectors=()),
+        "False",
+        "UnknownVersion",
+    ),
+    "version-no-longer-offered": (
+        lambda: observed(resource=resource(status=Status(version="0.9.0"))),
+        "True",
+        "Replicating",
+    ),
+    "version-no-longer-offered-paused": (
+        lambda: replace(_paused(), admission=_no_longer_offered(_paused())),
+        "False",
+        "Paused",
+    ),
+    "loop-found": (
+        lambda: _refused(Reason.LOOP_FOUND, "Flows east-to-west and west-to-east make a loop: ..."),
+        "False",
+        "LoopFound",
+    ),
+    "topic-collision": (
+        lambda: replace(
+            _refused(Reason.TOPIC_COLLISION, "Flows a and b both write to topic orders of cluster hub: ..."),
+            connectors=tuple(
+                connector(kind, deployment=None, pods=())
+                for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+            ),
+        ),
+        "False",
+        "TopicCollision",
+    ),
+    "flow-exists": (
+        lambda: observed({"reading": reading(state="FAILED", reasons=(ReasonCount("FlowExists", 1),))}),
+        "False",
+        "FlowExists",
+    ),
+    "cluster-changed": (
+        lambda: observed({"reading": reading(state="FAILED", reasons=(ReasonCount("ClusterChanged", 1),))}),
+        "False",
+        "ClusterChanged",
+    ),
+    "cluster-replaced": (_replaced_target, "False", "ClusterChanged"),
+    "secret-missing": (
+        lambda: _not_started(SCRAM, **_mounting(secret="east-mirror")),
+        "False",
+        "SecretMissing",
+    ),
+    "secret-key-missing": (
+        lambda: observed(
+            {
+                "ready": False,
+                "reading": reading(
+                    state="UNASSIGNED",
+                    replicating=Replicating.STUCK,
+                    reasons=(ReasonCount("SecretMissing", 1),),
+                    missing=MissingReference(name="east-mirror", key="password"),
+                ),
+            },
+            flow=mirror_flow(**SCRAM),
+        ),
+        "False",
+        "SecretMissing",
+    ),
+    "source-unreachable": (
+        lambda: observed(
+            {"reading": reading(**STUCK | {"source": AWAY, "reasons": (ReasonCount("Unreachable", 12),)})}
+        ),
+        "False",
+        "SourceUnreachable",
+    ),
+    "target-refuses-credentials": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    **STUCK,
+                    target=replace(
+                        AWAY,
+                        reason="AuthenticationFailed",
+                        message="Cluster west at kafka-west:9092: SCRAM-SHA-512 authentication failed: invalid credentials; "
+                        "check the credentials and certificates.",
+                    ),
+                    reasons=(ReasonCount("AuthenticationFailed", 12),),
+                )
+            }
+        ),
+        "False",
+        "TargetUnreachable",
+    ),
+    "stuck": (lambda: observed({"reading": reading(**STUCK)}), "False", "Stuck"),
+    "warnings": (
+        lambda: observed({"reading": reading(warnings=5, first_warnings=WARNED)}),
+        "True",
+        "Replicating",
+    ),
+    "nothing-matches": (
+        lambda: observed({"reading": reading(partitions=1, reasons=(ReasonCount("NothingMatches", 1),))}),
+        "False",
+        "NothingMatches",
+    ),
+    "partitions-stopped": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING,
+                    records_per_s=5.0,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stopped=1,
+                    reasons=(ReasonCount("RecordTooLarge", 1),),
+                )
+            }
+        ),
+        "False",
+        "PartitionsStopped",
+    ),
+    "partitions-stalled": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING,
+                    records_per_s=5.0,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stalled=1,
+                    reasons=(
+                        ReasonCount("WritesRefused", 2, "orders-3: NOT_ENOUGH_REPLICAS, 1 of 2 in sync."),
+                    ),
+                )
+            }
+        ),
+        "False",
+        "PartitionsStalled",
+    ),
+    "a-task-does-not-start": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.WAITING,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stalled=4,
+                    reasons=(ReasonCount("StartPending", 4),),
+                )
+            }
+        ),
+        "False",
+        "PartitionsStalled",
+    ),
+    "source-data-lost": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.SOURCE_DATA_LOST,
+                    partitions_stopped=2,
+                    lag_records=7,
+                    lag_s=20.0,
+                    reasons=(ReasonCount("SourceDataLost", 2),),
+                )
+            }
+        ),
+        "False",
+        "SourceDataLost",
+    ),
+    "topics-not-copied": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.STUCK,
+                    reasons=(ReasonCount("TopicNotCopied", 3),),
+                )
+            }
+        ),
+        "False",
+        "TopicsNotCopied",
+    ),
+    "waiting-for-another-copier": (
+        lambda: observed({"reading": reading(replicating=Replicating.WAITING, lag_records=5, lag_s=9.0)}),
+        "Unknown",
+        "Waiting",
+    ),
+    "pods-unreachable": (
+        lambda: observed(
+            {"reading": Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE, problem="timed out")}
+        ),
+        "Unknown",
+        "ProgressUnknown",
+    ),
+    "image-not-pulled": (lambda: _not_started({}, **PULL), "False", "ImageNotPulled"),
+    "not-scheduled": (
+        lambda: _not_started({}, unscheduled_message="0/3 nodes are available: 3 Insufficient memory."),
+        "False",
+        "NotScheduled",
+    ),
+    "quota-exceeded": (
+        lambda: observed(
+            connectors=(
+                connector(
+                    deployment=deployment(replicas=0, updated=0, ready=0, conditions=(QUOTA,)), pods=()
+                ),
+                connector(CHECKPOINT),
+                connector(HEARTBEAT),
+            )
+        ),
+        "False",
+        "PodsRefused",
+    ),
+    "out-of-memory": (
+        lambda: _not_started(
+            {},
+            started_s=None,
+            waiting_reason="CrashLoopBackOff",
+            restarts=4,
+            exit_code=137,
+            terminated_reason="OOMKilled",
+        ),
+        "False",
+        "OutOfMemory",
+    ),
+    "settings-refused": (
+        lambda: _not_started(
+            {},
+            waiting_reason="CrashLoopBackOff",
+            restarts=2,
+            exit_code=2,
+            terminated_reason="Error",
+            terminated_message="2026-11-22 INFO starting\ntransforms is refused: it needs a Java class.\n",
+        ),
+        "False",
+        "SettingsRefused",
+    ),
+    "roll-out-failed": (
+        lambda: replace(
+            _rolling(**PULL),
+            connectors=(
+                replace(
+                    _rolling(**PULL).connectors[0],
+                    deployment=deployment(
+                        generation=2, observed_generation=2, replicas=2, conditions=(LATE,)
+                    ),
+                ),
+                *_rolling().connectors[1:],
+            ),
+        ),
+        "True",
+        "Replicating",
+    ),
+    "checkpoints-stale": (
+        lambda: _checkpoints(
+            state="FAILED",
+            checkpoints=Checkpoints(groups=3, age_s=900.0, interval_s=60.0),
+            reasons=(ReasonCount("NotAuthorized", 1),),
+        ),
+        "False",
+        "CheckpointsStale",
+    ),
+    "seed-starting": (lambda: _seed(job(pods=())), "False", "Seeding"),
+    "seeding": (lambda: _seed(job(reading=seed_reading(**FIGURES))), "False", "Seeding"),
+    "seed-makes-no-step": (
+        lambda: _seed(
+            job(reading=seed_reading(**FIGURES, message="2 tasks are held up: Unreachable")), held=False
+        ),
+        "True",
+        "Replicating",
+    ),
+    "seed-paused": (
+        lambda: replace(_seed(job(suspended=True, pods=()), state="Paused"), connectors=_paused().connectors),
+        "False",
+        "Paused",
+    ),
+    "seed-refused": (
+        lambda: _seed(job(pods=(), events=(REFUSED_BY_KUBERNETES,))),
+        "False",
+        "Seeding",
+    ),
+    "seeded": (lambda: _seed_ended("Complete"), "True", "Replicating"),
+    "seeded-with-a-gap": (
+        lambda: _seed_ended(
+            "Complete", report={"partitions": {"total": 16, "done": 16, "lost": 2}, "gapRecords": 4_000}
+        ),
+        "True",
+        "Replicating",
+    ),
+    "seeded-in-spite-of-failures": (_seeded_in_spite_of_failures, "True", "Replicating"),
+    "seed-failed": (
+        lambda: _seed_ended(
+            "Failed",
+            reason="BackoffLimitExceeded",
+            report={"message": "Some target topics hold records that this flow has not written."},
+        ),
+        "True",
+        "Replicating",
+    ),
+    "verifying": (_asked_for_a_verification, "True", "Replicating"),
+    "verified": (lambda: _verified({"equal": 400}), "True", "Replicating"),
+    "verified-in-part": (
+        lambda: _verified({"equal": 390, "undecided": 10}, outcome="Failed"),
+        "True",
+        "Replicating",
+    ),
+    "differences-found": (
+        lambda: _verified({"equal": 397, "different": 2, "reordered": 1}, outcome="Failed", differences=17),
+        "True",
+        "Replicating",
+    ),
+    "verification-failed": (
+        lambda: _verified(
+            {"total": 0}, outcome="Failed", phase="Failed", message="Cluster west cannot be used."
+        ),
+        "True",
+        "Replicating",
+    ),
+    "verification-overdue": (_overdue, "True", "Replicating"),
+    "groups-failing": (
+        lambda: _checkpoints(checkpoints=Checkpoints(groups=3, failing=1, age_s=9.0, interval_s=60.0)),
+        "True",
+        "Replicating",
+    ),
+}
+
+
+def _document(observation: Observation, status: Status) -> dict[str, Any]:
+    flow = observation.resource.flow
+    found = document()
+    if flow is not None:
+        found["spec"] = flow.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    found["metadata"] |= {"generation": observation.resource.generation}
+    return {**found, "status": status_document(status)}
+
+
+@cache
+def _status_of(situation: str) -> Status:
+    """After some minutes of it."""
+    return settled(SITUATIONS[situation][0]())
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_status_of_a_situation_is_the_recorded_one(situation: str) -> None:
+    """Ready, and the whole of it as it is recorded."""
+    make, status, reason = SITUATIONS[situation]
+    observation = make()
+    found = _status_of(situation)
+    ready = next(one for one in found.conditions if one.type == "Ready")
+    whole = _document(observation, found)
+    if situation == FULL_STATUS:
+        recorded = whole
+    else:
+        recorded = difference(_document(SITUATIONS[FULL_STATUS][0](), _status_of(FULL_STATUS)), whole)
+
+    assert (status, reason) == (ready.status.value, ready.reason)
+    check_golden(STATUSES / f"{situation}.yaml", yaml.safe_dump(recorded, sort_keys=False, width=200))
+    assert recorded_status(situation) == whole
+
+
+def test_every_recorded_status_belongs_to_a_situation() -> None:
+    """A file that nothing writes any more would still be believed."""
+    assert sorted(SITUATIONS) == STATUS_NAMES
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_status_survives_a_round_trip(situation: str) -> None:
+    """From the document in the cluster, with what a later release may have added."""
+    found = _status_of(situation)
+    written = status_document(found)
+    later = {**written, "moods": 3, "conditions": [{**one, "mood": 1} for one in written["conditions"]]}
+
+    assert found == parse_status(written) == parse_status(later)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_unchanged_situation_writes_nothing(situation: str) -> None:
+    """Time alone changes no status, and leaves nothing to wait for."""
+    observation = SITUATIONS[situation][0]()
+
+    status = _status_of(situation)
+
+    assert status == settled(observation, steps=40)
+    assert (
+        status == assess(replace(observation, resource=replace(observation.resource, status=status))).status
+    )
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_reconciling_and_stalled_are_never_both_true(situation: str) -> None:
+    """kstatus looks at Reconciling first: what has come to a stand must not look as if it were on its way."""
+    told = {one.type: one.status.value for one in _status_of(situation).conditions}
+
+    assert {"Reconciling": "True", "Stalled": "True"}.items() != {
+        kind: told[kind] for kind in ("Reconciling", "Stalled")
+    }.items()

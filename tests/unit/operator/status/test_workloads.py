@@ -1,0 +1,29 @@
+"""Why a pod does not run, from what Kubernetes reports."""
+
+import pytest
+
+from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.observation import PodEvent
+from mirrorflow_operator.status.pod_failures import pod_problems
+from tests.unit.operator.observations import NOW_S, pod
+
+
+def reasons(message: str) -> list[Reason]:
+    """The reasons of a pod that is being created and has a FailedMount event with *message*."""
+    event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 1)
+    waiting = pod(ready=False, started_s=None, waiting_reason="ContainerCreating", events=(event,))
+    return [one.reason for one in pod_problems(waiting, "source connector", "spec", None, NOW_S)]
+
+
+@pytest.mark.parametrize("kind", ["configmap", "secret"])
+def test_an_outdated_kubelet_cache_is_no_problem(kind: str) -> None:
+    """It tries again within seconds."""
+    said = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
+
+    assert [] == reasons(said)
+
+
+def test_a_volume_that_cannot_be_mounted_is_a_problem() -> None:
+    assert [Reason.VOLUME_NOT_MOUNTED] == reasons(
+        'MountVolume.SetUp failed for volume "a" : permission denied'
+    )
