@@ -1,0 +1,38 @@
+"""`mirrorflow ui`: serves the console for the flows that run on this machine, until stopped."""
+
+import argparse
+
+from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
+
+PORT = 8484
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=PORT,
+        metavar="NUMBER",
+        help=f"port on 127.0.0.1 (default: {PORT}; 0: any)",
+    )
+    parser.add_argument("--no-history", action="store_true", help="keep the history in memory only")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Serves until Ctrl-C. Raises UsageError and FailedError."""
+    if not 0 <= arguments.port < 65_536:
+        raise UsageError("--port must be from 0 to 65535.")
+    # Only this command needs these packages.
+    from mirrorflow_console.local_server import serve  # noqa: PLC0415
+
+    try:
+        serve(
+            port=arguments.port,
+            keeps_history=not arguments.no_history,
+            announce=lambda text: print(text, flush=True),
+        )
+    except OSError as error:
+        raise FailedError(
+            f"The console cannot listen on 127.0.0.1:{arguments.port}: {error.strerror}; choose another with --port."
+        ) from error
+    return EXIT_DONE

@@ -1,0 +1,65 @@
+"""Runs the console on a laptop: on the loopback address, for the flows of this machine."""
+
+import contextlib
+import socket
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+
+from mirrorflow_console.history import History
+from mirrorflow_console.local_flows import LocalFlows
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.server import Console
+from mirrorflow_replicator.worker.running_processes import state_folder
+
+# A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
+HOSTS: Final = ("127.0.0.1", "localhost")
+BACKLOG: Final = 512
+STOP_WAIT_S: Final = 1  # open streams have no end of their own
+
+
+def serve(*, port: int, keeps_history: bool, announce: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
+    with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
+        console = Console(SharedPoller(LocalFlows(), history), history)
+        server = uvicorn.Server(server_config(console, hosts=HOSTS))
+        announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
+        server.run(sockets=[listener])
+
+
+def server_config(console: Console, *, hosts: tuple[str, ...]) -> uvicorn.Config:
+    """Returns how uvicorn serves *console*: no access log, no header that names it, few bytes for a request's head."""
+    return uvicorn.Config(
+        console.application(hosts=hosts),
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=STOP_WAIT_S,
+        h11_max_incomplete_event_size=16_384,
+    )
+
+
+def _history(*, keeps: bool) -> History:
+    if keeps:
+        # A full disk or a folder that cannot be written costs the history of earlier days, not the console.
+        with contextlib.suppress(OSError, RuntimeError, sqlite3.Error):
+            return History(state_folder() / "console.sqlite")
+    return History(None)
+
+
+def listening_socket(port: int) -> socket.socket:
+    """Returns a socket that listens on the loopback address. Raises OSError if the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
