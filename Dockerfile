@@ -1,4 +1,4 @@
-# MirrorFlow's images: docker build --target operator|replicator|seed|cli --tag mirrorflow/<target>:<version> .
+# MirrorFlow's images: docker build --target operator|replicator|seed|cli|console --tag mirrorflow/<target>:<version> .
 #
 # Each is Python's own slim image and one folder, /opt/mirrorflow: no compiler, no package manager's cache, nothing that is
 # written at run time but /tmp. Any user id may run it, on a read-only root file system. `seed` has Spark and Java besides.
@@ -29,6 +29,11 @@ RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.w
 
 FROM packages AS cli-packages
 RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[cli]'
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
+
+FROM packages AS console-packages
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[console]'
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
@@ -72,6 +77,11 @@ FROM base AS cli
 LABEL org.opencontainers.image.title="MirrorFlow command"
 COPY --from=cli-packages /opt/mirrorflow /opt/mirrorflow
 ENTRYPOINT ["mirrorflow"]
+
+FROM base AS console
+LABEL org.opencontainers.image.title="MirrorFlow console"
+COPY --from=console-packages /opt/mirrorflow /opt/mirrorflow
+ENTRYPOINT ["mirrorflow-console"]
 
 FROM base AS operator
 LABEL org.opencontainers.image.title="MirrorFlow operator"

@@ -33,7 +33,7 @@ def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[His
             yield event("trouble", trouble.level, trouble.text)
     for trouble in before.troubles:
         if trouble.key not in current:
-            yield event("repaired", Level.FINE, f"Gone: {trouble.text}")
+            yield event("repaired", Level.FINE, f"Resolved: {trouble.text}")
     if before.state != now.state:
         yield event("state", now.level, f"{before.state} → {now.state}")
     statuses = {one.type: (one.status, one.reason) for one in before.conditions}

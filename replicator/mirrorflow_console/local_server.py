@@ -3,12 +3,14 @@
 import contextlib
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import uvicorn
+from starlette.routing import BaseRoute
 
 from mirrorflow_console.history import History
+from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.server import Console
@@ -20,19 +22,27 @@ BACKLOG: Final = 512
 STOP_WAIT_S: Final = 1  # open streams have no end of their own
 
 
-def serve(*, port: int, keeps_history: bool, announce: Callable[[str], None]) -> None:
+def serve(
+    *,
+    port: int,
+    keeps_history: bool,
+    announce: Callable[[str], None],
+    internal: InternalTopics | None = None,
+) -> None:
     """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
-        console = Console(SharedPoller(LocalFlows(), history), history)
+        console = Console(SharedPoller(LocalFlows(), history), history, internal=internal)
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
         server.run(sockets=[listener])
 
 
-def server_config(console: Console, *, hosts: tuple[str, ...]) -> uvicorn.Config:
+def server_config(
+    console: Console, *, hosts: tuple[str, ...], routes: Sequence[BaseRoute] = ()
+) -> uvicorn.Config:
     """Returns how uvicorn serves *console*: no access log, no header that names it, few bytes for a request's head."""
     return uvicorn.Config(
-        console.application(hosts=hosts),
+        console.application(hosts=hosts, routes=routes),
         http="h11",
         ws="none",
         log_level="warning",

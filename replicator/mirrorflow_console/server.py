@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirrorflow_console.gate import Gate, OpenGate, Visitor
 from mirrorflow_console.history import History
+from mirrorflow_console.internal_topics import InternalTopics, records_page
 from mirrorflow_console.pages import PAGES, Page, PageError
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
@@ -53,12 +54,19 @@ class Console:
     """The pages over one poller. *gate* recognises visitors; *name* stands in the page's head."""
 
     def __init__(
-        self, poller: SharedPoller, history: History, *, gate: Gate | None = None, place: str = "this machine"
+        self,
+        poller: SharedPoller,
+        history: History,
+        *,
+        gate: Gate | None = None,
+        place: str = "this machine",
+        internal: InternalTopics | None = None,
     ) -> None:
         self._poller = poller
         self._history = history
         self._gate = OpenGate() if gate is None else gate
         self._place = place
+        self._internal = internal
         self._templates = environment()
         self._streams = 0
         self._rendered: dict[tuple[object, ...], str] = {}
@@ -71,6 +79,7 @@ class Console:
             routes=[
                 *routes,
                 *pages,
+                *([] if self._internal is None else [Route("/topics", self._topics, methods=["GET"])]),
                 Route("/events", self._events, methods=["GET"]),
                 Route("/healthz", _healthz, methods=["GET"]),
                 Mount("/static", StaticFiles(packages=[("mirrorflow_console", "static")])),
@@ -109,6 +118,36 @@ class Console:
         except PageError as error:
             return await self._error(request, 404, str(error))
         return HTMLResponse(body, headers={"Cache-Control": "no-store"})
+
+    async def _topics(self, request: Request) -> Response:
+        """The records of an internal topic: read at each request, because Kafka is asked for them."""
+        query, source = request.query_params, self._internal
+        visitor = await self._gate.visitor(request, self._poller.snapshot)
+        if source is None or visitor is None:
+            return RedirectResponse("/sign-in", status_code=303)
+        if len(request.url.query) > QUERY_MAX:
+            return await self._error(request, 414, "The address is too long.")
+        flow = query.get("flow") if query.get("flow") in source.flows else next(iter(source.flows), "")
+        kind = query.get("kind") if query.get("kind") in source.kinds else next(iter(source.kinds), "")
+        topic = await source.read(flow or "", kind or "")
+        number = (
+            int(text)
+            if (text := query.get("page", "0")).isascii() and text.isdigit() and len(text) < 6
+            else 0
+        )
+        values = {
+            **self._frame("/topics", "Internal topics", self._poller.snapshot),
+            "flows": source.flows,
+            "kinds": source.kinds,
+            "flow": flow,
+            "kind": kind,
+            "topic": topic,
+            "q": query.get("q", ""),
+            "records": records_page(topic, query.get("q", ""), number),
+            "query": {"flow": flow, "kind": kind},
+        }
+        text = self._templates.get_template("topics.html").render(values)
+        return HTMLResponse(text, headers={"Cache-Control": "no-store"})
 
     def _render(
         self, path: str, query: Mapping[str, str], snapshot: Snapshot, visitor: Visitor, *, is_part: bool
@@ -151,6 +190,7 @@ class Console:
             "at_s": snapshot.at_s,
             "problem": snapshot.problem,
             "place": self._place,
+            "has_topics": self._internal is not None,
             "version": version(),
             "visitor": Visitor(),
             "view": None,

@@ -3,6 +3,7 @@
 import argparse
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
+from mirrorflow_cli.flow_arguments import add_flow_arguments, flows_from, layout_from, valid_plans
 
 PORT = 8484
 
@@ -16,19 +17,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"port on 127.0.0.1 (default: {PORT}; 0: any)",
     )
     parser.add_argument("--no-history", action="store_true", help="keep the history in memory only")
+    add_flow_arguments(parser, addresses=False, several=True)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Serves until Ctrl-C. Raises UsageError and FailedError."""
+    """Serves until Ctrl-C. With files, it also shows the internal topics of their flows. Raises UsageError and FailedError."""
     if not 0 <= arguments.port < 65_536:
         raise UsageError("--port must be from 0 to 65535.")
     # Only this command needs these packages.
+    from mirrorflow_cli.internal_topic_reader import FileFlowTopics  # noqa: PLC0415
     from mirrorflow_console.local_server import serve  # noqa: PLC0415
 
+    plans = valid_plans(flows_from(arguments), layout_from(arguments)) if arguments.file else []
     try:
         serve(
             port=arguments.port,
             keeps_history=not arguments.no_history,
+            internal=FileFlowTopics(plans) if plans else None,
             announce=lambda text: print(text, flush=True),
         )
     except OSError as error:

@@ -10,6 +10,7 @@ import uvicorn
 
 from mirrorflow_console.gate import Gate
 from mirrorflow_console.history import History
+from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.server import Console
@@ -31,11 +32,13 @@ class ServedConsole:
 
 
 @contextmanager
-def served(source: Any, *, gate: Gate | None = None) -> Iterator[ServedConsole]:
+def served(
+    source: Any, *, gate: Gate | None = None, internal: InternalTopics | None = None
+) -> Iterator[ServedConsole]:
     """Serves the flows of *source* until the block ends."""
     history = History(None)
     poller = SharedPoller(source, history)
-    console = Console(poller, history, gate=gate)
+    console = Console(poller, history, gate=gate, internal=internal)
     server = uvicorn.Server(server_config(console, hosts=HOSTS))
     listener = listening_socket(0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
