@@ -14,7 +14,7 @@ from mirrorflow_cli.kubectl_plugin import problems as condition_problems
 from mirrorflow_cli.run_causes import causes, notes
 from mirrorflow_cli.run_progress import PHASES, Progress, by_topic
 from mirrorflow_console.documents import ConnectorDocument, FlowReading
-from mirrorflow_console.lag_forecast import Forecast, LagSample, Outlook, forecast
+from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
 from mirrorflow_console.runbook import Advice, advice_for
 from mirrorflow_replicator.http.progress import ReplicatingState
 from mirrorflow_replicator.http.progress_text import (
@@ -119,6 +119,7 @@ class FlowView:
     lag: str = "?"  # in records, as `mirrorflow status` prints it
     lag_records: int | None = None
     lag_s: float | None = None
+    is_lag_at_least: bool = False  # partitions with a lag of unknown age are not in `lag_s`
     records_per_s: float | None = None
     bytes_per_s: float | None = None
     records: int | None = None
@@ -150,8 +151,9 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
     conditions = _conditions(reading.status)
     document = reading.document
     own = [] if document is None else [*_troubles(document.progress)]
-    outlook = forecast(samples)
+    outlook = HELD_UP if document is not None and _is_held_up(document.progress) else forecast(samples)
     if document is not None:
+        own += _unlisted(document, own)
         own += _lag_troubles(document.progress, outlook)
     troubles = sorted(
         [*own, *_of_conditions(reading, own)],
@@ -170,6 +172,11 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
     if document is None:
         return _unanswered(reading, base)
     return _answered(document, base)
+
+
+def _is_held_up(progress: Progress) -> bool:
+    """Whether a partition that copies no more has something to copy: no rate of the others makes up for it."""
+    return any(row["phase"] == "stopped" and row["lagRecords"] != 0 for row in progress.partitions)
 
 
 def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
@@ -223,6 +230,7 @@ def _answered(document: ConnectorDocument, base: dict[str, Any]) -> FlowView:
         lag=lag_in_words(summary),
         lag_records=summary["lagRecords"] if is_known else None,
         lag_s=summary["lagSeconds"] if is_known else None,
+        is_lag_at_least=any(row["lagRecords"] and row["lagSeconds"] is None for row in progress.partitions),
         records_per_s=summary["recordsPerSecond"],
         bytes_per_s=summary["bytesPerSecond"],
         records=summary["records"],
@@ -272,6 +280,25 @@ def _troubles(progress: Progress) -> Iterator[Trouble]:
             reason=cause.reason,
             advice=advice_for(cause.reason, has_stopped=cause.has_stopped),
         )
+
+
+def _unlisted(document: ConnectorDocument, own: Sequence[Trouble]) -> Iterator[Trouble]:
+    """Yields the reasons of partitions that are not among those that were read, of which only the summary knows."""
+    progress = document.progress
+    if len(progress.partitions) >= document.partitions_total:
+        return
+    known = {one.reason for one in own}
+    has_stopped = bool(progress.summary["partitions"].get("stopped"))
+    for one in progress.summary["reasons"]:
+        if one["reason"] not in known:
+            yield Trouble(
+                level=Level.BROKEN if has_stopped else Level.WARNING,
+                kind=SubjectKind.FLOW,
+                subject=progress.connector,
+                text=f"{one['example'] or one['reason']} ({counted(one['count'], 'partition')})",
+                reason=one["reason"],
+                advice=advice_for(one["reason"], has_stopped=has_stopped),
+            )
 
 
 def _kind_of(about: str, progress: Progress) -> SubjectKind:

@@ -36,6 +36,7 @@ class Outlook(Enum):
     KEEPING_UP = "keeping up"
     ESTIMATE = "estimate"
     NOT_AT_THIS_RATE = "not at this rate"
+    HELD_UP = "not while partitions are stopped"
     UNKNOWN = "unknown"
 
 
@@ -59,6 +60,7 @@ class Forecast:
 
 
 UNKNOWN: Final = Forecast(outlook=Outlook.UNKNOWN)
+HELD_UP: Final = Forecast(outlook=Outlook.HELD_UP)
 
 
 def forecast(samples: Sequence[LagSample]) -> Forecast:

@@ -22,6 +22,8 @@ TOPICS_SHOWN: Final = 20
 TOPICS_MAX: Final = 2_000
 ROWS_SHOWN: Final = 50  # partitions and groups in a table
 CHART_POINTS: Final = 180
+SAMPLE_STEP_S: Final = 30.0  # samples without an open page, and those of topics
+SPARKLINE_MIN_S: Final = 300.0  # of a history that has just begun
 EVENTS_SHOWN: Final = 200
 QUERY_MAX: Final = 200  # characters of a filter
 
@@ -84,7 +86,13 @@ def _lag_line(samples: list[LagSample], now_s: float) -> str:
 def _binned(
     points: list[tuple[float, float | None]], now_s: float, span_s: float, bins: int
 ) -> list[float | None]:
-    """Returns the last value in each of *bins* equal parts of the last *span_s*; None where there is none."""
+    """Returns the last value in each of *bins* equal parts of the last *span_s*, or of the time since the first value.
+
+    None where there is none.
+    """
+    if points:
+        span_s = min(span_s, max(SPARKLINE_MIN_S, now_s - points[0][0]))
+    bins = max(2, min(bins, int(span_s / SAMPLE_STEP_S)))
     found: list[float | None] = [None] * bins
     for at_s, value in points:
         index = int((at_s - (now_s - span_s)) / span_s * bins)

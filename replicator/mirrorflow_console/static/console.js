@@ -191,25 +191,46 @@
     const size = count > 4000 ? 9 : count > 1000 ? 12 : count > 300 ? 16 : 20;
     const gap = size > 10 ? 2 : 1;
     const isNamed = topics.length <= 60;
-    const columns = Math.max(1, Math.floor(width / (size + gap)));
+    const step = size + gap;
     const cells = [];
     const names = [];
-    let y = 0;
-    let column = 0;
+    let left = 0; // of the topic that is laid out
+    let top = 0;
+    let lowest = 0;
     for (const [topic, number, partitions] of topics) {
-      if (isNamed) {
-        if (column) { y += size + gap; column = 0; }
-        names.push([topic, y + 13]);
-        y += 20;
-      }
+      const isShort = isNamed && number * step <= width;
+      const block = Math.max(number * step, 7 * topic.length) + 28;
+      if (isNamed && left && (!isShort || left + block - 28 > width)) { left = 0; top = lowest; }
+      if (isNamed) names.push([topic, left, top + 13]);
+      let x = isNamed ? left : cells.length ? cells[cells.length - 1].x + step : 0;
+      let y = isNamed ? top + 20 : top;
       for (let index = 0; index < number; index += 1) {
-        if (column === columns) { column = 0; y += size + gap; }
-        cells.push({ x: column * (size + gap), y, topic, partition: partitions ? partitions[index] : index });
-        column += 1;
+        if (x + size > width) { x = 0; y += step; }
+        cells.push({ x, y, topic, partition: partitions ? partitions[index] : index });
+        x += step;
       }
-      if (isNamed) { y += size + gap + 8; column = 0; }
+      if (isNamed) {
+        lowest = Math.max(lowest, y + step + 10);
+        left = isShort ? left + block : 0;
+        if (!isShort) top = lowest;
+      } else top = y;
     }
-    return { cells, names, size, gap, columns, height: y + (column ? size + gap : 0) };
+    const height = cells.length ? cells.reduce((most, cell) => Math.max(most, cell.y), 0) + step : 1;
+    return { cells, names, size, gap, height };
+  }
+
+  // The cell above or below another one: the nearest of the next row.
+  function neighbour(index, direction) {
+    const from = heat.cells[index];
+    let best = index;
+    let distance = Infinity;
+    heat.cells.forEach((cell, at) => {
+      const down = (cell.y - from.y) * direction;
+      if (down <= 0) return;
+      const away = down * 4 + Math.abs(cell.x - from.x);
+      if (away < distance) { distance = away; best = at; }
+    });
+    return best;
   }
 
   function drawHeat() {
@@ -236,7 +257,7 @@
     const ink = colour("--surface");
     context.font = "600 12px Inter, system-ui, sans-serif";
     context.fillStyle = colour("--soft");
-    for (const [name, y] of heat.names) context.fillText(name.length > 80 ? `${name.slice(0, 79)}…` : name, 0, y);
+    for (const [name, x, y] of heat.names) context.fillText(name.length > 80 ? `${name.slice(0, 79)}…` : name, x, y);
     heat.cells.forEach((cell, index) => {
       const state = Number(states[index]);
       context.fillStyle = colours[state];
@@ -303,10 +324,15 @@
   main.addEventListener("click", (event) => { if (heat && event.target === heat.canvas) open(cellAt(event)); });
   main.addEventListener("keydown", (event) => {
     if (!heat || event.target !== heat.canvas) return;
-    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: heat.columns, ArrowUp: -heat.columns };
-    if (event.key in steps) {
+    const last = heat.cells.length - 1;
+    const from = Math.max(0, heat.at);
+    const steps = {
+      ArrowRight: () => Math.min(last, from + 1), ArrowLeft: () => Math.max(0, from - 1),
+      ArrowDown: () => neighbour(from, 1), ArrowUp: () => neighbour(from, -1), Home: () => 0, End: () => last,
+    };
+    if (event.key in steps && last >= 0) {
       event.preventDefault();
-      point(Math.max(0, Math.min(heat.cells.length - 1, heat.at < 0 ? 0 : heat.at + steps[event.key])));
+      point(heat.at < 0 ? 0 : steps[event.key]());
     } else if (event.key === "Enter") open(heat.at);
   });
 

@@ -4,14 +4,14 @@ import pytest
 
 from mirrorflow_cli.run_causes import causes
 from mirrorflow_cli.run_progress import Progress
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_console.flow_views import Level, flow_view, state_words, topic_rows, worst_first
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
-from mirrorflow_console.lag_forecast import Outlook
+from mirrorflow_console.lag_forecast import LagSample, Outlook
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_replicator.http.progress_text import reasons, state_of
-from tests.unit.console.worlds import STOPPED, UNREACHABLE, conditions, healthy, reading
+from tests.unit.console.worlds import STOPPED, UNREACHABLE, conditions, healthy, reading, table
 from tests.unit.http.reports import NOW_S, partition
 
 
@@ -183,3 +183,33 @@ def test_group_that_reads_most_again_comes_first_of_its_level():
     assert (rows[0].again_most, rows[0].state, rows[0].level) == (None, "no sync", Level.WARNING)
     assert rows[1].again_s == pytest.approx(900 / 9.0)
     assert rows[2].again_s == 0.0
+
+
+def test_stopped_partition_is_not_kept_up_with():
+    """The others copy at once; what it has will not be copied at any rate."""
+    samples = [LagSample(at_s, 110, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
+    view = flow_view(reading(healthy(partition(0), partition(3, **{**STOPPED, "source_offset": 0}))), samples)
+
+    assert view.outlook.words == "not while partitions are stopped"
+
+
+def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
+    document = table(healthy(partition(0), partition(1)))
+    document["partitions"][1]["lagSeconds"] = None
+
+    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
+
+    assert view.is_lag_at_least
+    assert not flow_view(reading(healthy(partition(0)))).is_lag_at_least
+
+
+def test_stopped_partition_that_was_not_read_is_not_overlooked():
+    """Of a flow with thousands of partitions, those that lag most are read first: a lag that is not known is last."""
+    unknown = {**STOPPED, "source_offset": -1}
+    document = table(healthy(partition(0), partition(3, **unknown)))
+    document["partitions"] = document["partitions"][:1]
+
+    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
+
+    assert (view.level, view.stopped) == (Level.BROKEN, 1)
+    assert view.troubles[0].reason == "RecordTooLarge"
