@@ -3,7 +3,7 @@
 import argparse
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
-from mirrorflow_cli.flow_arguments import add_flow_arguments, flows_from, layout_from, valid_plans
+from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
 
 PORT = 8484
 
@@ -17,7 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"port on 127.0.0.1 (default: {PORT}; 0: any)",
     )
     parser.add_argument("--no-history", action="store_true", help="keep the history in memory only")
-    add_flow_arguments(parser, addresses=False, several=True)
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        action="append",
+        help="MirrorFlow YAML file of a flow whose internal topics are shown, too; repeatable",
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        default=".",
+        help="directory of the files' secrets, as DIR/<secretName>/<key> (default: .)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
