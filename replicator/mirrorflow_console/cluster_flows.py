@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import urllib3
-from kubernetes import client
+from kubernetes import client, config
 
 from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
 from mirrorflow_console.documents import DocumentError, FlowReading
@@ -45,7 +45,10 @@ class ConnectorPod:
 
 
 class ClusterFlows:
-    """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS."""
+    """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
+
+    Outside the cluster pods have no address: without *asks_pods*, flows have what their status has.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class ClusterFlows:
         namespaces: Sequence[str] = (),
         ca_file: Path | None = None,
         port: int = HTTP_PORT,
+        asks_pods: bool = True,
     ) -> None:
         self.problem = ""
         self._objects = client.CustomObjectsApi(api)
@@ -61,6 +65,7 @@ class ClusterFlows:
         self._namespaces = tuple(namespaces)
         self._ca_file = ca_file
         self._port = port
+        self._asks_pods = asks_pods
         self._known: list[Mapping[str, Any]] = []
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="pods")
 
@@ -70,7 +75,7 @@ class ClusterFlows:
         """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
         try:
             self._known = list(self._resources())
-            pods = list(self._pods()) if is_watched else []
+            pods = list(self._pods()) if is_watched and self._asks_pods else []
             self.problem = ""
         except ERRORS as error:
             self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
@@ -197,3 +202,15 @@ def _with_groups(reading: FlowReading, pods: Sequence[ConnectorPod]) -> FlowRead
         if offsets:
             return replace(reading, offsets=offsets, offsets_truncated=is_truncated)
     return reading
+
+
+def flows_of_context(name: str) -> ClusterFlows:
+    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises ConfigException."""
+    contexts, _ = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    found = next((one for one in contexts if one["name"] == name), None)
+    if found is None:
+        names = ", ".join(one["name"] for one in contexts)
+        raise config.ConfigException(f"There is no context {name}; the kubeconfig has {names or 'none'}.")
+    namespace = found.get("context", {}).get("namespace") or "default"
+    api: client.ApiClient = config.new_client_from_config(context=name)  # type: ignore[no-untyped-call]
+    return ClusterFlows(api, namespaces=(namespace,), asks_pods=False)

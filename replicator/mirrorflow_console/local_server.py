@@ -9,11 +9,14 @@ from typing import Final
 import uvicorn
 from starlette.routing import BaseRoute
 
+from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
+from mirrorflow_console.joined_flows import JoinedFlows
 from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.server import Console
+from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_replicator.worker.running_processes import state_folder
 
 # A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
@@ -28,13 +31,34 @@ def serve(
     keeps_history: bool,
     announce: Callable[[str], None],
     internal: InternalTopics | None = None,
+    contexts: Sequence[str] = (),
 ) -> None:
     """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
+    source = _source(contexts)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
-        console = Console(SharedPoller(LocalFlows(), history), history, internal=internal)
+        console = Console(SharedPoller(source, history), history, internal=internal)
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
         server.run(sockets=[listener])
+
+
+def _source(contexts: Sequence[str]) -> FlowSource:
+    """Returns the flows of this machine, and of *contexts* of the kubeconfig. Raises SettingError."""
+    if not contexts:
+        return LocalFlows()
+    # Only this needs the package, which takes 17 MiB.
+    from kubernetes.config import ConfigException  # noqa: PLC0415
+
+    from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415
+
+    try:
+        return JoinedFlows({"": LocalFlows(), **{name: flows_of_context(name) for name in contexts}})
+    except ConfigException as error:
+        raise InvalidSettingError(
+            key="--context",
+            problem=str(error).rstrip("."),
+            action="name one that `kubectl config get-contexts` lists",
+        ) from None
 
 
 def server_config(

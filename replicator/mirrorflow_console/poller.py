@@ -7,7 +7,7 @@ old. Each poll replaces the `Snapshot` and wakes the streams, which hold no queu
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,13 +17,17 @@ from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.flow_views import FlowView, flow_view, topic_rows, worst_first
-from mirrorflow_console.history import FINE_S, History, HistoryEvent
-from mirrorflow_console.lag_forecast import WINDOWS_S, LagSample
+from mirrorflow_console.history import TOPIC_STEP_S, History, HistoryEvent
+from mirrorflow_console.lag_forecast import SPAN_MIN_S, WINDOWS_S, LagSample
 
 OPEN_INTERVAL_S: Final = 5.0
 IDLE_INTERVAL_S: Final = 30.0  # as the operator polls
 FRESH_S: Final = 5.0
 FRESH_WAIT_S: Final = 4.0  # a page is shown after this time, with what is known then
+
+# In memory, because all flows need them at each poll: 31 samples of 1,000 flows take 6 MiB.
+RECENT_STEP_S: Final = SPAN_MIN_S
+RECENT_MAX: Final = int(WINDOWS_S[-1] / RECENT_STEP_S) + 1
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -65,6 +69,8 @@ class SharedPoller:
         self._interests: Counter[Interest] = Counter()
         self._wanted = asyncio.Event()
         self._polled = asyncio.Event()
+        self._recent: dict[str, deque[LagSample]] = {}
+        self._topics_at_s = 0.0
 
     async def run(self) -> None:
         """Polls until it is cancelled. A poll that fails is logged; the next one tries again."""
@@ -141,20 +147,20 @@ class SharedPoller:
         samples = {
             key: sample for key, one in readings.items() if (sample := _sample(one, now_s)) is not None
         }
-        since_s = now_s - WINDOWS_S[-1]
         views = worst_first(
-            flow_view(
-                one, [*self._history.samples(key, since_s), *([samples[key]] if key in samples else [])]
-            )
-            for key, one in readings.items()
+            flow_view(one, self._recent_lags(key, samples.get(key))) for key, one in readings.items()
         )
+        for key in self._recent.keys() - readings.keys():
+            del self._recent[key]
         known = {one.key: one for one in before.views}
         # The first poll of a process is no news: what happened while no console ran is not known.
         events = [
             event for view in views if before.version for event in changes(known.get(view.key), view, now_s)
         ]
         events += [_ended(one, now_s) for one in before.views if one.key not in readings]
-        self._history.add(samples, _topic_lags(readings), events, now_s)
+        is_due = now_s - self._topics_at_s >= TOPIC_STEP_S
+        self._topics_at_s = now_s if is_due else self._topics_at_s
+        self._history.add(samples, _topic_lags(readings) if is_due else {}, events, now_s)
         return Snapshot(
             version=before.version + 1,
             at_s=now_s,
@@ -162,6 +168,16 @@ class SharedPoller:
             readings=readings,
             problem=self._source.problem,
         )
+
+    def _recent_lags(self, key: str, sample: LagSample | None) -> list[LagSample]:
+        """Returns the lags of the last minutes with *sample*, the current one. A few are enough for a forecast."""
+        kept = self._recent.setdefault(key, deque(maxlen=RECENT_MAX))
+        if sample is None:
+            return []
+        found = [*kept, sample]
+        if not kept or sample.at_s - kept[-1].at_s >= RECENT_STEP_S:
+            kept.append(sample)
+        return found
 
 
 def _sample(reading: FlowReading, now_s: float) -> LagSample | None:
@@ -190,6 +206,3 @@ def _ended(view: FlowView, now_s: float) -> HistoryEvent:
     return HistoryEvent(
         at_s=now_s, flow=view.key, kind="ended", level=view.level.value, text="It no longer runs here."
     )
-
-
-SPARKLINE_S: Final = float(FINE_S)

@@ -18,6 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-history", action="store_true", help="keep the history in memory only")
     parser.add_argument(
+        "--context",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="context of the kubeconfig whose MirrorFlows are shown, too; repeatable",
+    )
+    parser.add_argument(
         "-f",
         "--file",
         metavar="FILE",
@@ -45,6 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
         serve(
             port=arguments.port,
             keeps_history=not arguments.no_history,
+            contexts=arguments.context,
             internal=FileFlowTopics(plans) if plans else None,
             announce=lambda text: print(text, flush=True),
         )

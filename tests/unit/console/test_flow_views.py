@@ -204,7 +204,7 @@ def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
 
 
 def test_stopped_partition_that_was_not_read_is_not_overlooked():
-    """Of a flow with thousands of partitions, those that lag most are read first: a lag that is not known is last."""
+    """Partitions that lag most are read first: a lag that is not known is last."""
     unknown = {**STOPPED, "source_offset": -1}
     document = table(healthy(partition(0), partition(3, **unknown)))
     document["partitions"] = document["partitions"][:1]
