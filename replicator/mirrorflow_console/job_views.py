@@ -1,10 +1,10 @@
 """Turns the seeds and verifications in the status of MirrorFlows into what a page shows. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import TEXT_MAX, FlowReading
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.runbook import Advice, advice_for
 
@@ -15,6 +15,14 @@ _LEVELS: Final[Mapping[str, Level]] = {
     "Succeeded": Level.FINE,
     "Failed": Level.BROKEN,
     "Lost": Level.BROKEN,
+}
+WINDOWS_MAX: Final = 100  # as many as the summary has
+DIFFERENCES_MAX: Final = 20  # of one window
+_OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
+    "different": Level.BROKEN,
+    "reordered": Level.BROKEN,
+    "undecided": Level.UNKNOWN,
+    "equal": Level.FINE,
 }
 _OUTCOMES: Final = ("different", "reordered", "undecided", "equal")
 
@@ -38,6 +46,65 @@ class JobView:
     figures: tuple[tuple[str, float | None, str], ...]  # name, value, filter
     left_s: float | None = None
     advice: Advice | None = None
+    windows: tuple["WindowRow", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """A window of source offsets that is not equal, with the first records that differ in it."""
+
+    partition: str
+    offsets: str
+    outcome: str
+    level: Level
+    records: str
+    reason: str
+    differences: tuple[tuple[str, str, str, str], ...]  # kind, source and target offset, digests
+
+
+def verification_of_file(document: Any) -> JobView | None:
+    """Returns the verification in the summary that `mirrorflow verify --out` wrote; None if it is none."""
+    if not isinstance(document, dict) or not isinstance(document.get("windows"), dict):
+        return None
+    found = _verification(FlowReading(key="", name=_word(document.get("flow"))), document)
+    rows = document.get("notEqual")
+    windows = (
+        [_window(one) for one in rows[:WINDOWS_MAX] if isinstance(one, dict)]
+        if isinstance(rows, list)
+        else []
+    )
+    return replace(found, windows=tuple(windows))
+
+
+def _window(one: Mapping[str, Any]) -> WindowRow:
+    outcome = _word(one.get("outcome"))
+    first = one.get("first")
+    shown = [row for row in first if isinstance(row, dict)] if isinstance(first, list) else []
+    return WindowRow(
+        partition=f"{_word(one.get('topic'))}-{_int(one.get('partition'))}",
+        offsets=f"{_int(one.get('fromOffset')):,} to {_int(one.get('toOffset')):,}",
+        outcome=outcome,
+        level=_OUTCOME_LEVELS.get(outcome, Level.UNKNOWN),
+        records=f"{_int(one.get('sourceRecords')):,} / {_int(one.get('targetRecords')):,}",
+        reason=_word(one.get("reason")),
+        differences=tuple(
+            (
+                _word(row.get("kind")),
+                _offset(row.get("sourceOffset")),
+                _offset(row.get("targetOffset")),
+                f"{_word(row.get('sourceDigest'))[:12] or '-'} / {_word(row.get('targetDigest'))[:12] or '-'}",
+            )
+            for row in shown[:DIFFERENCES_MAX]
+        ),
+    )
+
+
+def _word(value: Any) -> str:
+    return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _offset(value: Any) -> str:
+    return f"{value:,}" if type(value) is int and value >= 0 else "-"
 
 
 def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
@@ -86,13 +153,7 @@ def _verification(reading: FlowReading, verify: Mapping[str, Any]) -> JobView:
     phase = str(verify.get("phase"))
     is_different = bool(counts["different"] or counts["reordered"])
     done = sum(counts[name] for name in _OUTCOMES)
-    levels = {
-        "different": Level.BROKEN,
-        "reordered": Level.BROKEN,
-        "undecided": Level.UNKNOWN,
-        "equal": Level.FINE,
-    }
-    parts = [(name, counts[name], levels[name]) for name in _OUTCOMES]
+    parts = [(name, counts[name], _OUTCOME_LEVELS[name]) for name in _OUTCOMES]
     return JobView(
         **_run_fields(reading, verify, "verification"),
         level=Level.BROKEN if is_different else _LEVELS.get(phase, Level.UNKNOWN),

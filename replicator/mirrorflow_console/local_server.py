@@ -4,6 +4,7 @@ import contextlib
 import socket
 import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -15,6 +16,7 @@ from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.joined_flows import JoinedFlows
 from mirrorflow_console.local_flows import LocalFlows
 from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_replicator.worker.running_processes import state_folder
@@ -32,11 +34,17 @@ def serve(
     announce: Callable[[str], None],
     internal: InternalTopics | None = None,
     contexts: Sequence[str] = (),
+    results: Path | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
     source = _source(contexts)
     with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
-        console = Console(SharedPoller(source, history), history, internal=internal)
+        console = Console(
+            SharedPoller(source, history),
+            history,
+            internal=internal,
+            results=None if results is None else ResultFiles(results),
+        )
         server = uvicorn.Server(server_config(console, hosts=HOSTS))
         announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
         server.run(sockets=[listener])

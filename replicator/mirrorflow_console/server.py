@@ -29,6 +29,7 @@ from mirrorflow_console.internal_topics import InternalTopics, records_page
 from mirrorflow_console.pages import PAGES, Page, PageError
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
+from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_replicator.version import version
 
 STREAMS_MAX: Final = 500  # each holds a connection and one piece of a page
@@ -61,12 +62,14 @@ class Console:
         gate: Gate | None = None,
         place: str = "this machine",
         internal: InternalTopics | None = None,
+        results: ResultFiles | None = None,
     ) -> None:
         self._poller = poller
         self._history = history
         self._gate = OpenGate() if gate is None else gate
         self._place = place
         self._internal = internal
+        self._results = results
         self._templates = environment()
         self._streams = 0
         self._rendered: dict[tuple[object, ...], str] = {}
@@ -181,6 +184,8 @@ class Console:
             "query": query,
             "visitor": visitor,
         }
+        if self._results is not None and "jobs" in values:
+            values["jobs"] = [*values["jobs"], *self._results.read()]
         return _part(template, values) if is_part else template.render(values)
 
     def _frame(self, path: str, title: str, snapshot: Snapshot) -> dict[str, Any]:

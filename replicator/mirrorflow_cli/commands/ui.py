@@ -1,6 +1,7 @@
 """`mirrorflow ui`: serves the console for the flows that run on this machine, until stopped."""
 
 import argparse
+from pathlib import Path
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
@@ -17,6 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"port on 127.0.0.1 (default: {PORT}; 0: any)",
     )
     parser.add_argument("--no-history", action="store_true", help="keep the history in memory only")
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        help="folder of `mirrorflow verify --out`, whose verifications are shown, too",
+    )
     parser.add_argument(
         "--context",
         metavar="NAME",
@@ -53,6 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             keeps_history=not arguments.no_history,
             contexts=arguments.context,
+            results=None if arguments.results is None else Path(arguments.results),
             internal=FileFlowTopics(plans) if plans else None,
             announce=lambda text: print(text, flush=True),
         )

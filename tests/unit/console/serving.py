@@ -13,6 +13,7 @@ from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
 from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
 from tests.harness.kafka.processes import wait_until
 
@@ -33,12 +34,16 @@ class ServedConsole:
 
 @contextmanager
 def served(
-    source: Any, *, gate: Gate | None = None, internal: InternalTopics | None = None
+    source: Any,
+    *,
+    gate: Gate | None = None,
+    internal: InternalTopics | None = None,
+    results: ResultFiles | None = None,
 ) -> Iterator[ServedConsole]:
     """Serves the flows of *source* until the block ends."""
     history = History(None)
     poller = SharedPoller(source, history)
-    console = Console(poller, history, gate=gate, internal=internal)
+    console = Console(poller, history, gate=gate, internal=internal, results=results)
     server = uvicorn.Server(server_config(console, hosts=HOSTS))
     listener = listening_socket(0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
