@@ -1,4 +1,4 @@
-# MirrorFlow's images: docker build --target operator|replicator|seed|cli --tag mirrorflow/<target>:<version> .
+# MirrorFlow's images: docker build --target operator|replicator|seed|cli|console --tag mirrorflow/<target>:<version> .
 #
 # Each is Python's own slim image and one folder, /opt/mirrorflow: no compiler, no package manager's cache, nothing that is
 # written at run time but /tmp. Any user id may run it, on a read-only root file system. `seed` has Spark and Java besides.
@@ -13,11 +13,13 @@ RUN python3 -m venv --without-pip /opt/mirrorflow
 # Empty folders in place of our own code: who changes that keeps the layers with what others have made.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_core replicator/mirrorflow_kafka \
-    replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_seed
+    replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_console replicator/mirrorflow_seed
 
 FROM packages AS wheel
 COPY operator operator
 COPY replicator replicator
+# Pages of the documentation that the console shows: its package links to them.
+COPY docs/runbooks.md docs/conditions.md docs/
 RUN pip wheel --no-deps --wheel-dir /wheels .
 
 FROM packages AS replicator-packages
@@ -27,6 +29,11 @@ RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.w
 
 FROM packages AS cli-packages
 RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[cli]'
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
+
+FROM packages AS console-packages
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[console]'
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
@@ -70,6 +77,11 @@ FROM base AS cli
 LABEL org.opencontainers.image.title="MirrorFlow command"
 COPY --from=cli-packages /opt/mirrorflow /opt/mirrorflow
 ENTRYPOINT ["mirrorflow"]
+
+FROM base AS console
+LABEL org.opencontainers.image.title="MirrorFlow console"
+COPY --from=console-packages /opt/mirrorflow /opt/mirrorflow
+ENTRYPOINT ["mirrorflow-console"]
 
 FROM base AS operator
 LABEL org.opencontainers.image.title="MirrorFlow operator"

@@ -123,8 +123,8 @@ pin:  ## name the images' base image by its digest, before a release; needs Dock
 	    && digest=$$(docker buildx imagetools inspect "$$base" --format '{{.Manifest.Digest}}') \
 	    && sed -i "s|^ARG PYTHON=.*|ARG PYTHON=$$base@$$digest|" Dockerfile && sed -n '/^ARG PYTHON=/p' Dockerfile
 
-demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
-	@$(BIN)/python -m tests.harness.demo
+demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle; UI=1: then the console, until Ctrl-C
+	@$(BIN)/python -m tests.harness.demo $(if $(filter-out 0,$(UI)),--ui)
 
 demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root
 	@$(KUBERNETES) packages
@@ -137,6 +137,9 @@ cluster: $(READY)  ## a real Kubernetes: kind where it is at hand, else a node o
 
 cluster-down: $(READY)  ## end it and leave nothing behind
 	@$(BIN)/python -m tests.harness.kubernetes down
+
+screenshots: $(READY) $(KAFKA)  ## renew the pictures of the console in docs/images; needs Chromium (apt install chromium)
+	@$(BIN)/python -m tests.harness.demo.screenshots
 
 bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
@@ -164,4 +167,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock release-dry-run pin cluster cluster-down demo demo-kubernetes screenshots bench chaos docs crds conformance format clean

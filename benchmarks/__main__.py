@@ -5,6 +5,7 @@
     python -m benchmarks machinery                  # and another: see machinery.py
     python -m benchmarks executors                  # and another, on a node: see executors.py
     python -m benchmarks startup                    # and another, beside an earlier commit: see startup.py
+    python -m benchmarks console                    # and another: see console.py
 
 Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
 is noted in the results, and the next one runs. Exit status 1 if a demand was missed.
@@ -19,7 +20,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import control_plane, executors, machinery, startup
+from benchmarks import console, control_plane, executors, machinery, startup
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -67,6 +68,8 @@ def main() -> int:
         return control_plane.main(sys.argv[2:])
     if sys.argv[1:2] == ["machinery"]:
         return machinery.main(sys.argv[2:])
+    if sys.argv[1:2] == ["console"]:
+        return console.main(sys.argv[2:])
     if sys.argv[1:2] == ["executors"]:
         return executors.main(sys.argv[2:])
     if sys.argv[1:2] == ["startup"]:

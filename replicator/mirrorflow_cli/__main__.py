@@ -43,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "mirrorflow").startswith("mirrorflow"):
             raise
+        extras = "cli,console" if "ui" in given else "cli"
         print(
-            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[cli]'.",
+            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[{extras}]'.",
             file=sys.stderr,
         )
         return EXIT_USAGE

@@ -9,6 +9,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "mirrorflow run -f flow.yaml --until-caught-up --time-limit 600",
     ),
     "status": ("mirrorflow status", "mirrorflow status east-to-west --json"),
+    "ui": ("mirrorflow ui", "mirrorflow ui -f flow.yaml --port 9000"),
     "validate": ("mirrorflow validate -f flow.yaml", "mirrorflow validate -f a.yaml -f b.yaml --json"),
     "plan": ("mirrorflow plan -f flow.yaml", "mirrorflow plan -f flow.yaml --properties --offline"),
     "check": (

@@ -18,6 +18,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.stall_detection import StallReason
+from mirrorflow_replicator.http.progress import NOT_COPIED, NOTHING_MATCHES
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted, duration
 
 SENTENCES_MAX: Final = 5  # about topics, and of each connector; they tend to be alike
@@ -41,10 +42,16 @@ _WAITS_FOR: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why something is not copied. *key* stays while the sentence changes, for example with a count."""
+    """Why something is not copied. *key* stays while the sentence changes, for example with a count.
+
+    *about* names the object: `source`, `target`, a connector, or a partition such as `orders-3`; "" if it is the flow.
+    """
 
     key: str
     text: str
+    about: str = ""
+    reason: str = ""  # PascalCase; "" if there is none
+    has_stopped: bool = False  # nothing continues without a person
     partitions: int = 0  # that have something to copy, and wait for it
     for_s: float | None = None  # None: unknown
 
@@ -64,13 +71,14 @@ def causes(progress: Progress) -> tuple[Cause, ...]:
     found = [*away.values()]
     problems = [(progress.reason, progress.problem), *progress.task_problems]
     found += [
-        Cause(key=text, text=text)
+        Cause(key=text, text=text, about=progress.connector, reason=reason, has_stopped=True)
         for reason, text in dict.fromkeys(problems)
         if text and not (away and reason in _OF_CLUSTER)
     ]
     if progress.nothing_selected:
-        found.append(Cause(key=progress.nothing_selected, text=progress.nothing_selected))
-    found += [Cause(key=text, text=text) for text in progress.uncopied[:SENTENCES_MAX]]
+        text = progress.nothing_selected
+        found.append(Cause(key=text, text=text, reason=NOTHING_MATCHES))
+    found += [Cause(key=text, text=text, reason=NOT_COPIED) for text in progress.uncopied[:SENTENCES_MAX]]
     further = progress.uncopied_total - len(progress.uncopied[:SENTENCES_MAX])
     if further > 0:
         found.append(Cause(key="uncopied", text=f"Not copied either: {further} more."))
@@ -88,6 +96,8 @@ def _unreachable(progress: Progress) -> dict[str, Cause]:
             found[name] = Cause(
                 key=f"{name} {side.get('reason')}",
                 text=text,
+                about=name,
+                reason=str(side.get("reason") or UNREACHABLE),
                 partitions=waiting,
                 for_s=side.get("sinceSeconds"),
             )
@@ -111,6 +121,9 @@ def _of_partitions(rows: Sequence[Mapping[str, Any]], away: frozenset[str]) -> I
         yield Cause(
             key=f"{reason} {'stopped' if has_stopped else ''}",
             text=str(group[0]["message"]),
+            about=f"{group[0].get('topic')}-{group[0].get('partition')}",
+            reason=reason,
+            has_stopped=has_stopped,
             partitions=len(group),
             for_s=max(ages, default=None),
         )

@@ -26,7 +26,7 @@ def test_every_image_begins_with_an_official_python_of_a_named_version():
 
     assert foreign == {"$PYTHON"}
     assert BASE.fullmatch(_base())
-    assert {"operator", "replicator", "seed", "cli"} <= names
+    assert {"operator", "replicator", "seed", "cli", "console"} <= names
 
 
 def test_a_release_names_its_base_image_by_digest():
@@ -40,7 +40,7 @@ def test_python_packages_of_images_are_those_that_the_tests_ran_with():
     """Else a rebuild of a release may have other versions than the release."""
     installed = [line for line in LINES if "pip " in line and "'.[" in line]
 
-    assert len(installed) == 4
+    assert len(installed) == 5
     assert all("--constraint constraints.txt" in line for line in installed)
 
 

@@ -16,6 +16,7 @@ _GROUPS = {
     "run a flow": {
         "run": "run a flow on this machine until stopped",
         "status": "list running flows and their state",
+        "ui": "open a console of running flows in the browser (read-only)",
     },
     "inspect a flow (read-only)": {
         "validate": "validate flow files offline",

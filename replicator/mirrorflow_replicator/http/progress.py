@@ -218,8 +218,13 @@ def answer(query: dict[str, str], view: WorkerView) -> Response:
     )
     if not chosen:
         return error_response(404, "This process has no such connector; GET /connectors lists those it has.")
+    return json_response(_summary_of_first(chosen, view))
+
+
+def _summary_of_first(chosen: tuple[ConnectorReport, ...], view: WorkerView) -> dict[str, object] | None:
+    """Returns the summary of the first source connector, else of the first connector; None if there is none."""
     sources = [report for report in chosen if report.connector_class.endswith("MirrorSourceConnector")]
-    return json_response(summary((sources or chosen)[0], view))
+    return summary((sources or chosen)[0], view) if chosen else None
 
 
 def summary(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
@@ -359,7 +364,8 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     """Answers `GET /progress/partitions?limit=&connector=`: every partition, the greatest lag first.
 
     For the table of `mirrorflow run`, so unlike the summary it names topics and groups. It also has the messages about
-    topics that are not copied, which have no partition, and each connector's own state and warnings.
+    topics that are not copied, which have no partition, each connector's own state and warnings, and the answer to
+    `/progress`, so that a console needs one request.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
     if isinstance(limit, Response):
@@ -370,6 +376,7 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     return json_response(
         {
             "version": VERSION,
+            "summary": _summary_of_first(chosen, view),
             "total": len(rows),
             "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
             "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
@@ -387,6 +394,8 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
     return {
         "connector": report.name,
         "class": report.connector_class,
+        "sourceAlias": report.source_alias,
+        "targetAlias": report.target_alias,
         "state": report.state,
         "reason": report.reason,
         "message": report.trace,

@@ -158,17 +158,27 @@ WINDOWS_MAX: Final = 200
 NOTES_MAX: Final = 200
 
 _WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
+# The look of the console (mirrorflow_console/static/console.css), in one file that needs no other.
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24;background:#fff}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}code{font:13px ui-monospace,monospace}
-.message{padding:.8rem 1rem;border-radius:6px;border-left:6px solid}
-table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #d8dee4;
-vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:12px;height:16px;border-radius:2px}
-.equal{background:#8fd19e;border-color:#2da44e}.reordered{background:#f2c94c;border-color:#bf8700}
-.different{background:#e5534b;border-color:#a40e26}.undecided{background:#afb8c1;border-color:#57606a}
-.cells .different{outline:2px solid #a40e26}.cells .undecided{background:repeating-linear-gradient(45deg,#afb8c1 0 3px,#eee 3px 6px)}
-.key span{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 .3rem 0 1rem}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,th{border-color:#30363d}.message{color:#1b1f24}}
+:root{--ground:#f6f7f9;--surface:#fff;--ink:#171b22;--muted:#5a6474;--line:#e2e6ec;--red:#c02b1d;--red-soft:#fdecea;
+--amber:#d28b00;--amber-soft:#fdf3dc;--gray:#b9c0cb;--fine:#7fa6a0;--fine-soft:#e3ece9;color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--ground:#0e1116;--surface:#151a21;--ink:#e8ebf0;--muted:#98a3b3;--line:#252d38;
+--red:#f0594b;--red-soft:#35191a;--amber:#eab94d;--amber-soft:#2e2512;--gray:#4b5564;--fine:#4f807a;--fine-soft:#1d2b2b}}
+body{font:14px/1.45 Inter,system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-variant-numeric:tabular-nums;
+margin:0 auto;max-width:90rem;padding:1.5rem;color:var(--ink);background:var(--ground)}
+h1{font-size:22px;font-weight:650;letter-spacing:-.01em}h2{font-size:13px;font-weight:650;margin:1.6rem 0 .6rem}
+code{font:12.5px ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+.message{padding:10px 14px;border-radius:8px;border:1px solid;border-left-width:4px;background:var(--surface)}
+.message.equal{border-color:var(--fine);background:var(--fine-soft)}
+.message.different{border-color:var(--red);background:var(--red-soft)}
+.message.reordered{border-color:var(--amber);background:var(--amber-soft)}.message.undecided{border-color:var(--gray)}
+table{border-collapse:separate;border-spacing:0;width:100%;background:var(--surface);border:1px solid var(--line);
+border-radius:10px}td,th{padding:7px 12px;text-align:left;border-top:1px solid var(--line);vertical-align:top;font-weight:400}
+tr:first-child>*{border-top:0}th{color:var(--muted)}.cells{display:flex;flex-wrap:wrap;gap:2px}
+.cells span{width:12px;height:16px;border-radius:3px}.key span{display:inline-block;width:12px;height:12px;border-radius:3px;
+margin:0 .4rem 0 1rem}.cells .equal,.key .equal{background:var(--fine)}.cells .reordered,.key .reordered{background:var(--amber)}
+.cells .different,.key .different{background:var(--red);outline:2px solid var(--red);outline-offset:-1px}
+.cells .undecided,.key .undecided{background:repeating-linear-gradient(45deg,var(--gray) 0 3px,transparent 3px 6px)}
 """
 
 

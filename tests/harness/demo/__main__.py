@@ -1,4 +1,4 @@
-"""`make demo`: the main job on two real Kafka clusters, with a kill -9 in the middle.
+"""`make demo`: the main job on two real Kafka clusters, with a kill -9 in the middle. With `--ui`, the console follows.
 
 Exit status: 0 both sides are equal at the end, 1 they are not or something did not work, 130 Ctrl-C.
 Whatever the end, no process and no file of it is left.
@@ -6,6 +6,7 @@ Whatever the end, no process and no file of it is left.
 
 import contextlib
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -91,7 +92,28 @@ def _story(folder: Path) -> int:
             f"The replicator with the pid {killed} was killed during the copy, the producer has stopped, and west has"
             " caught up. Now a Java consumer reads both clusters from the beginning:"
         )
-        return _verdict(east, west, producer.acknowledged)
+        status = _verdict(east, west, producer.acknowledged)
+        if "--ui" in sys.argv[1:] and not status:
+            _show(east, file)
+    if "--ui" not in sys.argv[1:] and not status:
+        _say(
+            "`make demo UI=1` goes through the same again, keeps both clusters running, and opens the console."
+        )
+    return status
+
+
+def _show(east: KafkaCluster, file: Path) -> None:
+    """Runs the flow again beside the console, until Ctrl-C."""
+    _say(
+        "The producer and the flow run again. Open the address below: the console shows what they do, until Ctrl-C"
+        " ends all of it."
+    )
+    program = Path(sys.executable).parent / "mirrorflow"
+    with (
+        SteadyProducer(bootstrap=east.bootstrap, topics=tuple(TOPICS), backlog=0, rate=RATE),
+        RunningFlow(file, is_quiet=True),
+    ):
+        subprocess.run([program, "ui", "--port", "0"], check=False)
 
 
 def _watch(west: KafkaCluster, producer: SteadyProducer, flow: RunningFlow) -> int:
@@ -132,7 +154,8 @@ def _verdict(east: KafkaCluster, west: KafkaCluster, acknowledged: int) -> int:
     rows = compare(east, west, {topic: f"east.{topic}" for topic in TOPICS})
     print(textwrap.indent(as_text(rows), "    "), end="\n\n")
     is_equal, sentence = verdict(rows, acknowledged)
-    _say(f"{sentence} Both clusters and all files of the demo are removed now." if is_equal else sentence)
+    is_over = is_equal and "--ui" not in sys.argv[1:]
+    _say(f"{sentence} Both clusters and all files of the demo are removed now." if is_over else sentence)
     return 0 if is_equal else 1
 
 

@@ -15,9 +15,10 @@ LOG_LINES_SHOWN = 20
 
 
 class RunningFlow:
-    """`mirrorflow run -f FILE`, on this terminal. A context manager: at the end nothing of it runs any more."""
+    """`mirrorflow run -f FILE`, on this terminal unless *is_quiet*. A context manager: at the end nothing of it runs any more."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, is_quiet: bool = False) -> None:
+        self._out = subprocess.DEVNULL if is_quiet else None
         self.log = file.parent / "mirrorflow.log"
         self.command = ["mirrorflow", "run", "-f", str(file)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -28,6 +29,8 @@ class RunningFlow:
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", program, *self.command[1:], "--log", self.log],
             stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._out,
             start_new_session=True,
         )
         return self

@@ -4,13 +4,18 @@ import json
 
 import pytest
 
-from mirrorflow_cli.commands.dump import _TOPICS, DumpTopic, _line, _read_position
+from mirrorflow_cli.commands.dump import _line
+from mirrorflow_cli.internal_records import TOPICS, DumpTopic, _read_position, decoded
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint_key,
     encode_checkpoint_value,
+    encode_map,
+    encode_map_key,
 )
+from mirrorflow_core.offset_map import MapStream, OffsetMap, Run
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_operator.plan.properties import Plan
@@ -73,16 +78,40 @@ def test_key_of_another_form_is_unreadable(key: bytes | None):
         _read_position(key, b"{}")
 
 
-def test_positions_are_the_newest_unless_all_are_wanted():
+def test_positions_and_maps_are_the_newest_unless_all_are_wanted():
     """Superseded ones are a history of days; the other topics are read as a whole."""
-    kinds = {name: kind(FLOW, settings()) for name, kind in _TOPICS.items()}
+    kinds = {name: kind(FLOW, settings()) for name, kind in TOPICS.items()}
 
-    assert {"positions"} == {name for name, topic in kinds.items() if topic.newest_only}
+    assert {"offset-map", "positions"} == {name for name, topic in kinds.items() if topic.newest_only}
 
 
 def test_offset_syncs_need_no_checkpoint_connector():
     """A flow from flags has none: the source connector writes them."""
-    topic = _TOPICS["offset-syncs"](FLOW, settings())
+    topic = TOPICS["offset-syncs"](FLOW, settings())
 
     assert "mm2-offset-syncs.west.internal" == topic.name
     assert "east" == topic.client.alias
+
+
+def test_each_internal_topic_of_a_flow_has_a_name_and_a_cluster():
+    names = {kind: topic(FLOW, settings()).name for kind, topic in TOPICS.items()}
+
+    assert names["claims"] == "mm2-claims.east.internal"
+    assert names["offset-map"] == "mm2-offset-map.east.internal"
+    assert names["heartbeats"] == "east.heartbeats"
+    assert len({*names.values()}) == len(TOPICS)
+
+
+def test_offset_map_is_shown_by_its_ends():
+    known = OffsetMap(
+        stream=MapStream(1, "", ""),
+        ordinal=10,
+        upstream_end=20,
+        runs=(Run(10, 0, 20, 10, 10),),
+        leader_epoch=3,
+    )
+    record = Record(0, 0, encode_map_key(TopicPartition("orders", 4)), encode_map(known), ())
+    fields = decoded(TOPICS["offset-map"](FLOW, settings()), record)
+
+    assert fields["topic"] == "orders"
+    assert (fields["upstream_end"], fields["downstream_end"], fields["runs"]) == (20, 10, 1)

@@ -475,3 +475,15 @@ def test_why_a_connector_stands_is_handed_out() -> None:
     )
     assert "Cluster B cannot be reached." == summary(report)["target"]["message"]
     assert "message" not in summary(report)["source"]
+
+
+def test_table_has_the_summary_and_the_aliases():
+    """One request gives a console all of a flow."""
+    source = connector(task(partition()))
+    shown = view(source, samples=moved(source), ready=True)
+
+    table = json.loads(content(progress.partitions({}, shown)))
+
+    assert table["summary"] == json.loads(content(progress.answer({}, shown)))
+    assert [(one["sourceAlias"], one["targetAlias"]) for one in table["connectors"]] == [("A", "B")]
+    assert json.loads(content(progress.partitions({}, view())))["summary"] is None

@@ -1,0 +1,245 @@
+"""`python -m benchmarks console`: what the console costs with 1,000 flows of 10 partitions, and one of 10,000. No brokers.
+
+    python -m benchmarks console [--seconds N]    # writes benchmarks/CONSOLE.md with the default
+
+Connectors are stubs in a process of their own that return real documents and count requests; the console is another
+process; pages are opened in Chromium where there is one, streams by sockets.
+"""
+
+import argparse
+import json
+import re
+import signal
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from benchmarks.machine import operator_facts
+from benchmarks.results import Result, document
+from mirrorflow_console.connector_client import ConnectorAddress, request_document
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.history import History
+from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
+from mirrorflow_console.poller import OPEN_INTERVAL_S, SharedPoller
+from mirrorflow_console.server import Console
+from tests.harness.kafka.processes import Child, cpu_s, pss_bytes, start, wait_until
+from tests.unit.console.worlds import healthy, table
+from tests.unit.http.reports import partition
+
+FLOWS, PARTITIONS, LARGE = 1_000, 10, 10_000
+LARGE_FLOW: Final = "large"
+STREAMS: Final = 200
+SECONDS: Final = 60
+PAINTS: Final = 5
+HERE: Final = Path(__file__).parent
+MIB: Final = 1 << 20
+
+
+class _Connectors(BaseHTTPRequestHandler):
+    """All connectors: a path of its own for each would need 1,000 ports, so the port of one serves all."""
+
+    requests = 0
+    small = b""
+    large = b""
+
+    def do_GET(self) -> None:
+        query = urlsplit(self.path).query
+        if self.path.startswith("/count"):
+            body = str(type(self).requests).encode()
+        else:
+            type(self).requests += 1
+            body = self.large if f"connector={LARGE_FLOW}" in query else self.small
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def _serve_connectors() -> None:
+    def body(count: int) -> bytes:
+        return json.dumps(
+            table(healthy(*(partition(number, f"topic-{number % 100}") for number in range(count))))
+        ).encode()
+
+    _Connectors.small, _Connectors.large = body(PARTITIONS), body(LARGE)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Connectors)
+    print(f"port {server.server_port}", flush=True)
+    server.serve_forever()
+
+
+class StubbedFlows:
+    """A source of flows whose connectors are all at one port, read as the cluster form reads pods: 16 at a time."""
+
+    problem = ""
+
+    def __init__(self, port: int) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=16)
+        names = [*(f"flow-{number}" for number in range(FLOWS)), LARGE_FLOW]
+        self._flows = [
+            FlowReading(key=name, name=name, source=f"c{index % 7}", target=f"c{7 + index % 5}")
+            for index, name in enumerate(names)
+        ]
+        self._port = port
+
+    def read(self, detailed: Any, _groups: Any, *, is_watched: bool) -> list[FlowReading]:
+        def one(flow: FlowReading) -> FlowReading:
+            address = ConnectorAddress(host="127.0.0.1", port=self._port, connector=flow.name)
+            return replace(flow, document=request_document(address, is_detailed=flow.key in detailed))
+
+        return list(self._threads.map(one, self._flows)) if is_watched else self._flows
+
+
+def _serve_console(port: int, folder: Path) -> None:
+    history = History(folder / "console.sqlite")
+    console = Console(SharedPoller(StubbedFlows(port), history), history)
+    listener = listening_socket(0)
+    print(f"port {listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(server_config(console, hosts=HOSTS)).run(sockets=[listener])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 1 if a demand was missed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if arguments[:1] == ["connectors"]:
+        _serve_connectors()
+    if arguments[:1] == ["serve"]:
+        _serve_console(int(arguments[1]), Path(arguments[2]))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m benchmarks console")
+    parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N")
+    seconds = parser.parse_args(arguments).seconds
+    result = Result(
+        name="console",
+        title=f"{FLOWS:,} flows of {PARTITIONS} partitions, and one of {LARGE:,}",
+        setting="One page, then 200 open pages, for the same time. CPU and memory are the console's process alone; a poll reads"
+        f" all {FLOWS + 1:,} connectors over HTTP, an update renders the page of all flows and sends it.",
+    )
+    heading = operator_facts(" ".join(["python -m benchmarks console", *arguments]))
+    with tempfile.TemporaryDirectory(prefix="mf-console-") as folder, ExitStack() as stack:
+        connectors = _child(stack, "connectors", Path(folder), "connectors")
+        console = _child(stack, "console", Path(folder), "serve", str(connectors[1]), folder)
+        _measure(result, console[0], console[1], connectors[1], seconds)
+    _demand(result)
+    text = document([result], heading=heading, title="The console")
+    target = HERE / "CONSOLE.md" if seconds == SECONDS else Path(tempfile.gettempdir()) / "console.md"
+    target.write_text(text)
+    print(f"{text}\n{target}")
+    return 0 if all(demand.is_met for demand in result.demands) else 1
+
+
+def _child(stack: ExitStack, name: str, folder: Path, *arguments: str) -> tuple[Child, int]:
+    log = folder / f"{name}.log"
+    child = start(name, [sys.executable, "-m", "benchmarks", "console", *arguments], log=log)
+    stack.callback(child.kill)
+    found = wait_until(f"{name} serve", lambda: re.search(r"port (\d+)", log.read_text()), timeout_s=60)
+    assert found is not None
+    return child, int(found[1])
+
+
+def _measure(result: Result, console: Child, port: int, connectors: int, seconds: int) -> None:
+    for row, streams in (("one page", 1), (f"{STREAMS} pages", STREAMS)):
+        with ExitStack() as stack:
+            opened = [stack.enter_context(_stream(port)) for _ in range(streams)]
+            _until_first_update(opened)
+            asked, used, began = _asked(connectors), cpu_s(console.pid), time.monotonic()
+            read = _drain(opened, seconds)
+            took = time.monotonic() - began
+            polls = max(1.0, (_asked(connectors) - asked) / (FLOWS + 1))
+            result.add(
+                row,
+                core_percent=100 * (cpu_s(console.pid) - used) / took,
+                CPU_ms_a_poll_and_update=1000 * (cpu_s(console.pid) - used) / polls,
+                requests_a_connector=polls * OPEN_INTERVAL_S / took,
+                MB_sent=read / 1e6,
+                memory_MiB=pss_bytes(console.pid) / MIB,
+            )
+    _render(result, port)
+    _paint(result, port)
+
+
+def _stream(port: int) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", port), timeout=60)
+    opened.sendall(b"GET /events?path=%2F&query= HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    return opened
+
+
+def _until_first_update(opened: Sequence[socket.socket]) -> None:
+    for one in opened:
+        text = b""
+        while b"event: page" not in text:
+            text += one.recv(1 << 16)
+
+
+def _drain(opened: Sequence[socket.socket], seconds: int) -> int:
+    """Reads all streams for *seconds*; the number of bytes."""
+    read, end = 0, time.monotonic() + seconds
+    for one in opened:
+        one.setblocking(False)
+    while time.monotonic() < end:
+        for one in opened:
+            try:
+                read += len(one.recv(1 << 20))
+            except BlockingIOError:
+                continue
+        time.sleep(0.05)
+    return read
+
+
+def _asked(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/count") as answer:
+        return int(answer.read())
+
+
+def _render(result: Result, port: int) -> None:
+    """How long the server takes for each page, with what was read already."""
+    for name, path in (("all flows", "/"), ("10,000 partitions", f"/partitions?flow={LARGE_FLOW}")):
+        for _ in range(PAINTS):
+            began = time.monotonic()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                size = len(answer.read())
+            result.add(name, response_ms=1000 * (time.monotonic() - began), kB=size / 1000)
+
+
+def _paint(result: Result, port: int) -> None:
+    from tests.harness.browser import ABSENT, chromium, started_browser  # noqa: PLC0415  Playwright
+
+    if chromium() is None:
+        result.notes.append(ABSENT)
+        return
+    script = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"
+    with started_browser() as browser:
+        for name, path in (("all flows", "/"), ("10,000 partitions", f"/partitions?flow={LARGE_FLOW}")):
+            page = browser.new_page()
+            for _ in range(PAINTS):
+                page.goto(f"http://127.0.0.1:{port}{path}")
+                page.wait_for_timeout(300)
+                result.add(name, first_paint_ms=page.evaluate(script))
+            page.close()
+
+
+def _demand(result: Result) -> None:
+    for what, metric, row, limit, unit in (
+        ("first paint of all flows", "first_paint_ms", "all flows", 1000, "ms"),
+        ("first paint of 10,000 partitions", "first_paint_ms", "10,000 partitions", 1000, "ms"),
+        ("update of the page of all flows", "response_ms", "all flows", 100, "ms"),
+        ("memory with one page", "memory_MiB", "one page", 128, "MiB"),
+        ("memory with 200 pages", "memory_MiB", f"{STREAMS} pages", 128, "MiB"),
+        ("requests a connector each 5 s, one page", "requests_a_connector", "one page", 1.05, ""),
+        ("requests a connector each 5 s, 200 pages", "requests_a_connector", f"{STREAMS} pages", 1.05, ""),
+    ):
+        result.demand(what, metric, row, sense="<=", limit=limit, unit=unit)

@@ -1,0 +1,71 @@
+"""Runs the console in a cluster: `mirrorflow-console`. Its settings are environment variables, which the chart sets.
+
+MIRRORFLOW_NAMESPACES   namespaces whose flows it shows, with commas; empty: all
+MIRRORFLOW_LISTENER     address and port; default 0.0.0.0:8080
+MIRRORFLOW_PROGRESS_CA  PEM file of the CAs of connectors' certificates; empty: none
+MIRRORFLOW_HISTORY      path of the history's file; empty: in memory
+MIRRORFLOW_CONSOLE_HOSTS  names under which it may be called, with commas; empty: all
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+from kubernetes import client, config
+
+from mirrorflow_console.cluster_flows import ClusterFlows
+from mirrorflow_console.history import History
+from mirrorflow_console.local_server import server_config
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.rendering import environment
+from mirrorflow_console.server import Console
+from mirrorflow_console.sign_in import ClusterGate
+
+
+def main() -> int:
+    """Serves until SIGTERM, and returns the exit status: 2 if a setting is invalid or there is no cluster."""
+    try:
+        # Inside a pod by its ServiceAccount; elsewhere, for development, by the current context.
+        if "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config()  # type: ignore[no-untyped-call]
+        else:
+            config.load_kube_config()  # type: ignore[no-untyped-call]
+        host, port = _listener(os.environ.get("MIRRORFLOW_LISTENER") or "0.0.0.0:8080")
+    except (config.ConfigException, ValueError) as error:
+        sys.stderr.write(f"The console cannot start: {error}\n")
+        return 2
+    asyncio.run(_serve(client.ApiClient(), host, port))
+    return 0
+
+
+async def _serve(api: client.ApiClient, host: str, port: int) -> None:
+    ca = os.environ.get("MIRRORFLOW_PROGRESS_CA")
+    path = os.environ.get("MIRRORFLOW_HISTORY")
+    history = History(Path(path) if path else None)
+    source = ClusterFlows(api, namespaces=_words("MIRRORFLOW_NAMESPACES"), ca_file=Path(ca) if ca else None)
+    gate = ClusterGate(api, environment())
+    console = Console(SharedPoller(source, history), history, gate=gate, place="this cluster")
+    hosts = _words("MIRRORFLOW_CONSOLE_HOSTS") or ("*",)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=512) as listener:
+        server = uvicorn.Server(server_config(console, hosts=hosts, routes=gate.routes))
+        await server.serve(sockets=[listener])
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in os.environ.get(name, "").split(",") if one.strip())
+
+
+def _listener(text: str) -> tuple[str, int]:
+    """Returns host and port of *text*. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"MIRRORFLOW_LISTENER is {text}; write it as 0.0.0.0:8080 or [::]:8080.")
+    return host.strip("[]"), int(port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

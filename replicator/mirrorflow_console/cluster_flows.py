@@ -1,0 +1,216 @@
+"""Reads MirrorFlows, and the progress of their pods, from a Kubernetes cluster by the official client.
+
+The resources are listed at each poll. Pods are listed and asked only while a page is open; what is missing then comes from
+the status. Nothing is written.
+"""
+
+import logging
+import ssl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import urllib3
+from kubernetes import client, config
+
+from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
+from mirrorflow_console.documents import DocumentError, FlowReading
+from mirrorflow_console.merged_documents import merged
+
+GROUP: Final = "mirrorflow.io"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "mirrorflows"
+FLOW_LABEL: Final = "mirrorflow.io/flow"
+CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
+SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
+HTTP_PORT: Final = 8080
+PAGE_SIZE: Final = 500  # objects of one answer of the API server
+REQUEST_MAX_S: Final = 10.0
+THREADS: Final = 16  # pods that are asked at the same time
+ERRORS: Final = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorPod:
+    """A pod of a flow's connector that can be asked."""
+
+    flow: tuple[str, str]  # namespace and name
+    connector: str
+    address: ConnectorAddress
+
+
+class ClusterFlows:
+    """A `FlowSource`: the MirrorFlows of *namespaces*, all where there is none. *ca_file* trusts pods that serve TLS.
+
+    Outside the cluster pods have no address: without *asks_pods*, flows have what their status has.
+    """
+
+    def __init__(
+        self,
+        api: client.ApiClient,
+        *,
+        namespaces: Sequence[str] = (),
+        ca_file: Path | None = None,
+        port: int = HTTP_PORT,
+        asks_pods: bool = True,
+    ) -> None:
+        self.problem = ""
+        self._objects = client.CustomObjectsApi(api)
+        self._core = client.CoreV1Api(api)
+        self._namespaces = tuple(namespaces)
+        self._ca_file = ca_file
+        self._port = port
+        self._asks_pods = asks_pods
+        self._known: list[Mapping[str, Any]] = []
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="pods")
+
+    def read(
+        self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
+    ) -> list[FlowReading]:
+        """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
+        try:
+            self._known = list(self._resources())
+            pods = list(self._pods()) if is_watched and self._asks_pods else []
+            self.problem = ""
+        except ERRORS as error:
+            self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
+            pods = []
+            _LOG.warning("%s", self.problem)
+        by_flow: dict[tuple[str, str], list[ConnectorPod]] = {}
+        for pod in pods:
+            by_flow.setdefault(pod.flow, []).append(pod)
+        readings = [_reading(one) for one in self._known]
+        asked = self._threads.map(
+            lambda one: _with_pods(
+                one,
+                by_flow.get((one.namespace, one.name), []),
+                is_detailed=one.key in detailed,
+                has_groups=one.key in groups,
+            ),
+            readings,
+        )
+        return list(asked) if is_watched else readings
+
+    def _resources(self) -> Iterator[Mapping[str, Any]]:
+        for namespace in self._namespaces or (None,):
+            token = ""
+            while True:
+                found = self._page(namespace, token)
+                yield from found["items"]
+                token = found.get("metadata", {}).get("continue") or ""
+                if not token:
+                    break
+
+    def _page(self, namespace: str | None, token: str) -> Mapping[str, Any]:
+        given: dict[str, Any] = {"limit": PAGE_SIZE, "_request_timeout": REQUEST_MAX_S}
+        if token:
+            given["_continue"] = token
+        if namespace is None:
+            found = self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **given)
+        else:
+            found = self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **given)
+        return found if isinstance(found, dict) else {"items": []}
+
+    def _pods(self) -> Iterator[ConnectorPod]:
+        """Yields the running pods of source and checkpoint connectors."""
+        given: dict[str, Any] = {
+            "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint)",
+            "_request_timeout": REQUEST_MAX_S,
+        }
+        for namespace in self._namespaces or (None,):
+            if namespace is None:
+                found = self._core.list_pod_for_all_namespaces(**given)
+            else:
+                found = self._core.list_namespaced_pod(namespace, **given)
+            for pod in found.items:
+                meta: Any = pod.metadata
+                status: Any = pod.status
+                if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
+                    yield self._pod(meta, status.pod_ip)
+
+    def _pod(self, meta: Any, ip: str) -> ConnectorPod:
+        flow, connector = meta.labels[FLOW_LABEL], meta.labels[CONNECTOR_LABEL]
+        is_secure = (meta.annotations or {}).get(SCHEME_ANNOTATION) == "https"
+        return ConnectorPod(
+            flow=(meta.namespace, flow),
+            connector=connector,
+            address=ConnectorAddress(
+                host=ip,
+                port=self._port,
+                context=self._context() if is_secure else None,
+                host_name=f"{flow}-{connector}.{meta.namespace}.svc",
+            ),
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        """Returns the trust in pods' certificates: read at each poll, because CAs are renewed."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self._ca_file is not None:
+            context.load_verify_locations(cafile=str(self._ca_file))
+        return context
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, client.ApiException):
+        return f"HTTP status {error.status} {error.reason or ''}".strip()
+    return type(error).__name__
+
+
+def _reading(resource: Mapping[str, Any]) -> FlowReading:
+    meta, spec = resource.get("metadata", {}), resource.get("spec", {})
+    status = resource.get("status")
+    return FlowReading(
+        key=f"{meta.get('namespace', '')}~{meta.get('name', '')}",
+        name=str(meta.get("name", "")),
+        namespace=str(meta.get("namespace", "")),
+        source=str(spec.get("source", {}).get("alias", "")),
+        target=str(spec.get("target", {}).get("alias", "")),
+        status=status if isinstance(status, dict) else {},
+    )
+
+
+def _with_pods(
+    reading: FlowReading, pods: Iterable[ConnectorPod], *, is_detailed: bool, has_groups: bool
+) -> FlowReading:
+    found = list(pods)
+    documents, problems = [], []
+    for pod in (one for one in found if one.connector == "source"):
+        try:
+            documents.append(request_document(pod.address, is_detailed=is_detailed))
+        except (DocumentError, OSError) as error:
+            problems.append(f"A pod of {reading.name} does not report its progress: {error}.")
+    reading = replace(reading, problem=" ".join(problems))
+    if documents and not problems:
+        reading = replace(reading, document=merged(documents))
+    if has_groups:
+        reading = _with_groups(reading, found)
+    return reading
+
+
+def _with_groups(reading: FlowReading, pods: Sequence[ConnectorPod]) -> FlowReading:
+    """Returns *reading* with the offsets of groups: from the checkpoint connector's pod, or from that which runs it, too."""
+    for pod in sorted(pods, key=lambda one: one.connector):
+        try:
+            offsets, is_truncated = request_group_offsets(pod.address)
+        except (DocumentError, OSError):
+            continue
+        if offsets:
+            return replace(reading, offsets=offsets, offsets_truncated=is_truncated)
+    return reading
+
+
+def flows_of_context(name: str) -> ClusterFlows:
+    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises ConfigException."""
+    contexts, _ = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    found = next((one for one in contexts if one["name"] == name), None)
+    if found is None:
+        names = ", ".join(one["name"] for one in contexts)
+        raise config.ConfigException(f"There is no context {name}; the kubeconfig has {names or 'none'}.")
+    namespace = found.get("context", {}).get("namespace") or "default"
+    api: client.ApiClient = config.new_client_from_config(context=name)  # type: ignore[no-untyped-call]
+    return ClusterFlows(api, namespaces=(namespace,), asks_pods=False)

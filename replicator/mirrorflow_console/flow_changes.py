@@ -1,0 +1,43 @@
+"""Finds what happened to a flow between two views of it: the events of the time line. Pure."""
+
+from collections.abc import Iterator
+
+from mirrorflow_console.flow_views import FlowView, Level
+from mirrorflow_console.history import HistoryEvent
+from mirrorflow_replicator.http.progress_text import counted
+
+
+def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
+    """Yields the events between *before* and *now*, in the order in which a reader wants them."""
+
+    def event(kind: str, level: Level, text: str) -> HistoryEvent:
+        return HistoryEvent(at_s=at_s, flow=now.key, kind=kind, level=level.value, text=text)
+
+    if before is None:
+        yield event("seen", now.level, f"First seen here: {now.state}.")
+        for trouble in now.troubles:
+            yield event("trouble", trouble.level, trouble.text)
+        return
+    if before.uptime_s is not None and now.uptime_s is not None and now.uptime_s < before.uptime_s:
+        yield event("restart", Level.WARNING, "The connector was started again.")
+    if now.losses > before.losses:
+        yield event(
+            "loss",
+            Level.BROKEN,
+            f"{counted(now.losses - before.losses, 'loss').replace('losss', 'losses')} of source or target data.",
+        )
+    known = {trouble.key for trouble in before.troubles}
+    current = {trouble.key for trouble in now.troubles}
+    for trouble in now.troubles:
+        if trouble.key not in known:
+            yield event("trouble", trouble.level, trouble.text)
+    for trouble in before.troubles:
+        if trouble.key not in current:
+            yield event("repaired", Level.FINE, f"Resolved: {trouble.text}")
+    if before.state != now.state:
+        yield event("state", now.level, f"{before.state} → {now.state}")
+    statuses = {one.type: (one.status, one.reason) for one in before.conditions}
+    for one in now.conditions:
+        if one.type in statuses and statuses[one.type] != (one.status, one.reason):
+            text = f"{one.type} is {one.status} ({one.reason})" + (f": {one.message}" if one.message else ".")
+            yield event("condition", one.level, text)

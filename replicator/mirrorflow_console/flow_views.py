@@ -1,0 +1,461 @@
+"""Turns what was read about a flow into what its pages show: state, trouble, lag and topics, worst first. Pure.
+
+States and sentences are those of `mirrorflow status` (`run_causes`, `progress_text`) and of the resource's conditions, so that
+terminal, kubectl and console agree.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Final
+
+from mirrorflow_cli.kubectl_plugin import problems as condition_problems
+from mirrorflow_cli.run_causes import causes, notes
+from mirrorflow_cli.run_progress import PHASES, Progress, by_topic
+from mirrorflow_console.documents import ConnectorDocument, FlowReading
+from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
+from mirrorflow_console.runbook import Advice, advice_for
+from mirrorflow_replicator.http.progress import ReplicatingState
+from mirrorflow_replicator.http.progress_text import (
+    UNREACHABLE,
+    counted,
+    lag_in_words,
+    reasons,
+    state_of,
+    unreachable_sides,
+)
+
+# As the alerts MirrorFlowLagging and MirrorFlowFallingBehind, which wait longer before they wake a person.
+LAGGING_S: Final = 60.0
+
+
+class Level(IntEnum):
+    """How much a flow or an object needs a person; the least comes first."""
+
+    BROKEN = 0
+    WARNING = 1
+    UNKNOWN = 2
+    WAITING = 3
+    FINE = 4
+
+    @property
+    def word(self) -> str:
+        return {0: "broken", 1: "attention", 2: "unknown", 3: "waiting", 4: "fine"}[self.value]
+
+
+class SubjectKind(Enum):
+    """The kind of object that trouble is about, the most concrete first."""
+
+    CLUSTER = "cluster"
+    CONNECTOR = "connector"
+    PARTITION = "partition"
+    FLOW = "flow"
+    CONDITION = "condition"
+
+
+_KINDS: Final = (*SubjectKind,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """One reason why a flow does not do all it should, with its object and what to do about it."""
+
+    level: Level
+    kind: SubjectKind
+    subject: str
+    text: str
+    reason: str = ""
+    advice: Advice | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What stays the same while the sentence changes, for example with a count."""
+        return (self.kind.value, self.subject, self.reason or self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """A topic of a flow, summed over its partitions; None: unknown."""
+
+    topic: str
+    target: str
+    level: Level
+    phase: str
+    partitions: int
+    lag_records: int | None
+    lag_s: float | None
+    records_per_s: float
+    bytes_per_s: float
+    guarantee: str
+    reasons: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionRow:
+    """One condition of the resource, in words."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    since: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowView:
+    """Everything about a flow at one moment. Lag and rates are None where they are not known."""
+
+    key: str
+    name: str
+    namespace: str
+    source: str
+    target: str
+    level: Level
+    state: str
+    troubles: tuple[Trouble, ...] = ()
+    notes: tuple[str, ...] = ()
+    lag: str = "?"  # in records, as `mirrorflow status` prints it
+    lag_records: int | None = None
+    lag_s: float | None = None
+    is_lag_at_least: bool = False  # partitions with a lag of unknown age are not in `lag_s`
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
+    records: int | None = None
+    losses: int = 0
+    uptime_s: float | None = None
+    partitions: int = 0
+    stopped: int = 0
+    stalled: int = 0
+    guarantees: Mapping[str, int] = field(default_factory=dict)
+    outlook: Forecast = field(default_factory=lambda: Forecast(outlook=Outlook.UNKNOWN))
+    conditions: tuple[ConditionRow, ...] = ()
+    source_level: Level = Level.UNKNOWN
+    target_level: Level = Level.UNKNOWN
+
+    @property
+    def worst(self) -> Trouble | None:
+        return self.troubles[0] if self.troubles else None
+
+
+def worst_first(views: Iterable[FlowView]) -> list[FlowView]:
+    """Sorts flows by level, then by lag in seconds, then by name."""
+    return sorted(
+        views, key=lambda one: (one.level, -(one.lag_s or 0.0), -(one.lag_records or 0), one.name, one.key)
+    )
+
+
+def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowView:
+    """Returns the view of *reading*. *samples*: its lag in the last minutes, oldest first, with the current one."""
+    conditions = _conditions(reading.status)
+    document = reading.document
+    own = [] if document is None else [*_troubles(document.progress)]
+    outlook = HELD_UP if document is not None and _is_held_up(document.progress) else forecast(samples)
+    if document is not None:
+        own += _unlisted(document, own)
+        own += _lag_troubles(document.progress, outlook)
+    troubles = sorted(
+        [*own, *_of_conditions(reading, own)],
+        key=lambda one: (one.level, _KINDS.index(one.kind), one.subject),
+    )
+    base = {
+        "key": reading.key,
+        "name": reading.name,
+        "namespace": reading.namespace,
+        "source": reading.source or ("" if document is None else document.source) or "source",
+        "target": reading.target or ("" if document is None else document.target) or "target",
+        "troubles": tuple(troubles),
+        "conditions": conditions,
+        "outlook": outlook,
+    }
+    if document is None:
+        return _unanswered(reading, base)
+    return _answered(document, base)
+
+
+def _is_held_up(progress: Progress) -> bool:
+    """Whether a partition that copies no more has something to copy: no rate of the others makes up for it."""
+    return any(row["phase"] == "stopped" and row["lagRecords"] != 0 for row in progress.partitions)
+
+
+def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
+    """Returns the view of a flow whose process does not answer: what the resource reports, else nothing."""
+    status = reading.status or {}
+    ready = next((one for one in base["conditions"] if one.type == "Ready"), None)
+    state = "not answering" if ready is None else ready.reason
+    level = Level.UNKNOWN if ready is None else _of_ready(ready)
+    troubles = list(base.pop("troubles"))
+    if ready is None:
+        text = reading.problem or "Its process does not answer."
+        troubles.append(
+            Trouble(
+                level=Level.UNKNOWN, kind=SubjectKind.FLOW, subject=reading.name, text=text, reason="NoAnswer",
+                advice=advice_for("NoAnswer"),
+            )
+        )  # fmt: skip
+    notes_ = (reading.problem,) if reading.problem and ready is not None else ()
+    lag = status.get("lag")
+    return FlowView(
+        **base,
+        troubles=tuple(troubles),
+        level=min([level, *(one.level for one in troubles)]),
+        state=state,
+        notes=notes_,
+        lag=lag if isinstance(lag, str) else "?",
+        source_level=_side_level(base["conditions"], "source"),
+        target_level=_side_level(base["conditions"], "target"),
+    )
+
+
+def _of_ready(ready: "ConditionRow") -> Level:
+    if ready.status == "True":
+        return Level.FINE
+    return Level.WAITING if ready.reason in _WAITING_REASONS else Level.UNKNOWN
+
+
+def _answered(document: ConnectorDocument, base: dict[str, Any]) -> FlowView:
+    progress, summary = document.progress, document.progress.summary
+    partitions: Mapping[str, int] = summary.get("partitions", {})
+    notes_ = (*document.notes, *notes(progress))
+    levels = [_of_state(progress), *(one.level for one in base["troubles"])]
+    if notes_:
+        levels.append(Level.WARNING)
+    is_known = bool(summary["lagRecords"]) or not partitions.get("lagUnknown")
+    return FlowView(
+        **base,
+        level=min(levels),
+        state="waiting" if progress.is_standby else state_of(summary),
+        notes=notes_,
+        lag=lag_in_words(summary),
+        lag_records=summary["lagRecords"] if is_known else None,
+        lag_s=summary["lagSeconds"] if is_known else None,
+        is_lag_at_least=any(row["lagRecords"] and row["lagSeconds"] is None for row in progress.partitions),
+        records_per_s=summary["recordsPerSecond"],
+        bytes_per_s=summary["bytesPerSecond"],
+        records=summary["records"],
+        losses=summary["losses"],
+        uptime_s=progress.uptime_s,
+        partitions=max(progress.partitions_total, document.partitions_total),
+        stopped=partitions.get("stopped", 0),
+        stalled=partitions.get("stalled", 0),
+        guarantees=summary.get("guarantee", {}),
+        source_level=_of_side(summary.get("source", {})),
+        target_level=_of_side(summary.get("target", {})),
+    )
+
+
+_LEVELS: Final = {
+    ReplicatingState.ADVANCING: Level.FINE,
+    ReplicatingState.IDLE: Level.FINE,
+    ReplicatingState.THROTTLED: Level.WARNING,
+    ReplicatingState.STUCK: Level.BROKEN,
+    ReplicatingState.SOURCE_DATA_LOST: Level.BROKEN,
+    ReplicatingState.PAUSED: Level.WAITING,
+    ReplicatingState.WAITING: Level.WAITING,
+}
+_BY_WORD: Final = {one.value: level for one, level in _LEVELS.items()}
+
+
+def _of_state(progress: Progress) -> Level:
+    if progress.is_standby:
+        return Level.WAITING
+    if unreachable_sides(progress.summary):
+        return Level.BROKEN
+    return _BY_WORD.get(str(progress.summary.get("replicating")), Level.UNKNOWN)
+
+
+def _of_side(side: Mapping[str, Any]) -> Level:
+    return {"Reachable": Level.FINE, UNREACHABLE: Level.BROKEN}.get(str(side.get("reach")), Level.UNKNOWN)
+
+
+def _troubles(progress: Progress) -> Iterator[Trouble]:
+    for cause in causes(progress):
+        kind = _kind_of(cause.about, progress)
+        yield Trouble(
+            level=Level.WARNING if kind is SubjectKind.PARTITION and not cause.has_stopped else Level.BROKEN,
+            kind=kind,
+            subject=cause.about or progress.connector,
+            text=cause.line,
+            reason=cause.reason,
+            advice=advice_for(cause.reason, has_stopped=cause.has_stopped),
+        )
+
+
+def _unlisted(document: ConnectorDocument, own: Sequence[Trouble]) -> Iterator[Trouble]:
+    """Yields the reasons of partitions that are not among those that were read, of which only the summary knows."""
+    progress = document.progress
+    if len(progress.partitions) >= document.partitions_total:
+        return
+    known = {one.reason for one in own}
+    has_stopped = bool(progress.summary["partitions"].get("stopped"))
+    for one in progress.summary["reasons"]:
+        if one["reason"] not in known:
+            yield Trouble(
+                level=Level.BROKEN if has_stopped else Level.WARNING,
+                kind=SubjectKind.FLOW,
+                subject=progress.connector,
+                text=f"{one['example'] or one['reason']} ({counted(one['count'], 'partition')})",
+                reason=one["reason"],
+                advice=advice_for(one["reason"], has_stopped=has_stopped),
+            )
+
+
+def _kind_of(about: str, progress: Progress) -> SubjectKind:
+    if about in {"source", "target"}:
+        return SubjectKind.CLUSTER
+    if not about:
+        return SubjectKind.FLOW
+    return SubjectKind.CONNECTOR if about == progress.connector else SubjectKind.PARTITION
+
+
+def _lag_troubles(progress: Progress, outlook: Forecast) -> Iterator[Trouble]:
+    lag_s = progress.summary["lagSeconds"]
+    if lag_s is None or lag_s < LAGGING_S or outlook.outlook is not Outlook.NOT_AT_THIS_RATE:
+        return
+    yield Trouble(
+        level=Level.WARNING,
+        kind=SubjectKind.FLOW,
+        subject=progress.connector,
+        text="The target is more than a minute behind, and the lag does not shrink.",
+        reason="FallingBehind",
+        advice=advice_for("FallingBehind"),
+    )
+
+
+# Reasons of Ready and Replicating that a person asked for, or that pass by themselves.
+_WAITING_REASONS: Final = frozenset(
+    {
+        "Pausing",
+        "Paused",
+        "Stopping",
+        "Stopped",
+        "Seeding",
+        "Starting",
+        "Waiting",
+        "RollingOut",
+        "Deleting",
+        "NotAsked",
+    }
+)
+_CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
+
+
+def _conditions(status: Mapping[str, Any] | None) -> tuple[ConditionRow, ...]:
+    rows = (status or {}).get("conditions")
+    found = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+    return tuple(
+        ConditionRow(
+            type=str(one.get("type", "")),
+            status=str(one.get("status", "")),
+            reason=str(one.get("reason", "")),
+            message=str(one.get("message", "")),
+            since=str(one.get("lastTransitionTime", "")),
+            level=_of_condition(one),
+        )
+        for one in found
+    )
+
+
+def _of_condition(one: Mapping[str, Any]) -> Level:
+    if one.get("status") == "Unknown":
+        return Level.UNKNOWN
+    is_problem = any(condition_problems({"conditions": [{"type": "", "reason": "", "status": "", **one}]}))
+    if not is_problem:
+        return Level.FINE
+    if one.get("reason") in _WAITING_REASONS:
+        return Level.WAITING
+    return Level.WARNING if one.get("type") == "Degraded" else Level.BROKEN
+
+
+def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Trouble]:
+    """Yields the conditions that are problems, each sentence once, and no cause that the connector reports itself."""
+    known = {one.reason for one in own}
+    said: set[str] = set()
+    # Ready comes last, because it usually repeats another condition.
+    for one in sorted(_conditions(reading.status), key=lambda row: row.type == "Ready"):
+        if one.level not in {Level.BROKEN, Level.WARNING} or one.message in said or one.reason in known:
+            continue
+        if one.type in {"Ready", "Replicating"} and (own or said):
+            continue  # What they repeat is listed itself.
+        said.add(one.message)
+        yield Trouble(
+            level=one.level,
+            kind=SubjectKind.CLUSTER if one.type in _CLUSTER_CONDITIONS else SubjectKind.CONDITION,
+            subject=_CLUSTER_CONDITIONS.get(one.type, one.type),
+            text=one.message or f"{one.type} is {one.status}.",
+            reason=one.reason,
+            advice=advice_for(one.reason),
+        )
+
+
+def _side_level(conditions: Iterable[ConditionRow], side: str) -> Level:
+    levels = (one.level for one in conditions if _CLUSTER_CONDITIONS.get(one.type) == side)
+    return next(levels, Level.UNKNOWN)
+
+
+def topic_rows(progress: Progress, *, internal: bool = True) -> list[TopicRow]:
+    """Returns the topics of *progress*, worst first. *internal*: with heartbeats and topics that Kafka or MM2 keep."""
+    rows = [
+        _topic_row(topic, partitions)
+        for topic, partitions in by_topic(progress.partitions).items()
+        if internal or not is_internal(topic)
+    ]
+    return sorted(rows, key=lambda one: (one.level, -(one.lag_s or 0.0), -(one.lag_records or 0), one.topic))
+
+
+def is_internal(topic: str) -> bool:
+    """Whether *topic* is kept by Kafka or by a replicator rather than by users."""
+    return (
+        topic.startswith("__")
+        or topic.endswith((".internal", "-internal"))
+        or topic.rsplit(".", maxsplit=1)[-1] == "heartbeats"
+    )
+
+
+def _topic_row(topic: str, partitions: Sequence[Mapping[str, Any]]) -> TopicRow:
+    lags = [row["lagRecords"] for row in partitions if row["lagRecords"] is not None]
+    ages = [row["lagSeconds"] for row in partitions if row["lagSeconds"] is not None and row["lagRecords"]]
+    phases = Counter(row["phase"] for row in partitions)
+    return TopicRow(
+        topic=topic,
+        target=partitions[0]["targetTopic"],
+        level=min(map(partition_level, partitions)),
+        phase=next((phase for phase in PHASES if phase in phases), ""),
+        partitions=len(partitions),
+        lag_records=sum(lags) if lags else None,
+        lag_s=max(ages, default=0.0 if lags and not sum(lags) else None),
+        records_per_s=sum(row["recordsPerSecond"] for row in partitions),
+        bytes_per_s=sum(row["bytesPerSecond"] for row in partitions),
+        guarantee=" ".join(sorted({row["guarantee"] for row in partitions})),
+        reasons=" ".join(sorted({row["reason"] for row in partitions if row["reason"]})),
+    )
+
+
+def partition_level(row: Mapping[str, Any]) -> Level:
+    """Returns the level of one partition, as a connector reports it."""
+    if row["phase"] == "stopped":
+        return Level.BROKEN
+    if row["stalledSeconds"] is not None:
+        return Level.WARNING
+    if row["phase"] in {"starting", "waiting"}:
+        return Level.WAITING
+    return Level.FINE
+
+
+def summary_words(view: FlowView) -> str:
+    """Returns one sentence about all of a flow, for its page's title and for screen readers."""
+    parts = [f"{view.name}: {view.state}"]
+    if view.stopped:
+        parts.append(f"{counted(view.stopped, 'partition')} stopped")
+    if view.stalled:
+        parts.append(f"{counted(view.stalled, 'partition')} stalled")
+    parts.append(f"lag {view.lag}")
+    return ", ".join(parts)
+
+
+def state_words(view: FlowView, progress: Progress | None) -> str:
+    """Returns the state with its reasons, as the column `state` of `mirrorflow status`."""
+    if progress is None or progress.is_standby:
+        return view.state
+    return ", ".join((view.state, *reasons(progress.summary)))

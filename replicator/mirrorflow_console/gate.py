@@ -1,0 +1,44 @@
+"""Decides who may see which flows. On a laptop everyone who reaches the loopback address; in a cluster `sign_in` decides."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.requests import Request
+
+from mirrorflow_console.poller import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who looks at a page. *namespaces*: those whose flows the visitor may see; None: all."""
+
+    name: str = ""
+    namespaces: frozenset[str] | None = None
+
+    def visible(self, snapshot: Snapshot) -> Snapshot:
+        """Returns *snapshot* with the flows that the visitor may see, and nothing about others."""
+        if self.namespaces is None:
+            return snapshot
+        views = tuple(one for one in snapshot.views if one.namespace in self.namespaces)
+        readings = {key: one for key, one in snapshot.readings.items() if one.namespace in self.namespaces}
+        return Snapshot(
+            version=snapshot.version,
+            at_s=snapshot.at_s,
+            views=views,
+            readings=readings,
+            problem=snapshot.problem,
+        )
+
+
+class Gate(Protocol):
+    """Recognises visitors."""
+
+    async def visitor(self, request: Request, snapshot: Snapshot) -> Visitor | None:
+        """Returns who sends *request*, with the namespaces of *snapshot* that they may see; None: they must sign in."""
+
+
+class OpenGate:
+    """Lets everyone see everything: the server listens on the loopback address only."""
+
+    async def visitor(self, request: Request, snapshot: Snapshot) -> Visitor | None:
+        return Visitor()

@@ -1,0 +1,175 @@
+"""Keeps the history of flows in a bounded SQLite database: samples of lag and rates, and events for the time line.
+
+All rows are in one file, whose size is bounded by the number of rows. Samples are five seconds apart for an hour, then a
+minute, for at most a week. The file holds no secret and no record, and may be deleted at any time.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mirrorflow_console.lag_forecast import LagSample
+
+STEP_S: Final = 5  # as the poller, while a page is open
+FINE_S: Final = 3_600
+COARSE_STEP_S: Final = 60
+KEPT_S: Final = 7 * 86_400
+# 60 bytes each, so about 60 MB: a week of 100 flows, or 16 hours of 1,000.
+SAMPLES_MAX: Final = 1_000_000
+TOPIC_SAMPLES_MAX: Final = 300_000
+EVENTS_MAX: Final = 50_000
+TOPICS_KEPT: Final = 20  # of a flow and moment, the worst: as many as its page shows
+TOPIC_STEP_S: Final = 30
+PRUNE_EVERY_S: Final = 60.0
+EVENT_TEXT_MAX: Final = 500
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS sample (
+    flow TEXT, at INTEGER, lag INTEGER, lag_s REAL, records REAL, bytes REAL, PRIMARY KEY (flow, at)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sample_at ON sample (at);
+CREATE TABLE IF NOT EXISTS topic_sample (
+    flow TEXT, topic TEXT, at INTEGER, lag INTEGER, PRIMARY KEY (flow, topic, at)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS topic_sample_at ON topic_sample (at);
+CREATE TABLE IF NOT EXISTS event (
+    id INTEGER PRIMARY KEY, at INTEGER, flow TEXT, kind TEXT, level INTEGER, text TEXT
+);
+CREATE INDEX IF NOT EXISTS event_at ON event (at);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEvent:
+    """Something that happened to a flow; *level* as `flow_views.Level`."""
+
+    at_s: float
+    flow: str
+    kind: str
+    level: int
+    text: str
+
+
+class History:
+    """The database at *path*, in memory if None. Its methods may be called from any thread."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        self._pruned_s = 0.0
+        self._connection = _open(path)
+
+    def add(
+        self,
+        samples: Mapping[str, LagSample],
+        topics: Mapping[str, Sequence[tuple[str, int | None]]],
+        events: Iterable[HistoryEvent],
+        now_s: float,
+    ) -> None:
+        """Adds one moment: the sample of each flow, the lags of its worst topics, and what has happened since the last one."""
+        with self._transaction() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    (
+                        flow,
+                        _rounded(one.at_s, STEP_S),
+                        one.records,
+                        one.seconds,
+                        one.records_per_s,
+                        one.bytes_per_s,
+                    )
+                    for flow, one in samples.items()
+                ),
+            )
+            database.executemany(
+                "INSERT OR IGNORE INTO topic_sample VALUES (?, ?, ?, ?)",
+                (
+                    (flow, topic, _rounded(now_s, TOPIC_STEP_S), lag)
+                    for flow, rows in topics.items()
+                    for topic, lag in rows[:TOPICS_KEPT]
+                ),
+            )
+            database.executemany(
+                "INSERT INTO event (at, flow, kind, level, text) VALUES (?, ?, ?, ?, ?)",
+                ((int(one.at_s), one.flow, one.kind, one.level, one.text[:EVENT_TEXT_MAX]) for one in events),
+            )
+            if now_s - self._pruned_s >= PRUNE_EVERY_S:
+                self._pruned_s = now_s
+                _prune(database, now_s)
+
+    def samples(self, flow: str, since_s: float) -> list[LagSample]:
+        """Returns the samples of *flow* since a moment, oldest first."""
+        rows = self._rows(
+            "SELECT at, lag, lag_s, records, bytes FROM sample WHERE flow = ? AND at >= ? ORDER BY at",
+            (flow, int(since_s)),
+        )
+        return [LagSample(*row) for row in rows]
+
+    def topic_lags(self, flow: str, since_s: float) -> dict[str, list[tuple[int, int | None]]]:
+        """Returns time and lag of each topic of *flow* since a moment, oldest first."""
+        found: dict[str, list[tuple[int, int | None]]] = {}
+        for topic, at, lag in self._rows(
+            "SELECT topic, at, lag FROM topic_sample WHERE flow = ? AND at >= ? ORDER BY at",
+            (flow, int(since_s)),
+        ):
+            found.setdefault(topic, []).append((at, lag))
+        return found
+
+    def events(self, since_s: float, *, flow: str | None = None, limit: int = 500) -> list[HistoryEvent]:
+        """Returns the newest events since a moment, newest first."""
+        of_flow = "" if flow is None else " AND flow = ?"
+        rows = self._rows(
+            f"SELECT at, flow, kind, level, text FROM event WHERE at >= ?{of_flow} ORDER BY id DESC LIMIT ?",  # noqa: S608  no input
+            (int(since_s), *(() if flow is None else (flow,)), limit),
+        )
+        return [
+            HistoryEvent(at_s=at, flow=name, kind=kind, level=level, text=text)
+            for at, name, kind, level, text in rows
+        ]
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._connection:
+            yield self._connection
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    connection = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=5.0)
+    # A lost file costs a week of history: no commit waits for the disk.
+    connection.executescript(
+        f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -4000; {_SCHEMA}"
+    )
+    return connection
+
+
+def _rounded(at_s: float, step_s: int) -> int:
+    return int(at_s) // step_s * step_s
+
+
+def _prune(database: sqlite3.Connection, now_s: float) -> None:
+    database.execute("DELETE FROM sample WHERE at < ?", (int(now_s - KEPT_S),))
+    # Only the minute that has just left the fine hour, and what an earlier process left there.
+    database.execute(
+        "DELETE FROM sample WHERE at < ? AND at % ? >= ?", (int(now_s - FINE_S), COARSE_STEP_S, STEP_S)
+    )
+    database.execute("DELETE FROM topic_sample WHERE at < ?", (int(now_s - FINE_S),))
+    database.execute("DELETE FROM event WHERE at < ?", (int(now_s - KEPT_S),))
+    for table, most in (("sample", SAMPLES_MAX), ("topic_sample", TOPIC_SAMPLES_MAX), ("event", EVENTS_MAX)):
+        (rows,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  a name of ours
+        if rows > most:
+            oldest = f"SELECT at FROM {table} ORDER BY at LIMIT 1 OFFSET ?"  # noqa: S608
+            database.execute(f"DELETE FROM {table} WHERE at <= ({oldest})", (rows - most,))  # noqa: S608

@@ -1,0 +1,188 @@
+"""Turns the seeds and verifications in the status of MirrorFlows into what a page shows. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mirrorflow_console.documents import TEXT_MAX, FlowReading
+from mirrorflow_console.flow_views import Level
+from mirrorflow_console.runbook import Advice, advice_for
+
+_LEVELS: Final[Mapping[str, Level]] = {
+    "Pending": Level.WAITING,
+    "Running": Level.WAITING,
+    "Paused": Level.WAITING,
+    "Succeeded": Level.FINE,
+    "Failed": Level.BROKEN,
+    "Lost": Level.BROKEN,
+}
+WINDOWS_MAX: Final = 100  # as many as the summary has
+DIFFERENCES_MAX: Final = 20  # of one window
+_OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
+    "different": Level.BROKEN,
+    "reordered": Level.BROKEN,
+    "undecided": Level.UNKNOWN,
+    "equal": Level.FINE,
+}
+_OUTCOMES: Final = ("different", "reordered", "undecided", "equal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A seed or a verification of a flow. `parts` are shares of one: (word, number, level)."""
+
+    flow: str
+    key: str
+    kind: str
+    level: Level
+    word: str
+    run_id: str
+    message: str
+    start: str
+    end: str
+    done: int
+    total: int
+    parts: tuple[tuple[str, int, Level], ...]
+    figures: tuple[tuple[str, float | None, str], ...]  # name, value, filter
+    left_s: float | None = None
+    advice: Advice | None = None
+    windows: tuple["WindowRow", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """A window of source offsets that is not equal, with the first records that differ in it."""
+
+    partition: str
+    offsets: str
+    outcome: str
+    level: Level
+    records: str
+    reason: str
+    differences: tuple[tuple[str, str, str, str], ...]  # kind, source and target offset, digests
+
+
+def verification_of_file(document: Any) -> JobView | None:
+    """Returns the verification in the summary that `mirrorflow verify --out` wrote; None if it is none."""
+    if not isinstance(document, dict) or not isinstance(document.get("windows"), dict):
+        return None
+    found = _verification(FlowReading(key="", name=_word(document.get("flow"))), document)
+    rows = document.get("notEqual")
+    windows = (
+        [_window(one) for one in rows[:WINDOWS_MAX] if isinstance(one, dict)]
+        if isinstance(rows, list)
+        else []
+    )
+    return replace(found, windows=tuple(windows))
+
+
+def _window(one: Mapping[str, Any]) -> WindowRow:
+    outcome = _word(one.get("outcome"))
+    first = one.get("first")
+    shown = [row for row in first if isinstance(row, dict)] if isinstance(first, list) else []
+    return WindowRow(
+        partition=f"{_word(one.get('topic'))}-{_int(one.get('partition'))}",
+        offsets=f"{_int(one.get('fromOffset')):,} to {_int(one.get('toOffset')):,}",
+        outcome=outcome,
+        level=_OUTCOME_LEVELS.get(outcome, Level.UNKNOWN),
+        records=f"{_int(one.get('sourceRecords')):,} / {_int(one.get('targetRecords')):,}",
+        reason=_word(one.get("reason")),
+        differences=tuple(
+            (
+                _word(row.get("kind")),
+                _offset(row.get("sourceOffset")),
+                _offset(row.get("targetOffset")),
+                f"{_word(row.get('sourceDigest'))[:12] or '-'} / {_word(row.get('targetDigest'))[:12] or '-'}",
+            )
+            for row in shown[:DIFFERENCES_MAX]
+        ),
+    )
+
+
+def _word(value: Any) -> str:
+    return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _offset(value: Any) -> str:
+    return f"{value:,}" if type(value) is int and value >= 0 else "-"
+
+
+def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
+    """Returns the last seed and verification of each flow, worst first, then the newest."""
+    found = [one for reading in readings for one in _jobs(reading)]
+    return sorted(found, key=lambda one: (one.level is not Level.BROKEN, one.end != "", one.key, one.kind))
+
+
+def _jobs(reading: FlowReading) -> Iterator[JobView]:
+    status = reading.status or {}
+    if isinstance(seed := status.get("seed"), dict) and seed.get("phase"):
+        yield _seed(reading, seed)
+    if isinstance(verify := status.get("verify"), dict) and verify.get("phase"):
+        yield _verification(reading, verify)
+
+
+def _seed(reading: FlowReading, seed: Mapping[str, Any]) -> JobView:
+    partitions = _counts(seed.get("partitions"))
+    total, done, lost = (_int(partitions.get(name)) for name in ("total", "done", "lost"))
+    phase = str(seed.get("phase"))
+    return JobView(
+        **_run_fields(reading, seed, "seed"),
+        level=Level.BROKEN if lost else _LEVELS.get(phase, Level.UNKNOWN),
+        word=f"{phase.lower()}, with losses" if lost else phase.lower(),
+        done=done,
+        total=total,
+        parts=(
+            ("done", done, Level.FINE),
+            ("lost", lost, Level.BROKEN),
+            ("to do", max(0, total - done - lost), Level.WAITING),
+        ),
+        figures=(
+            ("records", _int(seed.get("records")), "count"),
+            ("remaining", _int(seed.get("remainingRecords")), "count"),
+            ("records/s", _int(seed.get("recordsPerSecond")), "short"),
+            ("bytes/s", _int(seed.get("bytesPerSecond")), "byte_rate"),
+        ),
+        left_s=_int(seed.get("estimatedSeconds")) if seed.get("estimatedSeconds") is not None else None,
+        advice=advice_for("SeedFailed") if lost or phase in {"Failed", "Lost"} else None,
+    )
+
+
+def _verification(reading: FlowReading, verify: Mapping[str, Any]) -> JobView:
+    windows = _counts(verify.get("windows"))
+    counts = {name: _int(windows.get(name)) for name in ("total", *_OUTCOMES)}
+    phase = str(verify.get("phase"))
+    is_different = bool(counts["different"] or counts["reordered"])
+    done = sum(counts[name] for name in _OUTCOMES)
+    parts = [(name, counts[name], _OUTCOME_LEVELS[name]) for name in _OUTCOMES]
+    return JobView(
+        **_run_fields(reading, verify, "verification"),
+        level=Level.BROKEN if is_different else _LEVELS.get(phase, Level.UNKNOWN),
+        word="differs" if is_different else phase.lower(),
+        done=done,
+        total=counts["total"],
+        parts=(*parts, ("to do", max(0, counts["total"] - done), Level.WAITING)),
+        figures=(
+            ("source records", _int(verify.get("sourceRecords")), "count"),
+            ("target records", _int(verify.get("targetRecords")), "count"),
+            ("differing records", _int(verify.get("differences")), "count"),
+        ),
+        advice=advice_for("DifferencesFound") if is_different else None,
+    )
+
+
+def _run_fields(reading: FlowReading, run: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    texts = {"run_id": "runId", "message": "message", "start": "startTime", "end": "completionTime"}
+    return {
+        "flow": reading.name,
+        "key": reading.key,
+        "kind": kind,
+        **{field: str(run.get(name) or "") for field, name in texts.items()},
+    }
+
+
+def _counts(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _int(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0

@@ -1,0 +1,107 @@
+"""Runs the console on a laptop: on the loopback address, for the flows of this machine."""
+
+import contextlib
+import socket
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.routing import BaseRoute
+
+from mirrorflow_console.flow_source import FlowSource
+from mirrorflow_console.history import History
+from mirrorflow_console.internal_topics import InternalTopics
+from mirrorflow_console.joined_flows import JoinedFlows
+from mirrorflow_console.local_flows import LocalFlows
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.result_files import ResultFiles
+from mirrorflow_console.server import Console
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_replicator.worker.running_processes import state_folder
+
+# A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
+HOSTS: Final = ("127.0.0.1", "localhost")
+BACKLOG: Final = 512
+STOP_WAIT_S: Final = 1  # open streams have no end of their own
+
+
+def serve(
+    *,
+    port: int,
+    keeps_history: bool,
+    announce: Callable[[str], None],
+    internal: InternalTopics | None = None,
+    contexts: Sequence[str] = (),
+    results: Path | None = None,
+) -> None:
+    """Serves until SIGINT or SIGTERM; *announce* receives the address. Raises OSError if the port is taken."""
+    source = _source(contexts)
+    with contextlib.closing(_history(keeps=keeps_history)) as history, listening_socket(port) as listener:
+        console = Console(
+            SharedPoller(source, history),
+            history,
+            internal=internal,
+            results=None if results is None else ResultFiles(results),
+        )
+        server = uvicorn.Server(server_config(console, hosts=HOSTS))
+        announce(f"The console is at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C ends it).")
+        server.run(sockets=[listener])
+
+
+def _source(contexts: Sequence[str]) -> FlowSource:
+    """Returns the flows of this machine, and of *contexts* of the kubeconfig. Raises SettingError."""
+    if not contexts:
+        return LocalFlows()
+    # Only this needs the package, which takes 17 MiB.
+    from kubernetes.config import ConfigException  # noqa: PLC0415
+
+    from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415
+
+    try:
+        return JoinedFlows({"": LocalFlows(), **{name: flows_of_context(name) for name in contexts}})
+    except ConfigException as error:
+        raise InvalidSettingError(
+            key="--context",
+            problem=str(error).rstrip("."),
+            action="name one that `kubectl config get-contexts` lists",
+        ) from None
+
+
+def server_config(
+    console: Console, *, hosts: tuple[str, ...], routes: Sequence[BaseRoute] = ()
+) -> uvicorn.Config:
+    """Returns how uvicorn serves *console*: no access log, no header that names it, few bytes for a request's head."""
+    return uvicorn.Config(
+        console.application(hosts=hosts, routes=routes),
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=STOP_WAIT_S,
+        h11_max_incomplete_event_size=16_384,
+    )
+
+
+def _history(*, keeps: bool) -> History:
+    if keeps:
+        # A full disk or a folder that cannot be written costs the history of earlier days, not the console.
+        with contextlib.suppress(OSError, RuntimeError, sqlite3.Error):
+            return History(state_folder() / "console.sqlite")
+    return History(None)
+
+
+def listening_socket(port: int) -> socket.socket:
+    """Returns a socket that listens on the loopback address. Raises OSError if the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

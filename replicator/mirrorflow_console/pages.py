@@ -1,0 +1,226 @@
+"""Builds what each page shows from a snapshot and the history: a template and its values. Pure but for the history."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_console.cluster_map import cluster_map
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.flow_views import FlowView, Level, partition_level, state_words, topic_rows
+from mirrorflow_console.group_views import group_rows
+from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
+from mirrorflow_console.history import FINE_S, KEPT_S, TOPIC_STEP_S, History
+from mirrorflow_console.job_views import job_views
+from mirrorflow_console.lag_forecast import LagSample
+from mirrorflow_console.poller import Interest, Snapshot
+from mirrorflow_console.sparkline import sparkline
+from mirrorflow_console.time_line import time_line
+
+FLOWS_SHOWN: Final = 50  # of hundreds; a filter and a link show the others
+TOPICS_SHOWN: Final = 20
+TOPICS_MAX: Final = 2_000
+ROWS_SHOWN: Final = 50  # partitions and groups in a table
+CHART_POINTS: Final = 180
+SAMPLE_STEP_S: Final = 30.0  # samples without an open page, and those of topics
+SPARKLINE_MIN_S: Final = 300.0  # of a history that has just begun
+EVENTS_SHOWN: Final = 200
+QUERY_MAX: Final = 200  # characters of a filter
+
+
+class PageError(Exception):
+    """There is no such page, or it shows something that is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One kind of page. *values* gets the snapshot that the visitor may see, the query, and the history."""
+
+    template: str
+    title: str
+    values: Callable[[Snapshot, Mapping[str, str], History], dict[str, Any]]
+    needs_partitions: bool = False
+    needs_groups: bool = False
+    of_flow: bool = True
+
+    def interest(self, query: Mapping[str, str]) -> Interest:
+        """Returns what an open page with *query* needs."""
+        if not self.of_flow:
+            return Interest()
+        return Interest(query.get("flow"), self.needs_partitions, self.needs_groups)
+
+
+def _map(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
+    wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
+    found = [one for one in snapshot.views if _matches(one, wanted)]
+    shown = found if "all" in query else found[:FLOWS_SHOWN]
+    since_s = snapshot.at_s - FINE_S
+    return {
+        "views": shown,
+        "found": len(found),
+        "total": len(snapshot.views),
+        "q": query.get("q", "")[:QUERY_MAX],
+        "map": cluster_map(snapshot.views),
+        "levels": [(level, sum(one.level is level for one in snapshot.views)) for level in Level],
+        "states": {one.key: _words(one, snapshot) for one in shown},
+        "sparklines": {one.key: _lag_line(history.samples(one.key, since_s), snapshot.at_s) for one in shown},
+    }
+
+
+def _words(view: FlowView, snapshot: Snapshot) -> str:
+    document = snapshot.readings[view.key].document
+    return state_words(view, None if document is None else document.progress)
+
+
+def _matches(view: FlowView, wanted: str) -> bool:
+    if not wanted:
+        return True
+    words = (view.name, view.namespace, view.source, view.target, view.state, view.level.word)
+    return all(any(part in word.lower() for word in words) for part in wanted.split())
+
+
+def _lag_line(samples: list[LagSample], now_s: float) -> str:
+    return sparkline(_binned([(one.at_s, one.records) for one in samples], now_s, FINE_S, 48))
+
+
+def _binned(
+    points: list[tuple[float, float | None]], now_s: float, span_s: float, bins: int
+) -> list[float | None]:
+    """Returns the last value in each of *bins* equal parts of the last *span_s*, or of the time since the first value.
+
+    None where there is none.
+    """
+    if points:
+        span_s = min(span_s, max(SPARKLINE_MIN_S, now_s - points[0][0]))
+    bins = max(2, min(bins, int(span_s / SAMPLE_STEP_S)))
+    found: list[float | None] = [None] * bins
+    for at_s, value in points:
+        index = int((at_s - (now_s - span_s)) / span_s * bins)
+        if 0 <= index <= bins:
+            found[min(index, bins - 1)] = value
+    return found
+
+
+def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
+    view, reading = _of_flow(snapshot, query)
+    progress = None if reading.document is None else reading.document.progress
+    rows = [] if progress is None else topic_rows(progress, internal="internal" in query)
+    hidden = 0 if progress is None or "internal" in query else len(topic_rows(progress)) - len(rows)
+    shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
+    lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
+    bins = int(FINE_S / TOPIC_STEP_S / 2)
+    return {
+        "view": view,
+        "state_text": f"{view.level.word}: {state_words(view, progress)}",
+        "companions": [] if progress is None else progress.companions,
+        "topics": shown,
+        "found": len(rows),
+        "hidden": hidden,
+        "sparklines": {
+            one.topic: sparkline(_binned([*lags.get(one.topic, ())], snapshot.at_s, FINE_S, bins))
+            for one in shown
+        },
+        "chart": json.dumps(_chart(history.samples(view.key, snapshot.at_s - FINE_S))),
+        "events": history.events(snapshot.at_s - KEPT_S, flow=view.key, limit=8),
+        "is_complete": reading.document is None
+        or len(reading.document.progress.partitions) >= reading.document.partitions_total,
+    }
+
+
+def _chart(samples: list[LagSample]) -> list[list[float | None]]:
+    """Returns the series of the chart: time, lag in records, lag in seconds, records and bytes a second."""
+    every = max(1, len(samples) // CHART_POINTS)
+    kept = [one for index, one in enumerate(samples) if (len(samples) - 1 - index) % every == 0]
+    return [
+        [one.at_s for one in kept],
+        [one.records for one in kept],
+        [None if one.seconds is None else round(one.seconds, 2) for one in kept],
+        [round(one.records_per_s, 1) for one in kept],
+        [round(one.bytes_per_s) for one in kept],
+    ]
+
+
+def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
+    view, reading = _of_flow(snapshot, query)
+    rows = [] if reading.document is None else list(reading.document.progress.partitions)
+    measure = next((one for one in Measure if one.value == query.get("show")), Measure.STATE)
+    topic, number = query.get("topic"), query.get("partition")
+    chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
+    wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
+    listed = [row for row in rows if wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()]
+    listed.sort(
+        key=lambda row: (partition_level(row), -(row["lagRecords"] or 0), row["topic"], row["partition"])
+    )
+    return {
+        "view": view,
+        "map": heat_map(rows, measure, internal="internal" in query),
+        "measures": [*Measure],
+        "legend": LEGENDS[measure],
+        "rows": [(partition_level(row), row) for row in listed[:ROWS_SHOWN]],
+        "found": len(listed),
+        "total": 0 if reading.document is None else reading.document.partitions_total,
+        "read": len(rows),
+        "chosen": chosen,
+        "chosen_level": None if chosen is None else partition_level(chosen),
+        "missing": f"{topic}-{number}" if topic is not None and chosen is None else "",
+        "q": query.get("q", "")[:QUERY_MAX],
+    }
+
+
+def _groups(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
+    view, reading = _of_flow(snapshot, query)
+    rows = group_rows(reading)
+    wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
+    found = [one for one in rows if wanted in one.group.lower()]
+    open_group = next((one for one in rows if one.group == query.get("group")), None)
+    return {
+        "view": view,
+        "rows": found[:ROWS_SHOWN],
+        "found": len(found),
+        "open": open_group,
+        "truncated": reading.offsets_truncated,
+        "is_synced": reading.document is not None
+        and any(one.received.get("groups") for one in reading.document.progress.companions),
+        "q": query.get("q", "")[:QUERY_MAX],
+    }
+
+
+def _jobs(snapshot: Snapshot, _query: Mapping[str, str], _: History) -> dict[str, Any]:
+    return {"jobs": job_views(snapshot.readings.values()), "total": len(snapshot.views)}
+
+
+def _history(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
+    key = query.get("flow")
+    view = None if key is None else snapshot.view(key)
+    if key is not None and view is None:
+        raise PageError("There is no such flow, or you may not see it.")
+    events = history.events(snapshot.at_s - KEPT_S, flow=key, limit=EVENTS_SHOWN * 5)
+    seen = {one.key for one in snapshot.views}
+    visible = [one for one in events if one.flow in seen]
+    return {
+        "view": view,
+        "lines": time_line(visible, snapshot.at_s),
+        "events": visible[:EVENTS_SHOWN],
+        "found": len(visible),
+        "names": {one.key: one.name for one in snapshot.views},
+    }
+
+
+def _of_flow(snapshot: Snapshot, query: Mapping[str, str]) -> tuple[FlowView, FlowReading]:
+    key = query.get("flow", "")
+    view = snapshot.view(key)
+    if view is None:
+        raise PageError("There is no such flow, or you may not see it.")
+    return view, snapshot.readings[key]
+
+
+PAGES: Final[Mapping[str, Page]] = {
+    "/": Page(template="map.html", title="Flows", values=_map, of_flow=False),
+    "/flow": Page(template="flow.html", title="Flow", values=_flow, needs_partitions=True),
+    "/partitions": Page(
+        template="partitions.html", title="Partitions", values=_partitions, needs_partitions=True
+    ),
+    "/groups": Page(template="groups.html", title="Consumer groups", values=_groups, needs_groups=True),
+    "/jobs": Page(template="jobs.html", title="Seeds and verifications", values=_jobs, of_flow=False),
+    "/history": Page(template="history.html", title="History", values=_history, of_flow=False),
+}

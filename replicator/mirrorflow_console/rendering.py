@@ -1,0 +1,72 @@
+"""Renders templates: escapes everything, and knows how the console writes figures, times and levels."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from mirrorflow_cli.output import shortened
+from mirrorflow_console import figures
+from mirrorflow_console.flow_views import Level
+from mirrorflow_replicator.http.progress_text import duration
+
+_CODE: Final = re.compile(r"`([^`]+)`")
+
+
+def environment() -> Environment:
+    """Returns the environment of all templates."""
+    found = Environment(
+        loader=PackageLoader("mirrorflow_console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters.update(
+        {
+            "count": figures.count,
+            "short": figures.short,
+            "lag_time": figures.lag_time,
+            "byte_rate": figures.byte_rate,
+            "duration": duration,
+            "with_code": with_code,
+            "moment": moment,
+            "weekday": _weekday,
+            "as_level": Level,
+            "shortened": shortened,
+        }
+    )
+    found.globals.update({"link": link})
+    return found
+
+
+def with_code(text: str) -> Markup:
+    """Returns *text*, escaped, with what stands in backquotes as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped above
+
+
+def moment(at: float | str, form: str = "time") -> Markup:
+    """Returns a time element: in UTC, which a script may show in local time. *form*: time, or date and time."""
+    try:
+        when = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
+        when = when.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return escape(str(at))
+    shown = when.strftime("%H:%M:%S" if form == "time" else "%b %d %H:%M")
+    return Markup('<time datetime="{}" data-form="{}">{} UTC</time>').format(
+        when.strftime("%Y-%m-%dT%H:%M:%SZ"), form, shown
+    )
+
+
+def _weekday(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%a %d")
+
+
+def link(path: str, **query: Any) -> str:
+    """Returns *path* with *query*, without parameters that are None or empty."""
+    given = {name: value for name, value in query.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,212 @@
+"""Recognises visitors by a token of the cluster, and shows them the flows that they may get.
+
+A visitor signs in with a token of theirs; a proxy sends one with each request. TokenReview checks it and
+SubjectAccessReview decides, once a minute and namespace, so a right that is taken away ends within a minute. The console keeps
+no token: a session is a random id for the user's name and groups, in memory only, for an hour.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from jinja2 import Environment
+from kubernetes import client
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from mirrorflow_console.cluster_flows import ERRORS, GROUP, PLURAL, REQUEST_MAX_S
+from mirrorflow_console.gate import Visitor
+from mirrorflow_console.poller import Snapshot
+from mirrorflow_replicator.version import version
+
+SESSION_S: Final = 3_600.0
+SESSIONS_MAX: Final = 1_000
+ANSWER_KEPT_S: Final = 60.0
+ANSWERS_MAX: Final = 10_000
+BODY_MAX_BYTES: Final = 32 * 1024  # tokens with many groups have up to 8 kB
+COOKIE: Final = "mirrorflow-session"
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedUser:
+    """A user as TokenReview names one; *extra* is what authenticators add, which SubjectAccessReview may need."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Values that are forgotten after a time; the oldest ones go first."""
+
+    kept_s: float
+    most: int
+    clock: Callable[[], float]
+    values: dict[Hashable, tuple[float, Any]] = field(default_factory=dict)
+
+    def get(self, key: Hashable) -> Any:
+        """Returns what is kept under *key*; None if nothing is, or no longer."""
+        at_s, value = self.values.get(key, (0.0, None))
+        if value is None or self.clock() - at_s > self.kept_s:
+            self.values.pop(key, None)
+            return None
+        return value
+
+    def put(self, key: Hashable, value: Any) -> None:
+        self.values.pop(key, None)
+        while len(self.values) >= self.most:
+            del self.values[next(iter(self.values))]
+        self.values[key] = (self.clock(), value)
+
+    def drop(self, key: Hashable) -> None:
+        self.values.pop(key, None)
+
+
+class ClusterGate:
+    """A `Gate` by the cluster's own reviews."""
+
+    def __init__(
+        self, api: client.ApiClient, templates: Environment, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._authentication = client.AuthenticationV1Api(api)
+        self._authorization = client.AuthorizationV1Api(api)
+        self._templates = templates
+        self._sessions = _Kept(SESSION_S, SESSIONS_MAX, clock)
+        self._tokens = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
+        self._answers = _Kept(ANSWER_KEPT_S, ANSWERS_MAX, clock)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The pages to sign in and out."""
+        return (
+            Route("/sign-in", self._form, methods=["GET"]),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+        )
+
+    async def visitor(self, request: Request, snapshot: Snapshot) -> Visitor | None:
+        """Returns who sends *request*: by the token of a proxy, or by a session."""
+        user = await self._user(request)
+        if user is None:
+            return None
+        namespaces = sorted({one.namespace for one in snapshot.views})
+        return Visitor(name=user.name, namespaces=await self._allowed(user, namespaces))
+
+    async def _user(self, request: Request) -> ReviewedUser | None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token:
+            digest = hashlib.sha256(token.strip().encode()).hexdigest()
+            known = self._tokens.get(digest)
+            if known is None and (known := await self._review(token.strip())) is not None:
+                self._tokens.put(digest, known)
+            return known if isinstance(known, ReviewedUser) else None
+        found = self._sessions.get(request.cookies.get(COOKIE, ""))
+        return found if isinstance(found, ReviewedUser) else None
+
+    async def _review(self, token: str) -> ReviewedUser | None:
+        """Returns the user of *token*; None if the cluster does not accept it, or cannot be asked."""
+        body = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
+        try:
+            found = await asyncio.to_thread(
+                self._authentication.create_token_review, body, _request_timeout=REQUEST_MAX_S
+            )
+        except ERRORS:
+            return None
+        status = found.status
+        if status is None or not status.authenticated or status.user is None or not status.user.username:
+            return None
+        extra: Mapping[str, list[str]] = status.user.extra or {}
+        return ReviewedUser(
+            name=status.user.username,
+            uid=status.user.uid or "",
+            groups=tuple(status.user.groups or ()),
+            extra=tuple((name, tuple(values)) for name, values in sorted(extra.items())),
+        )
+
+    async def _allowed(self, user: ReviewedUser, namespaces: list[str]) -> frozenset[str] | None:
+        """Returns those of *namespaces* whose MirrorFlows *user* may get; None if the user may get all."""
+        if await self._may_get(user, ""):
+            return None
+        answers = await asyncio.gather(*(self._may_get(user, one) for one in namespaces))
+        return frozenset(one for one, is_allowed in zip(namespaces, answers, strict=True) if is_allowed)
+
+    async def _may_get(self, user: ReviewedUser, namespace: str) -> bool:
+        known = self._answers.get((user, namespace))
+        if known is None:
+            known = await asyncio.to_thread(self._ask, user, namespace)
+            self._answers.put((user, namespace), known)
+        return known is True
+
+    def _ask(self, user: ReviewedUser, namespace: str) -> bool:
+        attributes = client.V1ResourceAttributes(
+            verb="get", group=GROUP, resource=PLURAL, namespace=namespace or None
+        )
+        spec = client.V1SubjectAccessReviewSpec(
+            user=user.name,
+            uid=user.uid,
+            groups=list(user.groups),
+            extra={name: list(values) for name, values in user.extra},
+            resource_attributes=attributes,
+        )
+        body = client.V1SubjectAccessReview(spec=spec)
+        try:
+            found = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
+        except ERRORS:
+            return False
+        return found.status is not None and found.status.allowed is True
+
+    # -- pages
+
+    async def _form(self, request: Request) -> Response:
+        return self._shown("")
+
+    def _shown(self, problem: str, status: int = 200) -> Response:
+        text = self._templates.get_template("sign_in.html").render(
+            title="Sign in", path="/sign-in", at_s=0.0, problem=problem, place="this cluster", version=version(),
+            visitor=Visitor(), view=None, query={}, has_topics=False,
+        )  # fmt: skip
+        return HTMLResponse(text, status_code=status, headers=_NO_STORE)
+
+    async def _sign_in(self, request: Request) -> Response:
+        if not _is_same_origin(request):
+            return self._shown("The form came from another site.", 403)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > BODY_MAX_BYTES:
+                return self._shown("The token is too long.", 413)
+        token = parse_qs(body.decode("ascii", "replace")).get("token", [""])[0].strip()
+        user = await self._review(token) if token else None
+        if user is None:
+            return self._shown("The cluster does not accept this token.", 403)
+        session = secrets.token_urlsafe(32)
+        self._sessions.put(session, user)
+        response = RedirectResponse("/", status_code=303, headers=_NO_STORE)
+        is_secure = "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
+        response.set_cookie(
+            COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=is_secure
+        )
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        if not _is_same_origin(request):
+            return self._shown("The form came from another site.", 403)
+        self._sessions.drop(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse("/sign-in", status_code=303, headers=_NO_STORE)
+        response.delete_cookie(COOKIE)
+        return response
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether the console's own page has sent the form: browsers say so, and other clients have no session to lose."""
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")

@@ -1,0 +1,351 @@
+// The console's only script: takes updates from the stream, draws charts and the heat map, and remembers theme and time zone.
+// It never evaluates text, and HTML comes from the console's own server, which escapes every name.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const main = document.getElementById("main");
+  const parser = new DOMParser();
+  const remembered = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
+  const remember = (name, value) => { try { localStorage.setItem(name, value); } catch { /* for this page only */ } };
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // -- updates: changes what differs, so that focus, selection, scroll and opened details stay
+
+  function sameKind(a, b) {
+    return a.nodeType === b.nodeType && a.nodeName === b.nodeName
+      && (a.nodeType !== 1 || (a.getAttribute("data-key") === b.getAttribute("data-key") && a.id === b.id));
+  }
+
+  function morph(from, to) {
+    if (from.nodeType === 3) { if (from.data !== to.data) from.data = to.data; return; }
+    if (from.nodeType !== 1 || from.hasAttribute("data-static")) return;
+    for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+    for (const { name } of [...from.attributes]) {
+      const isOpened = from.nodeName === "DETAILS" && name === "open";
+      if (!to.hasAttribute(name) && !isOpened) from.removeAttribute(name);
+    }
+    if (from.hasAttribute("data-keep")) return;
+    const byKey = new Map();
+    for (const child of from.children) { const key = child.getAttribute("data-key"); if (key !== null) byKey.set(key, child); }
+    let at = from.firstChild;
+    for (const child of [...to.childNodes]) {
+      const key = child.nodeType === 1 ? child.getAttribute("data-key") : null;
+      const known = key === null ? null : byKey.get(key);
+      if (known && known !== at && known.nodeName === child.nodeName) { from.insertBefore(known, at); at = known; }
+      if (at && sameKind(at, child)) { const next = at.nextSibling; morph(at, child); at = next; }
+      else from.insertBefore(document.importNode(child, true), at);
+    }
+    while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  }
+
+  function show(html) {
+    const body = parser.parseFromString(`<main id="main" tabindex="-1">${html}</main>`, "text/html");
+    morph(main, body.getElementById("main"));
+    refresh();
+  }
+
+  let stream = null;
+  let heardAt = Date.now();
+  function follow() {
+    if (stream) stream.close();
+    const query = new URLSearchParams({ path: location.pathname, query: location.search.slice(1) });
+    stream = new EventSource(`/events?${query}`);
+    stream.addEventListener("page", (event) => { heardAt = Date.now(); show(JSON.parse(event.data)); live(); });
+    stream.addEventListener("gone", () => { heardAt = Date.now(); live("gone"); });
+    stream.addEventListener("signed-out", () => location.assign("/sign-in"));
+    stream.onopen = () => { heardAt = Date.now(); live(); };
+    stream.onerror = () => live();
+  }
+
+  function live(word) {
+    const element = document.getElementById("live");
+    const silent_s = Math.round((Date.now() - heardAt) / 1000);
+    const isLost = silent_s > 15 || word === "gone";
+    element.classList.toggle("lost", isLost);
+    const text = word === "gone" ? "this flow has ended" : isLost ? `no update for ${silent_s} s` : "live";
+    const span = document.getElementById("live-word");
+    if (span.textContent !== text) span.textContent = text;
+  }
+
+  // Opens a link without a new page: the URL changes, and the part that changes is replaced.
+  async function swap(url) {
+    const response = await fetch(url, { headers: { Accept: "text/html" } });
+    if (!response.ok) { location.assign(url); return; }
+    const page = parser.parseFromString(await response.text(), "text/html");
+    history.replaceState(null, "", url);
+    morph(main, page.getElementById("main"));
+    refresh();
+    follow();
+  }
+
+  document.addEventListener("click", (event) => {
+    const anchor = event.target.closest("a[data-swap]");
+    if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    swap(anchor.href);
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest("input, textarea");
+    const filter = document.getElementById("filter");
+    if (event.key === "/" && !isTyping && filter) { event.preventDefault(); filter.focus(); filter.select(); }
+    if (event.key === "Escape" && isTyping) isTyping.blur();
+  });
+
+  // -- times
+
+  let isLocal = remembered("zone") === "local";
+  const forms = {
+    time: { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" },
+    date: { month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", hourCycle: "h23" },
+  };
+  function times() {
+    for (const element of document.querySelectorAll("time[datetime]")) {
+      const options = { ...forms[element.dataset.form], timeZone: isLocal ? undefined : "UTC" };
+      const text = new Date(element.dateTime).toLocaleString("en-GB", options) + (isLocal ? "" : " UTC");
+      if (element.textContent !== text) element.textContent = text;
+    }
+    const button = document.getElementById("zone");
+    button.textContent = isLocal ? "Local" : "UTC";
+    button.setAttribute("aria-pressed", String(isLocal));
+  }
+  document.getElementById("zone").addEventListener("click", () => {
+    isLocal = !isLocal;
+    remember("zone", isLocal ? "local" : "utc");
+    dropCharts();
+    refresh();
+  });
+
+  document.getElementById("theme").addEventListener("click", () => {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    remember("theme", root.dataset.theme);
+    dropCharts();
+    refresh();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { dropCharts(); refresh(); });
+
+  // -- charts
+
+  const charts = new Map();
+  function dropCharts() { for (const { plot } of charts.values()) plot.destroy(); charts.clear(); }
+
+  function figure(value) {
+    if (value === null || value === undefined) return "–";
+    for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+      if (value >= size) return `${(value / size).toPrecision(3).replace(/\.0+$/, "")} ${unit}`;
+    }
+    return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toPrecision(2);
+  }
+
+  function plotInto(element, data) {
+    const muted = colour("--muted");
+    const line = colour("--line");
+    const font = "11px Inter, system-ui, sans-serif";
+    const tip = document.createElement("div");
+    tip.className = "chart-tip";
+    const options = {
+      width: element.clientWidth, height: element.clientHeight,
+      cursor: { points: { size: 7 }, drag: { x: false, y: false } }, legend: { show: false },
+      scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      tzDate: (at) => (isLocal ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), "Etc/UTC")),
+      axes: [
+        { stroke: muted, font, grid: { show: false }, ticks: { stroke: line, size: 4 }, size: 26, values: "{HH}:{mm}" },
+        { stroke: muted, font, grid: { stroke: line, width: 1 }, ticks: { show: false }, size: 48, space: 34, values: (_, all) => all.map(figure) },
+      ],
+      series: [{}, { stroke: colour("--accent"), width: 1.6, fill: colour("--accent-soft"), spanGaps: false, points: { show: false } }],
+      hooks: { setCursor: [(self) => {
+        const index = self.cursor.idx;
+        tip.textContent = index === null || index === undefined ? "" : figure(self.data[1][index]);
+      }] },
+    };
+    const plot = new uPlot(options, data, element);
+    plot.over.append(tip);
+    return plot;
+  }
+
+  function drawCharts() {
+    const holder = document.querySelector("[data-chart]");
+    if (!holder || typeof uPlot === "undefined") { dropCharts(); return; }
+    const all = JSON.parse(holder.dataset.chart);
+    for (const element of holder.querySelectorAll(".chart")) {
+      const data = [all[0], all[Number(element.dataset.series)]];
+      const known = charts.get(element.id);
+      if (known && known.element === element) known.plot.setData(data);
+      else charts.set(element.id, { element, plot: plotInto(element, data) });
+    }
+  }
+
+  // -- heat map: one canvas, drawn from a string with one character for each partition
+
+  const palettes = {
+    state: ["--cell-broken", "--cell-warning", "--cell-unknown", "--cell-waiting", "--cell-fine"],
+    lag: ["--lag-0", "--lag-1", "--lag-2", "--lag-3", "--lag-4", "--lag-5", "--lag-6"],
+    guarantee: ["--cell-warning", "--cell-fine"],
+    writes: ["--cell-unknown", "--cell-fine", "--lag-2", "--lag-4"],
+  };
+  let heat = null;
+
+  function layout(width, topics, count) {
+    // Topics with a name of their own row while they are few and large; one dense field for thousands of partitions.
+    const size = count > 4000 ? 9 : count > 1000 ? 12 : count > 300 ? 16 : 20;
+    const gap = size > 10 ? 2 : 1;
+    const isNamed = topics.length <= 60;
+    const step = size + gap;
+    const cells = [];
+    const names = [];
+    let left = 0; // of the topic that is laid out
+    let top = 0;
+    let lowest = 0;
+    for (const [topic, number, partitions] of topics) {
+      const isShort = isNamed && number * step <= width;
+      const block = Math.max(number * step, 7 * topic.length) + 28;
+      if (isNamed && left && (!isShort || left + block - 28 > width)) { left = 0; top = lowest; }
+      if (isNamed) names.push([topic, left, top + 13]);
+      let x = isNamed ? left : cells.length ? cells[cells.length - 1].x + step : 0;
+      let y = isNamed ? top + 20 : top;
+      for (let index = 0; index < number; index += 1) {
+        if (x + size > width) { x = 0; y += step; }
+        cells.push({ x, y, topic, partition: partitions ? partitions[index] : index });
+        x += step;
+      }
+      if (isNamed) {
+        lowest = Math.max(lowest, y + step + 10);
+        left = isShort ? left + block : 0;
+        if (!isShort) top = lowest;
+      } else top = y;
+    }
+    const height = cells.length ? cells.reduce((most, cell) => Math.max(most, cell.y), 0) + step : 1;
+    return { cells, names, size, gap, height };
+  }
+
+  // The cell above or below another one: the nearest of the next row.
+  function neighbour(index, direction) {
+    const from = heat.cells[index];
+    let best = index;
+    let distance = Infinity;
+    heat.cells.forEach((cell, at) => {
+      const down = (cell.y - from.y) * direction;
+      if (down <= 0) return;
+      const away = down * 4 + Math.abs(cell.x - from.x);
+      if (away < distance) { distance = away; best = at; }
+    });
+    return best;
+  }
+
+  function drawHeat() {
+    const holder = document.getElementById("heat");
+    if (!holder) { heat = null; return; }
+    const canvas = document.getElementById("heat-canvas");
+    const topics = JSON.parse(holder.dataset.topics);
+    const states = holder.dataset.cells;
+    const width = holder.clientWidth;
+    const signature = `${width}|${holder.dataset.topics}`;
+    if (!heat || heat.signature !== signature || heat.canvas !== canvas) {
+      const kept = heat && heat.canvas === canvas ? heat.at : -1;
+      heat = { ...layout(width, topics, states.length), signature, canvas, at: kept };
+    }
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.max(1, Math.round(heat.height * scale));
+    const style = canvas.style;
+    style.height = `${heat.height}px`;
+    const context = canvas.getContext("2d");
+    context.scale(scale, scale);
+    const measure = holder.dataset.measure;
+    const colours = palettes[measure].map(colour);
+    const ink = colour("--surface");
+    context.font = "600 12px Inter, system-ui, sans-serif";
+    context.fillStyle = colour("--soft");
+    for (const [name, x, y] of heat.names) context.fillText(name.length > 80 ? `${name.slice(0, 79)}…` : name, x, y);
+    heat.cells.forEach((cell, index) => {
+      const state = Number(states[index]);
+      context.fillStyle = colours[state];
+      context.beginPath();
+      context.roundRect(cell.x, cell.y, heat.size, heat.size, heat.size > 10 ? 3 : 1.5);
+      context.fill();
+      if (measure === "state" && state < 2 && heat.size > 8) mark(context, cell, heat.size, state, ink);
+    });
+    const chosen = heat.cells.findIndex((cell) =>
+      cell.topic === holder.dataset.chosenTopic && String(cell.partition) === holder.dataset.chosenPartition);
+    for (const [index, name] of [[chosen, "--ink"], [heat.at, "--accent"]]) {
+      const cell = heat.cells[index];
+      if (!cell) continue;
+      context.strokeStyle = colour(name);
+      context.lineWidth = 2;
+      context.strokeRect(cell.x - 1, cell.y - 1, heat.size + 2, heat.size + 2);
+    }
+  }
+
+  // A cross for stopped, a bar for stalled: the map is legible without its colours.
+  function mark(context, { x, y }, size, state, ink) {
+    const inset = size * 0.3;
+    context.strokeStyle = ink;
+    context.lineWidth = Math.max(1.2, size / 9);
+    context.beginPath();
+    if (state === 0) {
+      context.moveTo(x + inset, y + inset); context.lineTo(x + size - inset, y + size - inset);
+      context.moveTo(x + size - inset, y + inset); context.lineTo(x + inset, y + size - inset);
+    } else {
+      context.moveTo(x + size / 2, y + inset * 0.8); context.lineTo(x + size / 2, y + size - inset * 0.8);
+    }
+    context.stroke();
+  }
+
+  function cellAt(event) {
+    const box = heat.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const y = event.clientY - box.top;
+    const reach = heat.size + heat.gap;
+    return heat.cells.findIndex((cell) => x >= cell.x && x < cell.x + reach && y >= cell.y && y < cell.y + reach);
+  }
+
+  function point(index) {
+    const tip = document.getElementById("heat-tip");
+    if (!heat || index === heat.at) return;
+    heat.at = index;
+    const cell = heat.cells[index];
+    tip.textContent = cell ? `${cell.topic}-${cell.partition}` : "";
+    if (cell) { tip.style.left = `${Math.min(cell.x, heat.canvas.clientWidth - 120)}px`; tip.style.top = `${cell.y + heat.size + 6}px`; }
+    drawHeat();
+  }
+
+  function open(index) {
+    const cell = heat && heat.cells[index];
+    if (!cell) return;
+    const url = new URL(location.href);
+    url.searchParams.set("topic", cell.topic);
+    url.searchParams.set("partition", String(cell.partition));
+    swap(url.href);
+  }
+
+  main.addEventListener("pointermove", (event) => { if (heat && event.target === heat.canvas) point(cellAt(event)); });
+  main.addEventListener("pointerout", (event) => { if (heat && event.target === heat.canvas) point(-1); });
+  main.addEventListener("click", (event) => { if (heat && event.target === heat.canvas) open(cellAt(event)); });
+  main.addEventListener("keydown", (event) => {
+    if (!heat || event.target !== heat.canvas) return;
+    const last = heat.cells.length - 1;
+    const from = Math.max(0, heat.at);
+    const steps = {
+      ArrowRight: () => Math.min(last, from + 1), ArrowLeft: () => Math.max(0, from - 1),
+      ArrowDown: () => neighbour(from, 1), ArrowUp: () => neighbour(from, -1), Home: () => 0, End: () => last,
+    };
+    if (event.key in steps && last >= 0) {
+      event.preventDefault();
+      point(heat.at < 0 ? 0 : steps[event.key]());
+    } else if (event.key === "Enter") open(heat.at);
+  });
+
+  // --
+
+  function refresh() { times(); drawCharts(); drawHeat(); }
+
+  let resizing = 0;
+  window.addEventListener("resize", () => {
+    cancelAnimationFrame(resizing);
+    resizing = requestAnimationFrame(() => { dropCharts(); refresh(); });
+  });
+  setInterval(() => live(), 1000);
+  refresh();
+  if (document.body.dataset.path in { "/": 1, "/flow": 1, "/partitions": 1, "/groups": 1, "/jobs": 1, "/history": 1 }) follow();
+})();

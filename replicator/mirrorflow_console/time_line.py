@@ -1,0 +1,72 @@
+"""Lays out a week of events as lines, one a flow. Pure: the template draws them as SVG."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_console.flow_views import Level
+from mirrorflow_console.history import KEPT_S, HistoryEvent
+
+WIDTH: Final = 1_160
+LINES_MAX: Final = 30
+# Marks closer than this would cover each other: the worst of them is drawn.
+MARK_PIXELS: Final = 7
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The events at one place of a line."""
+
+    x: int
+    level: Level
+    events: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLine:
+    """The line of one flow; `days` are the positions of midnights (UTC) and their times."""
+
+    flow: str
+    marks: tuple[Mark, ...]
+    worst: Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLines:
+    """All lines; `left_out` flows had no room."""
+
+    lines: tuple[TimeLine, ...]
+    days: tuple[tuple[int, float], ...]
+    left_out: int
+    width: int = WIDTH
+
+
+def time_line(events: Sequence[HistoryEvent], now_s: float) -> TimeLines:
+    """Returns the lines of the flows in *events*, those with the worst and newest events first."""
+    by_flow: dict[str, list[HistoryEvent]] = {}
+    for one in events:
+        by_flow.setdefault(one.flow, []).append(one)
+    lines = [_line(flow, found, now_s) for flow, found in by_flow.items()]
+    lines.sort(key=lambda one: (one.worst, -one.marks[-1].x, one.flow))
+    first_day = (int(now_s - KEPT_S) // DAY_S + 1) * DAY_S
+    days = tuple((_x(day, now_s), float(day)) for day in range(first_day, int(now_s), DAY_S))
+    return TimeLines(lines=tuple(lines[:LINES_MAX]), days=days, left_out=max(0, len(lines) - LINES_MAX))
+
+
+def _line(flow: str, events: Sequence[HistoryEvent], now_s: float) -> TimeLine:
+    places: dict[int, list[HistoryEvent]] = {}
+    for one in events:
+        places.setdefault(_x(one.at_s, now_s) // MARK_PIXELS, []).append(one)
+    marks = []
+    for _, found in sorted(places.items()):
+        worst = min(found, key=lambda one: one.level)
+        marks.append(
+            Mark(x=_x(worst.at_s, now_s), level=Level(worst.level), events=len(found), text=worst.text)
+        )
+    return TimeLine(flow=flow, marks=tuple(marks), worst=min(one.level for one in marks))
+
+
+def _x(at_s: float, now_s: float) -> int:
+    return round((at_s - (now_s - KEPT_S)) / KEPT_S * (WIDTH - 2 * MARK_PIXELS)) + MARK_PIXELS

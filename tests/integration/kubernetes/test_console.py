@@ -1,0 +1,303 @@
+"""The console of a cluster on a real API server: flows and their pods, and who may see what."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import uvicorn
+from kubernetes import client, config
+
+from mirrorflow_console.cluster_flows import ClusterFlows
+from mirrorflow_console.history import History
+from mirrorflow_console.local_server import listening_socket, server_config
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.rendering import environment
+from mirrorflow_console.server import Console
+from mirrorflow_console.sign_in import COOKIE, ClusterGate
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer, Asked
+from tests.harness.kubernetes.kubectl import Kubectl
+from tests.unit.console.worlds import STOPPED, healthy, table
+from tests.unit.http.reports import partition
+
+USER = "console"
+# What the chart grants: mirrorflows and pods may be listed, and both reviews created. Nothing else.
+RIGHTS = [
+    {"apiGroups": ["mirrorflow.io"], "resources": ["mirrorflows"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+]
+
+
+@dataclass(kw_only=True)
+class ClusterConsole:
+    """A console that runs in a thread, with the rights that the chart grants."""
+
+    port: int
+
+    def __call__(
+        self, method: str, path: str, *, body: str = "", headers: dict[str, str] | None = None
+    ) -> tuple[int, http.client.HTTPMessage, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body=body or None, headers=headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read().decode()
+        finally:
+            connection.close()
+
+    def sign_in(self, token: str, **headers: str) -> tuple[int, str]:
+        """The status of a sign-in, and the cookie of the session."""
+        status, answered, _ = self("POST", "/sign-in", body=urlencode({"token": token}), headers=headers)
+        return status, (answered["Set-Cookie"] or "").split(";")[0]
+
+    def shown(self, path: str, cookie: str) -> tuple[int, str]:
+        status, _, body = self("GET", path, headers={"Cookie": cookie})
+        return status, body
+
+
+@contextmanager
+def served(api: client.ApiClient, *, port: int = 1) -> Iterator[ClusterConsole]:
+    history = History(None)
+    gate = ClusterGate(api, environment())
+    console = Console(SharedPoller(ClusterFlows(api, port=port), history), history, gate=gate)
+    server = uvicorn.Server(server_config(console, hosts=("*",), routes=gate.routes))
+    with listening_socket(0) as listener:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+        thread.start()
+        wait_until("the console serves", lambda: server.started)
+        try:
+            yield ClusterConsole(port=listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def api(mirrorflows: ApiServer) -> client.ApiClient:
+    """The official client as the console's own user, who has the rights of the chart."""
+    administrator = mirrorflows.kubectl
+    meta = {"name": "mirrorflow-console"}
+    rbac = "rbac.authorization.k8s.io"
+    administrator.apply(
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": meta, "rules": RIGHTS}
+    )
+    administrator.apply(
+        {
+            "apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": meta,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "mirrorflow-console"},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": USER}],
+        }
+    )  # fmt: skip
+    found: client.ApiClient = config.new_client_from_config(
+        config_file=str(mirrorflows.user(USER).kubeconfig)
+    )
+    return found
+
+
+def flow(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": name},
+        "spec": {
+            "source": {"alias": "east", "bootstrapServers": ["east:9092"]},
+            "target": {"alias": "west", "bootstrapServers": ["west:9092"]},
+        },
+    }
+
+
+def reader(namespace: Kubectl, name: str = "reader") -> str:
+    """The token of a ServiceAccount that may get MirrorFlows in the namespace."""
+    namespace("create", "serviceaccount", name)
+    namespace("create", "role", name, "--verb=get", "--resource=mirrorflows.mirrorflow.io")
+    namespace(
+        "create", "rolebinding", name, f"--role={name}", f"--serviceaccount={namespace.namespace}:{name}"
+    )
+    return namespace("create", "token", name).strip()
+
+
+@pytest.fixture
+def other(api_server: ApiServer, namespace: Kubectl) -> Iterator[Kubectl]:
+    """A second namespace."""
+    name = f"{namespace.namespace[:50]}-other"
+    api_server.kubectl("create", "namespace", name)
+    yield api_server.kubectl.within(name)
+    api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def test_visitor_sees_flows_of_namespaces_that_they_may_read_and_no_others(
+    api: client.ApiClient, namespace: Kubectl, other: Kubectl
+):
+    """By name, by address, by filter and by count: a flow of another namespace is not there."""
+    namespace.apply(flow("mine"))
+    other.apply(flow("theirs"))
+    token = reader(namespace)
+
+    with served(api) as console:
+        status, cookie = console.sign_in(token)
+        assert status == 303
+        assert cookie.startswith(f"{COOKIE}=")
+        status, body = console.shown("/", cookie)
+        assert status == 200
+        assert "mine" in body
+        assert "theirs" not in body
+        assert console.shown(f"/flow?flow={namespace.namespace}~mine", cookie)[0] == 200
+        assert console.shown(f"/flow?flow={other.namespace}~theirs", cookie)[0] == 404
+        for path in ("/jobs", "/history", "/?q=east"):
+            assert "theirs" not in console.shown(path, cookie)[1]
+        # The same by the header that a proxy sends.
+        status, _, body = console("GET", "/", headers={"Authorization": f"Bearer {token}"})
+        assert (status, "theirs" in body) == (200, False)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "foreign", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.c2lnbmF0dXJl", "x" * 40_000]
+)
+def test_foreign_token_opens_nothing(api: client.ApiClient, namespace: Kubectl, token: str):
+    namespace.apply(flow("covert"))
+    with served(api) as console:
+        status, cookie = console.sign_in(token)
+        assert status in {403, 413}
+        assert not cookie
+        for headers in ({}, {"Authorization": f"Bearer {token[:4000]}"}, {"Cookie": f"{COOKIE}=guessed"}):
+            for path in ("/", "/jobs", f"/flow?flow={namespace.namespace}~covert"):
+                status, _, body = console("GET", path, headers=headers)
+                assert status == 303
+                assert "covert" not in body
+            assert console("GET", "/events", headers=headers)[0] == 401
+
+
+def test_token_without_a_right_shows_no_flow(api: client.ApiClient, namespace: Kubectl):
+    namespace.apply(flow("covert"))
+    namespace("create", "serviceaccount", "stranger")
+    with served(api) as console:
+        status, cookie = console.sign_in(namespace("create", "token", "stranger").strip())
+        assert status == 303
+        assert "covert" not in console.shown("/", cookie)[1]
+
+
+def test_session_ends_with_the_sign_out_and_no_other_site_can_begin_one(
+    api: client.ApiClient, namespace: Kubectl
+):
+    namespace.apply(flow("mine"))
+    token = reader(namespace)
+    with served(api) as console:
+        assert console.sign_in(token, Origin="https://evil.example")[0] == 403
+        _, cookie = console.sign_in(token)
+        assert console.shown("/", cookie)[0] == 200
+        assert console("POST", "/sign-out", headers={"Cookie": cookie})[0] == 303
+        assert console.shown("/", cookie)[0] == 303
+
+
+def test_cookie_is_not_for_scripts_or_other_sites(api: client.ApiClient, namespace: Kubectl):
+    token = reader(namespace)
+    with served(api) as console:
+        headers = {"X-Forwarded-Proto": "https"}
+        _, answered, _ = console("POST", "/sign-in", body=urlencode({"token": token}), headers=headers)
+        words = {word.strip().lower() for word in answered["Set-Cookie"].split(";")}
+
+    assert {"httponly", "secure", "samesite=strict"} <= words
+    assert token not in answered["Set-Cookie"]
+
+
+class _Pod(BaseHTTPRequestHandler):
+    """The HTTP port of a connector."""
+
+    document: dict[str, Any]
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.document).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def running_pod(namespace: Kubectl, name: str, flow_name: str, address: str) -> None:
+    """A pod of the flow's source connector, made to look as if a kubelet ran it."""
+    labels = {"mirrorflow.io/flow": flow_name, "mirrorflow.io/connector": "source"}
+    container = {"name": "replicator", "image": "replicator:1"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [container]},
+    }
+    namespace.apply(pod)
+    status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+    namespace("patch", "pod", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
+
+
+def test_stopped_partition_of_a_pod_is_shown_with_its_flow(api: client.ApiClient, namespace: Kubectl):
+    """Of two pods, each has a part of the partitions."""
+    namespace.apply(flow("east-to-west"))
+    parts = (healthy(partition(0)), healthy(partition(1, **STOPPED)))
+    handlers = [type("Handler", (_Pod,), {"document": table(one)}) for one in parts]
+    first = ThreadingHTTPServer(("127.9.9.1", 0), handlers[0])
+    second = ThreadingHTTPServer(("127.9.9.2", first.server_port), handlers[1])
+    for server in (first, second):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    running_pod(namespace, "a", "east-to-west", "127.9.9.1")
+    running_pod(namespace, "b", "east-to-west", "127.9.9.2")
+    token = reader(namespace)
+    try:
+        with served(api, port=first.server_port) as console:
+            _, cookie = console.sign_in(token)
+            path = f"/flow?flow={namespace.namespace}~east-to-west"
+            wait_until("it is shown", lambda: "RecordTooLarge" in console.shown(path, cookie)[1])
+            assert "orders-1" in console.shown(path, cookie)[1]
+    finally:
+        for server in (first, second):
+            server.shutdown()
+            server.server_close()
+
+
+def test_failed_verification_is_shown_and_goes_with_the_next_one(api: client.ApiClient, namespace: Kubectl):
+    namespace.apply(flow("east-to-west"))
+    token = reader(namespace)
+
+    def verified(different: int) -> None:
+        verify = {
+            "phase": "Succeeded",
+            "windows": {"total": 9, "equal": 9 - different, "different": different},
+        }
+        patch = json.dumps({"status": {"verify": verify}})
+        namespace(
+            "patch", "mirrorflow", "east-to-west", "--subresource=status", "--type=merge", f"--patch={patch}"
+        )
+
+    with served(api) as console:
+        _, cookie = console.sign_in(token)
+        verified(2)
+        wait_until("it differs", lambda: "differs" in console.shown("/jobs", cookie)[1], timeout_s=20)
+        verified(0)
+        wait_until("it is equal", lambda: "differs" not in console.shown("/jobs", cookie)[1], timeout_s=20)
+
+
+def test_console_asks_for_no_more_than_the_chart_grants(
+    mirrorflows: ApiServer, api: client.ApiClient, namespace: Kubectl
+):
+    """Its rights are exactly those that it uses, and none of them writes or reads a Secret."""
+    token = reader(namespace)
+    with served(api) as console:
+        _, cookie = console.sign_in(token)
+        assert console.shown("/", cookie)[0] == 200
+
+    granted = {
+        Asked(verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0])
+        for rule in RIGHTS
+        for verb in rule["verbs"]
+    }
+    wait_until("all are used", lambda: mirrorflows.asked_by(USER) == granted)
+    assert not [one for one in mirrorflows.log_of(USER) if not one.allowed]

@@ -1,0 +1,58 @@
+"""A console on a loopback port, for tests that speak HTTP to it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from mirrorflow_console.gate import Gate
+from mirrorflow_console.history import History
+from mirrorflow_console.internal_topics import InternalTopics
+from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.result_files import ResultFiles
+from mirrorflow_console.server import Console
+from tests.harness.kafka.processes import wait_until
+
+
+@dataclass(frozen=True)
+class ServedConsole:
+    """A console that runs in a thread."""
+
+    port: int
+    console: Console
+    poller: SharedPoller
+    history: History
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def served(
+    source: Any,
+    *,
+    gate: Gate | None = None,
+    internal: InternalTopics | None = None,
+    results: ResultFiles | None = None,
+) -> Iterator[ServedConsole]:
+    """Serves the flows of *source* until the block ends."""
+    history = History(None)
+    poller = SharedPoller(source, history)
+    console = Console(poller, history, gate=gate, internal=internal, results=results)
+    server = uvicorn.Server(server_config(console, hosts=HOSTS))
+    listener = listening_socket(0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    wait_until("the console serves", lambda: server.started)
+    try:
+        yield ServedConsole(listener.getsockname()[1], console, poller, history)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+        history.close()

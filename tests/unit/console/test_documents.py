@@ -1,0 +1,102 @@
+"""What a connector returns is checked: a broken or hostile one cannot break a page."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_console.documents import (
+    BODY_MAX_BYTES,
+    DocumentError,
+    FlowReading,
+    connector_document,
+    group_offsets,
+    parse_json,
+)
+from mirrorflow_console.flow_views import flow_view, topic_rows
+from mirrorflow_console.heat_map import Measure, heat_map
+from tests.unit.console.worlds import healthy, table
+from tests.unit.http.reports import partition
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_document_of_a_worker_is_taken_whole():
+    found = connector_document(table(healthy(partition(0), partition(1))))
+
+    assert [row["partition"] for row in found.progress.partitions] == [0, 1]
+    assert (found.source, found.target, found.dropped, found.partitions_total) == ("A", "B", 0, 2)
+
+
+def test_row_of_a_wrong_type_is_dropped_and_counted():
+    document = table(healthy(partition(0), partition(1), partition(2)))
+    document["partitions"][0]["topic"] = ["orders"]
+    document["partitions"][1]["lagRecords"] = "9" * 40
+
+    found = connector_document(document)
+
+    assert [row["partition"] for row in found.progress.partitions] == [2]
+    assert found.dropped == 2
+    assert "2 partitions" in found.notes[0]
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], {}, {"summary": {}}, {"partitions": [], "summary": 3}])
+def test_other_shapes_are_refused(value):
+    with pytest.raises(DocumentError):
+        connector_document(value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b'{"a": NaN}', b"[" * 100_000, b"\xff\xfe", b"1" * 10_000, b" " * (BODY_MAX_BYTES + 1)],
+)
+def test_text_that_is_no_json_is_refused(body):
+    with pytest.raises(DocumentError):
+        parse_json(body)
+
+
+@given(
+    summary=JSON,
+    rows=st.lists(JSON, max_size=3),
+    connectors=JSON,
+    changed=st.dictionaries(
+        st.sampled_from(
+            ["topic", "phase", "lagRecords", "lagSeconds", "batches", "stalledSeconds", "message"]
+        ),
+        JSON,
+    ),
+)
+def test_no_document_breaks_a_view(summary, rows, connectors, changed):
+    """Whatever a connector returns becomes a view, or is refused with a reason."""
+    document = table(healthy(partition(0)))
+    document["partitions"] = [{**document["partitions"][0], **changed}, *rows]
+    document["connectors"] = connectors
+    if isinstance(summary, dict):
+        document["summary"] |= summary
+
+    try:
+        found = connector_document(document)
+    except DocumentError:
+        return
+    flow_view(FlowReading(key="f", name="f", document=found))
+    topic_rows(found.progress)
+    for measure in Measure:
+        heat_map(found.progress.partitions, measure)
+
+
+def test_offsets_of_groups_are_checked():
+    line = {
+        "group": "g", "topic": "t", "partition": 0, "targetTopic": "A.t", "sourceOffset": 3, "targetOffset": None,
+        "targetOffsetAtMost": None, "translation": "exact", "checkpointOffset": 1, "checkpointAgeSeconds": None,
+        "groupOffset": None, "written": True, "why": None, "readAgainAtLeast": 0, "readAgainAtMost": 0,
+    }  # fmt: skip
+
+    rows, truncated = group_offsets({"offsets": [line, {**line, "group": 4}, "x"], "truncated": True})
+
+    assert ([row["group"] for row in rows], truncated) == (["g"], True)
+    assert json.dumps(rows)

@@ -1,0 +1,215 @@
+"""A flow's view: the words of `mirrorflow status`, the worst first, trouble with its object and what to do."""
+
+import pytest
+
+from mirrorflow_cli.run_causes import causes
+from mirrorflow_cli.run_progress import Progress
+from mirrorflow_console.documents import FlowReading, connector_document
+from mirrorflow_console.flow_views import Level, flow_view, state_words, topic_rows, worst_first
+from mirrorflow_console.group_views import group_rows
+from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
+from mirrorflow_console.lag_forecast import LagSample, Outlook
+from mirrorflow_core.reports import PartitionPhase
+from mirrorflow_replicator.http.progress_text import reasons, state_of
+from tests.unit.console.worlds import STOPPED, UNREACHABLE, conditions, healthy, reading, table
+from tests.unit.http.reports import NOW_S, partition
+
+
+def progress_of(found: FlowReading) -> Progress:
+    assert found.document is not None
+    return found.document.progress
+
+
+def test_flow_that_copies_is_fine():
+    view = flow_view(reading(healthy(partition(0))))
+
+    assert (view.level, view.state, view.troubles) == (Level.FINE, "Advancing", ())
+    assert (view.source, view.target, view.lag) == ("A", "B", "10")
+
+
+def test_stopped_partition_is_named_with_the_runbook():
+    view = flow_view(reading(healthy(partition(0), partition(3, **STOPPED))))
+    (trouble,) = view.troubles
+
+    assert (view.level, trouble.kind.value, trouble.subject) == (Level.BROKEN, "partition", "orders-3")
+    assert trouble.reason == "RecordTooLarge"
+    assert trouble.advice is not None
+    assert any("max.message.bytes" in step for step in trouble.advice.steps)
+
+
+def test_stalled_partition_needs_attention_with_the_section_of_its_reason():
+    stalled = partition(
+        1, reason="WritesRefused", message="orders-1: refused.", stalled_since_ms=int((NOW_S - 60) * 1000)
+    )
+    view = flow_view(reading(healthy(partition(0), stalled)))
+    (trouble,) = view.troubles
+
+    assert (view.level, trouble.level) == (Level.WARNING, Level.WARNING)
+    assert "for 1 min" in trouble.text
+    assert trouble.advice is not None
+    assert trouble.advice.title == "WritesRefused"
+
+
+def test_cluster_that_cannot_be_used_is_one_trouble():
+    view = flow_view(reading(healthy(partition(0), target=UNREACHABLE)))
+
+    assert [(one.kind.value, one.subject) for one in view.troubles] == [("cluster", "target")]
+    assert (view.level, view.target_level, view.source_level) == (Level.BROKEN, Level.BROKEN, Level.FINE)
+
+
+@pytest.mark.parametrize("changes", [{}, {"target": UNREACHABLE}, {"state": "PAUSED"}, {"is_standby": True}])
+def test_words_are_those_of_the_command(changes):
+    """State, reasons and sentences are not written twice."""
+    found = reading(healthy(partition(0, **STOPPED), **changes))
+    progress = progress_of(found)
+    view = flow_view(found)
+
+    expected = (
+        "waiting"
+        if progress.is_standby
+        else ", ".join((state_of(progress.summary), *reasons(progress.summary)))
+    )
+    assert state_words(view, progress) == expected
+    assert sorted(one.text for one in view.troubles) == sorted(one.line for one in causes(progress))
+
+
+def test_conditions_are_problems_as_kubectl_shows_them():
+    status = conditions(
+        ("Accepted", "False", "SecretMissing", "Secret east-user does not exist."),
+        ("Ready", "False", "SecretMissing", "Secret east-user does not exist."),
+        ("Degraded", "False", "NoWarnings", ""),
+    )
+    view = flow_view(FlowReading(key="n~f", name="f", namespace="n", status=status))
+
+    assert [one.text for one in view.troubles] == ["Secret east-user does not exist."]
+    assert (view.level, view.state) == (Level.BROKEN, "SecretMissing")
+    assert view.troubles[0].advice is not None
+
+
+def test_paused_flow_waits():
+    status = conditions(("Ready", "False", "Paused", "Paused by spec.state."))
+
+    assert flow_view(FlowReading(key="f", name="f", status=status)).level is Level.WAITING
+
+
+def test_flow_without_an_answer_is_unknown_and_not_fine():
+    view = flow_view(FlowReading(key="f", name="f", problem="Its process does not report its progress: no."))
+
+    assert (view.level, view.lag, view.lag_s) == (Level.UNKNOWN, "?", None)
+    assert view.troubles[0].text == "Its process does not report its progress: no."
+
+
+def test_lag_that_is_not_known_is_not_zero():
+    view = flow_view(reading(healthy(partition(0, source_offset=-1, source_end_offset=-1))))
+
+    assert (view.lag, view.lag_records, view.lag_s) == ("?", None, None)
+    assert view.outlook.outlook is Outlook.UNKNOWN
+
+
+def test_worst_flow_is_first():
+    readings = [
+        reading(healthy(partition(0)), name="fine"),
+        FlowReading(key="silent", name="silent"),
+        reading(healthy(partition(0, **STOPPED), partition(1)), name="broken"),
+    ]
+
+    assert [one.name for one in worst_first(map(flow_view, readings))] == ["broken", "silent", "fine"]
+
+
+def test_worst_topic_is_first_and_internal_ones_are_hidden():
+    parts = [
+        partition(0, "a", source_offset=100),
+        partition(0, "b", source_offset=50),
+        partition(0, "z", **STOPPED),
+        partition(0, "heartbeats"),
+        partition(0, "mm2-configs.A.internal"),
+    ]
+    progress = progress_of(reading(healthy(*parts)))
+
+    assert [row.topic for row in topic_rows(progress, internal=False)] == ["z", "b", "a"]
+    assert len(topic_rows(progress)) == 5
+
+
+def test_heat_map_has_one_cell_for_each_partition():
+    parts = [partition(number) for number in (0, 1)] + [partition(7, "t"), partition(0, "u", **STOPPED)]
+    rows = progress_of(reading(healthy(*parts))).partitions
+
+    found = heat_map(rows, Measure.STATE)
+
+    assert found.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
+    assert found.cells == "0444"
+    assert found.counts["stopped"] == 1
+    for measure in Measure:
+        cells = heat_map(rows, measure).cells
+        assert len(cells) == 4
+        assert set(map(int, cells)) <= {*range(len(LEGENDS[measure]))}
+
+
+def test_phases_have_a_cell_of_their_own():
+    parts = [partition(0, phase=PartitionPhase.STARTING), partition(1, phase=PartitionPhase.WAITING)]
+
+    assert heat_map(progress_of(reading(healthy(*parts))).partitions, Measure.STATE).cells == "33"
+
+
+def _offset(group: str, **changes):
+    values = {
+        "group": group, "topic": "orders", "partition": 0, "targetTopic": "A.orders", "sourceOffset": 9,
+        "targetOffset": 9, "translation": "exact", "checkpointAgeSeconds": 3.0, "groupOffset": 9, "written": True,
+        "why": None, "readAgainAtLeast": 0, "readAgainAtMost": 0,
+    }  # fmt: skip
+    return values | changes
+
+
+def test_group_that_reads_most_again_comes_first_of_its_level():
+    found = reading(
+        healthy(partition(0)),
+        offsets=(
+            _offset("small"),
+            _offset("large", translation="bound", readAgainAtMost=900),
+            _offset(
+                "lost",
+                translation="unknown",
+                readAgainAtLeast=None,
+                readAgainAtMost=None,
+                written=False,
+                why="no sync",
+            ),
+        ),
+    )
+
+    rows = group_rows(found)
+
+    assert [one.group for one in rows] == ["lost", "large", "small"]
+    assert (rows[0].again_most, rows[0].state, rows[0].level) == (None, "no sync", Level.WARNING)
+    assert rows[1].again_s == pytest.approx(900 / 9.0)
+    assert rows[2].again_s == 0.0
+
+
+def test_stopped_partition_is_not_kept_up_with():
+    """The others copy at once; what it has will not be copied at any rate."""
+    samples = [LagSample(at_s, 110, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
+    view = flow_view(reading(healthy(partition(0), partition(3, **{**STOPPED, "source_offset": 0}))), samples)
+
+    assert view.outlook.words == "not while partitions are stopped"
+
+
+def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
+    document = table(healthy(partition(0), partition(1)))
+    document["partitions"][1]["lagSeconds"] = None
+
+    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
+
+    assert view.is_lag_at_least
+    assert not flow_view(reading(healthy(partition(0)))).is_lag_at_least
+
+
+def test_stopped_partition_that_was_not_read_is_not_overlooked():
+    """Partitions that lag most are read first: a lag that is not known is last."""
+    unknown = {**STOPPED, "source_offset": -1}
+    document = table(healthy(partition(0), partition(3, **unknown)))
+    document["partitions"] = document["partitions"][:1]
+
+    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
+
+    assert (view.level, view.stopped) == (Level.BROKEN, 1)
+    assert view.troubles[0].reason == "RecordTooLarge"

@@ -1,0 +1,108 @@
+"""The history: bounded, and events say what has changed."""
+
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_console import history as module
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.flow_changes import changes
+from mirrorflow_console.flow_views import flow_view
+from mirrorflow_console.history import FINE_S, KEPT_S, History, HistoryEvent
+from mirrorflow_console.lag_forecast import LagSample
+from mirrorflow_console.time_line import WIDTH, time_line
+from tests.unit.console.worlds import STOPPED, conditions, healthy, reading
+from tests.unit.http.reports import NOW_S, partition
+
+
+def sample(at_s: float, lag: int | None = 5) -> LagSample:
+    return LagSample(at_s, lag, 1.0, 2.0, 3.0)
+
+
+def test_samples_come_back_oldest_first():
+    history = History(None)
+    for at_s in (1_000, 1_005, 1_010):
+        history.add({"f": sample(at_s), "g": sample(at_s)}, {"f": [("t", at_s)]}, [], at_s)
+
+    assert [one.at_s for one in history.samples("f", 1_005)] == [1_005, 1_010]
+    assert history.topic_lags("f", 0) == {"t": [(990, 1_000)]}
+
+
+def test_file_outlives_the_process(tmp_path: Path):
+    first = History(tmp_path / "deep" / "console.sqlite")
+    first.add({"f": sample(10)}, {}, [], 10)
+    first.close()
+
+    assert len(History(tmp_path / "deep" / "console.sqlite").samples("f", 0)) == 1
+
+
+def test_old_samples_are_thinned_and_then_dropped():
+    history, now_s = History(None), 10_000_000
+    for age_s in (KEPT_S + 60, FINE_S + 65, FINE_S + 60, FINE_S + 55, 50):
+        history.add({"f": sample(now_s - age_s - (now_s - age_s) % 5)}, {}, [], 0)
+
+    history.add({"f": sample(now_s)}, {}, [], now_s)
+
+    found = [one.at_s for one in history.samples("f", 0)]
+    assert all(at_s % 60 == 0 for at_s in found if at_s < now_s - FINE_S)
+    assert min(found) >= now_s - KEPT_S
+    assert len(found) <= 3
+
+
+def test_number_of_rows_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "SAMPLES_MAX", 10)
+    monkeypatch.setattr(module, "EVENTS_MAX", 3)
+    history = History(None)
+    events = [HistoryEvent(at_s=at_s, flow="f", kind="x", level=4, text="x" * 9_000) for at_s in range(10)]
+    history.add({f"f{number}": sample(number * 5) for number in range(50)}, {}, events, 300)
+
+    kept = sum(len(history.samples(f"f{number}", 0)) for number in range(50))
+    assert kept <= 10
+    assert len(history.events(0)) <= 3
+    assert len(history.events(0)[0].text) == module.EVENT_TEXT_MAX
+
+
+def test_trouble_that_comes_and_goes_is_two_events():
+    well = flow_view(reading(healthy(partition(3))))
+    ill = flow_view(reading(healthy(partition(3, **STOPPED), partition(4))))
+
+    assert next(one.kind for one in changes(well, ill, 1.0)) == "trouble"
+    assert next(one.kind for one in changes(ill, well, 2.0)) == "repaired"
+    assert [*changes(well, well, 3.0)] == []
+
+
+def test_restart_and_loss_are_events():
+    before = flow_view(reading(healthy(partition(0))))
+    after = flow_view(reading(healthy(partition(0, losses=1), started_at_s=NOW_S - 2)))
+
+    kinds = [one.kind for one in changes(before, after, 1.0)]
+
+    assert kinds[:2] == ["restart", "loss"]
+    assert "1 loss " in next(one.text for one in changes(before, after, 1.0) if one.kind == "loss")
+
+
+def test_changed_condition_is_an_event():
+    def view(status: str, reason: str):
+        return flow_view(
+            FlowReading(key="f", name="f", status=conditions(("SourceReachable", status, reason, "")))
+        )
+
+    found = [one.text for one in changes(view("True", "Reachable"), view("False", "Unreachable"), 1.0)]
+
+    assert "SourceReachable is False (Unreachable)." in found
+
+
+def test_time_line_keeps_the_worst_of_events_at_one_place():
+    now_s = 1_700_000_000.0
+    events = [
+        HistoryEvent(at_s=now_s - 100, flow="f", kind="x", level=4, text="fine"),
+        HistoryEvent(at_s=now_s - 101, flow="f", kind="x", level=0, text="broken"),
+        HistoryEvent(at_s=now_s - 3 * 86_400, flow="g", kind="x", level=4, text="old"),
+    ]
+
+    found = time_line(events, now_s)
+
+    assert [line.flow for line in found.lines] == ["f", "g"]
+    assert [(mark.text, mark.events) for mark in found.lines[0].marks] == [("broken", 2)]
+    assert all(0 <= mark.x <= WIDTH for line in found.lines for mark in line.marks)
+    assert len(found.days) in {6, 7}

@@ -1,0 +1,386 @@
+"""The console over HTTP: pages, streams, and attacks, each of which is harmless."""
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from mirrorflow_cli.run_process import RunningFlow
+from mirrorflow_console import local_flows, server
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.gate import Visitor
+from mirrorflow_console.pages import PAGES, Page
+from tests.harness.kafka.processes import wait_until
+from tests.unit.console.serving import ServedConsole, served
+from tests.unit.console.worlds import STOPPED, FixedFlows, conditions, healthy, reading
+from tests.unit.http.reports import partition
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def flows() -> FixedFlows:
+    hostile = reading(
+        healthy(partition(0, SCRIPT), partition(1, SCRIPT, **{**STOPPED, "message": f"{SCRIPT} is too large"})),
+        name=f"flow {SCRIPT}",
+        status={
+            **conditions(("Ready", "False", "Stuck", SCRIPT)),
+            "verify": {"phase": "Failed", "message": SCRIPT, "windows": {"total": 3, "different": 1, "equal": 2}},
+        },
+        offsets=(
+            {
+                "group": SCRIPT, "topic": SCRIPT, "partition": 0, "targetTopic": SCRIPT, "sourceOffset": 1,
+                "targetOffset": 1, "translation": "exact", "checkpointAgeSeconds": 1.0, "groupOffset": 1,
+                "written": False, "why": SCRIPT, "readAgainAtLeast": 0, "readAgainAtMost": 0,
+            },
+        ),
+    )  # fmt: skip
+    return FixedFlows([reading(healthy(partition(0), partition(1))), hostile])
+
+
+@pytest.fixture
+def console() -> Iterator[ServedConsole]:
+    with served(flows()) as found:
+        yield found
+
+
+def get(console: ServedConsole, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read().decode()
+    finally:
+        connection.close()
+
+
+def paths() -> list[str]:
+    key = quote(f"flow {SCRIPT}")
+    return [f"{path}?flow={key}" if page.of_flow else path for path, page in PAGES.items()]
+
+
+@pytest.mark.parametrize(
+    "path", [*paths(), f"/?q={quote(SCRIPT)}", f"/partitions?flow=east-to-west&topic={quote(SCRIPT)}"]
+)
+def test_names_that_are_markup_stay_text(console: ServedConsole, path: str):
+    """Only the page's own scripts and elements are in it, and no attribute that runs code."""
+    status, _, body = get(console, path)
+    tags = Tags(body).tags
+
+    assert status == 200
+    assert SCRIPT not in body
+    assert {attributes["src"] for tag, attributes in tags if tag == "script"} == {
+        "/static/theme.js", "/static/uPlot.iife.min.js", "/static/console.js",
+    }  # fmt: skip
+    assert not [
+        name for _, attributes in tags for name in attributes if name.startswith("on") or name == "style"
+    ]
+    assert not [tag for tag, _ in tags if tag in {"style", "iframe", "object", "base"}]
+    assert not re.findall(r"""(?:href|src|action)=["']?(?:https?:|//|javascript:)""", body)
+
+
+@pytest.mark.parametrize("path", [*paths(), "/events", "/static/console.js", "/nowhere", "/healthz"])
+def test_each_response_forbids_inline_code_and_other_hosts(console: ServedConsole, path: str):
+    if path == "/events":
+        connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
+        connection.request("GET", path)
+        headers = connection.getresponse().headers
+        connection.close()
+    else:
+        _, headers, _ = get(console, path)
+
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "server" not in {name.lower() for name in headers}
+
+
+def test_scripts_evaluate_nothing():
+    for name in ("console.js", "theme.js"):
+        text = (Path(server.__file__).parent / "static" / name).read_text()
+        assert not re.findall(r"\beval\(|new Function|innerHTML|document\.write", text)
+
+
+def test_other_hosts_name_gets_nothing(console: ServedConsole):
+    """A page of another site whose name leads to this address (DNS rebinding)."""
+    status, _, body = get(console, "/", Host="evil.example")
+
+    assert status == 400
+    assert "east-to-west" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_can_be_changed(console: ServedConsole, method: str):
+    for path in (*PAGES, "/events", "/static/console.js"):
+        connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
+        connection.request(method, path, body=b"{}")
+        assert connection.getresponse().status == 405
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/flow",
+        "/flow?flow=none",
+        "/groups?flow=../etc",
+        "/nowhere",
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+    ],
+)
+def test_what_is_not_there_is_not_found(console: ServedConsole, path: str):
+    status, _, body = get(console, path)
+
+    assert status == 404
+    assert "import" not in body
+
+
+def test_long_address_is_refused(console: ServedConsole):
+    assert get(console, "/?q=" + "x" * 5_000)[0] == 414
+    assert get(console, "/events?query=" + "x" * 5_000)[0] == 404
+
+
+class Stream:
+    """One open page."""
+
+    def __init__(self, console: ServedConsole, path: str = "/", query: str = "") -> None:
+        self._socket = socket.create_connection(("127.0.0.1", console.port), timeout=30)
+        target = f"/events?path={quote(path, safe='')}&query={quote(query, safe='')}"
+        self._socket.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        self._file = self._socket.makefile("rb")
+        self.status = int(self._file.readline().split()[1])
+
+    def event(self) -> tuple[str, str]:
+        """The next event: its name and text."""
+        name = ""
+        for line in self._file:
+            if line.startswith(b"event: "):
+                name = line[7:].strip().decode()
+            if line.startswith(b"data: ") and name:
+                return name, json.loads(line[6:])
+        raise EOFError
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls often, so that a test need not wait for five seconds."""
+    monkeypatch.setattr("mirrorflow_console.poller.OPEN_INTERVAL_S", 0.2)
+
+
+@pytest.mark.usefixtures("fast")
+def test_stopped_partition_appears_in_an_open_page_and_goes_again():
+    source = FixedFlows([reading(healthy(partition(0), partition(3)))])
+    with served(source) as console:
+        stream = Stream(console, "/flow", "flow=east-to-west")
+        assert "RecordTooLarge" not in stream.event()[1]
+
+        source.readings = [reading(healthy(partition(0), partition(3, **STOPPED)))]
+        while "RecordTooLarge" not in (text := stream.event()[1]):
+            pass
+        assert "orders-3" in text
+
+        source.readings = [reading(healthy(partition(0), partition(3)))]
+        while '<code class="reason">RecordTooLarge' in stream.event()[1]:
+            pass
+        stream.close()
+        assert {"trouble", "repaired"} <= {one.kind for one in console.history.events(0)}
+
+
+@pytest.mark.usefixtures("fast")
+def test_event_is_one_line_whatever_the_names_are():
+    """A newline in a name cannot begin a field of the stream."""
+    name = "a\n\nevent: signed-out\ndata: x"
+    with served(FixedFlows([reading(healthy(partition(0)), name=name)])) as console:
+        stream = Stream(console)
+        assert [stream.event()[0], stream.event()[0]] == ["page", "page"]
+        stream.close()
+
+
+@pytest.mark.usefixtures("fast")
+def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.MonkeyPatch):
+    source = flows()
+    with served(source) as console, ExitStack() as stack:
+        rendered: list[str] = []
+        original = console.console._text
+
+        def counted(page: Page, path: str, *rest: Any, **more: Any) -> str:
+            rendered.append(path)
+            return original(page, path, *rest, **more)
+
+        monkeypatch.setattr(console.console, "_text", counted)
+        streams = [Stream(console) for _ in range(200)]
+        for one in streams:
+            stack.callback(one.close)
+        wait_until("all are open", lambda: console.console.streams == 200)
+        before, texts = source.reads, len(rendered)
+        for one in streams:
+            assert one.event()[0] == "page"
+
+        polls = source.reads - before + 1
+        assert len(rendered) - texts <= polls + 1
+    assert source.asked[-1][2]
+
+
+def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "STREAMS_MAX", 2)
+    with served(flows()) as console, ExitStack() as stack:
+        first = [Stream(console) for _ in range(2)]
+        for one in first:
+            stack.callback(one.close)
+        wait_until("both are open", lambda: console.console.streams == 2)
+        third = Stream(console)
+        assert third.status == 503
+        third.close()
+        first[0].close()
+        wait_until("one has left", lambda: console.console.streams == 1)
+
+
+@pytest.mark.usefixtures("fast")
+def test_slow_reader_is_disconnected_and_delays_no_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "SEND_MAX_S", 0.5)
+    parts = [partition(number, f"topic-{number % 40}" + "x" * 100) for number in range(2_000)]
+    with served(FixedFlows([reading(healthy(*parts))])) as console:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        slow.connect(("127.0.0.1", console.port))
+        slow.sendall(
+            b"GET /events?path=%2Fpartitions&query=flow%3Deast-to-west HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        )
+        wait_until("it is open", lambda: console.console.streams == 1)
+        other = Stream(console)
+        for _ in range(5):
+            assert other.event()[0] == "page"
+        other.close()
+        wait_until("the slow one is gone", lambda: console.console.streams == 0, timeout_s=60)
+        slow.close()
+
+
+def test_page_without_a_visitor_leads_to_the_sign_in():
+    class Closed:
+        async def visitor(self, *_: Any) -> None:
+            return None
+
+    with served(flows(), gate=Closed()) as console:
+        status, headers, body = get(console, "/")
+        assert (status, headers["Location"]) == (303, "/sign-in")
+        assert "east-to-west" not in body
+        assert get(console, "/events")[0] == 401
+
+
+def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
+    class OfOneNamespace:
+        async def visitor(self, *_: Any) -> Visitor:
+            return Visitor(name="ada", namespaces=frozenset({"mine"}))
+
+    source = FixedFlows(
+        [
+            reading(healthy(partition(0)), name="mine", namespace="mine"),
+            reading(healthy(partition(0, **STOPPED)), name="secret", namespace="theirs"),
+        ]
+    )
+    with served(source, gate=OfOneNamespace()) as console:
+        for path in ("/", "/jobs", "/history", "/flow?flow=mine", "/?q=secret"):
+            status, _, body = get(console, path)
+            assert status == 200
+            assert "secret" not in body.replace('value="secret"', "").replace("q=secret", "")
+        assert get(console, "/flow?flow=secret")[0] == 404
+        stream = Stream(console, "/")
+        stream.close()
+
+
+class Garbage(BaseHTTPRequestHandler):
+    """A connector that answers what a test sets."""
+
+    body = b""
+    status = 200
+    delay_s = 0.0
+
+    def do_GET(self) -> None:
+        time.sleep(self.delay_s)
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"<html>", 200, "is not JSON"),
+        (b"[]", 200, "is not a JSON object"),
+        (b'{"summary": {}, "partitions": 3}', 200, "no partitions"),
+        (b"{}", 500, "HTTP status 500"),
+        (b"", 302, "HTTP status 302"),
+        (b"[" * 200_000, 200, "is not JSON"),
+        (b" " * (17 << 20), 200, "more than 16 MiB"),
+    ],
+)
+def test_connector_that_answers_garbage_is_one_unknown_flow(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, status: int, reason: str
+):
+    handler = type("Handler", (Garbage,), {"body": body, "status": status})
+    connector = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=connector.serve_forever, daemon=True).start()
+    flow = RunningFlow(
+        name="odd", pid=1, replicator_pid=2, began_ms=0, url=f"http://127.0.0.1:{connector.server_port}"
+    )
+    monkeypatch.setattr(local_flows, "running_flows", lambda: (flow,))
+    try:
+        with served(local_flows.LocalFlows()) as console:
+            _, _, text = get(console, "/")
+            assert reason in text
+            assert get(console, "/flow?flow=odd")[0] == 200
+    finally:
+        connector.shutdown()
+        connector.server_close()
+
+
+def test_process_that_starts_is_shown_as_such(monkeypatch: pytest.MonkeyPatch):
+    flow = RunningFlow(name="young", pid=1, replicator_pid=None, began_ms=0)
+    monkeypatch.setattr(local_flows, "running_flows", lambda: (flow, flow))
+    with served(local_flows.LocalFlows()) as console:
+        assert "waits for a restart" in get(console, "/")[2]
+
+
+def test_failing_source_does_not_end_the_console(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mirrorflow_console.poller.FRESH_WAIT_S", 0.3)
+    source = flows()
+
+    def fails(*_: Any, **__: Any) -> list[FlowReading]:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(source, "read", fails)
+    with served(source) as console:
+        assert get(console, "/")[0] == 200
+        monkeypatch.undo()
+        wait_until("it reads again", lambda: "east-to-west" in get(console, "/")[2])
