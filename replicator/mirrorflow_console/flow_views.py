@@ -151,6 +151,8 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
     conditions = _conditions(reading.status)
     document = reading.document
     own = [] if document is None else [*_troubles(document.progress)]
+    if samples and document is not None and _is_age_partial(document.progress):
+        samples = [*samples[:-1], samples[-1]._replace(seconds=None)]
     outlook = HELD_UP if document is not None and _is_held_up(document.progress) else forecast(samples)
     if document is not None:
         own += _unlisted(document, own)
@@ -177,6 +179,11 @@ def flow_view(reading: FlowReading, samples: Sequence[LagSample] = ()) -> FlowVi
 def _is_held_up(progress: Progress) -> bool:
     """Whether a partition that copies no more has something to copy: no rate of the others makes up for it."""
     return any(row["phase"] == "stopped" and row["lagRecords"] != 0 for row in progress.partitions)
+
+
+def _is_age_partial(progress: Progress) -> bool:
+    """Whether a partition with a lag does not know its age, so that the flow's lag in time is more than is known."""
+    return any(row["lagRecords"] and row["lagSeconds"] is None for row in progress.partitions)
 
 
 def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
@@ -230,7 +237,7 @@ def _answered(document: ConnectorDocument, base: dict[str, Any]) -> FlowView:
         lag=lag_in_words(summary),
         lag_records=summary["lagRecords"] if is_known else None,
         lag_s=summary["lagSeconds"] if is_known else None,
-        is_lag_at_least=any(row["lagRecords"] and row["lagSeconds"] is None for row in progress.partitions),
+        is_lag_at_least=_is_age_partial(progress),
         records_per_s=summary["recordsPerSecond"],
         bytes_per_s=summary["bytesPerSecond"],
         records=summary["records"],

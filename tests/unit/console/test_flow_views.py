@@ -197,9 +197,11 @@ def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
     document = table(healthy(partition(0), partition(1)))
     document["partitions"][1]["lagSeconds"] = None
 
-    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
+    samples = [LagSample(at_s, 20, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
+    view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)), samples)
 
     assert view.is_lag_at_least
+    assert view.outlook.outlook is not Outlook.KEEPING_UP
     assert not flow_view(reading(healthy(partition(0)))).is_lag_at_least
 
 

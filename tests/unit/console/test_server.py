@@ -246,7 +246,7 @@ def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.Monk
 
         polls = source.reads - before + 1
         assert len(rendered) - texts <= polls + 1
-    assert source.asked[-1][2]
+        assert source.asked[-1][2]
 
 
 def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch):
