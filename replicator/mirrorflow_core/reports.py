@@ -131,7 +131,7 @@ class TaskReport:
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
     # How often its process has ended a start as the only writer, and waits for the next one.
-    starts_ended: int = 0
+    sessions_ended: int = 0
     acknowledged: tuple[AcknowledgedPosition, ...] = ()  # of the start that has ended
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirrorflow_core.settings import LossPolicy
-from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_core.writer.write_mode import plain_age_limit_ms
 
 PRODUCER_EXPIRATION_MS: Final = 86_400_000  # Kafka's default, until the target's setting is read
@@ -19,7 +19,7 @@ PRODUCER_EXPIRATION_MS: Final = 86_400_000  # Kafka's default, until the target'
 class CopySession:
     """What the partitions of a session share. The shell updates what it learns of the target."""
 
-    start: TaskStart
+    start: SessionStart
     source_alias: str
     target_alias: str
     loss_policy: LossPolicy = LossPolicy.FAIL
@@ -31,14 +31,14 @@ class CopySession:
     plain_age_limit_ms: int = plain_age_limit_ms(PRODUCER_EXPIRATION_MS)
 
     @property
-    def unfenced_why(self) -> str:
+    def unfenced_reason(self) -> str:
         """Why other writers are not fenced, so that records are copied at least once; "" if they are."""
-        return self.start.unfenced_why
+        return self.start.unfenced_reason
 
     @property
     def is_fenced(self) -> bool:
         """Whether the task is the only writer of its partitions."""
-        return not self.start.unfenced_why
+        return not self.start.unfenced_reason
 
     def limit_plain_age(self, age_ms: int) -> None:
         """Writes records of *age_ms* and older in transactions; 0: all."""

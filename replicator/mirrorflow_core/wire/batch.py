@@ -35,15 +35,15 @@ _DIGIT_MASK = (1 << _DIGIT_BITS) - 1
 _Images = tuple[int, ...]  # images of the 32 single bits under a linear map
 
 
-def carried(change: int, bytes_behind: int) -> int:
+def crc_delta(change: int, bytes_after: int) -> int:
     """Returns what to XOR to a message's checksum after a part of it was changed.
 
-    *change* is the XOR of that part's checksums before and after; *bytes_behind* unchanged bytes follow the
+    *change* is the XOR of that part's checksums before and after; *bytes_after* unchanged bytes follow the
     part.
     """
     place = 0
-    while bytes_behind:
-        digit = bytes_behind & _DIGIT_MASK
+    while bytes_after:
+        digit = bytes_after & _DIGIT_MASK
         if digit:
             table = _table(place, digit)
             change = (
@@ -52,7 +52,7 @@ def carried(change: int, bytes_behind: int) -> int:
                 ^ table[512 + (change >> 16 & 0xFF)]
                 ^ table[768 + (change >> 24)]
             )
-        bytes_behind >>= _DIGIT_BITS
+        bytes_after >>= _DIGIT_BITS
         place += 1
     return change
 
@@ -295,7 +295,7 @@ def rewrite(
     before = crc32c(changed)
     _ATTRIBUTES.pack_into(data, CRC_FROM, attributes)
     _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-    crc ^= carried(before ^ crc32c(changed), batch.size_bytes - _CHANGED_TO)
+    crc ^= crc_delta(before ^ crc32c(changed), batch.size_bytes - _CHANGED_TO)
     _HEAD.pack_into(data, 0, 0, batch.batch_length, -1, 2, crc)
     return data
 

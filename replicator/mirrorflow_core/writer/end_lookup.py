@@ -98,7 +98,7 @@ def open_transactions(partition: TopicPartition, log_end: LogEnd) -> Steps[dict[
     return found
 
 
-def aborted_behind(partition: TopicPartition, offset: int, log_end: LogEnd) -> Steps[dict[int, int]]:
+def aborted_after(partition: TopicPartition, offset: int, log_end: LogEnd) -> Steps[dict[int, int]]:
     """Returns where transactions begin that were open at *offset* and aborted since, by producer id.
 
     If what is before *offset* was committed, its marker is lost: in an unclean election, or because the partition had no

@@ -100,7 +100,7 @@ class WritePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStart:
+class SessionStart:
     """Where a task starts: its producers, its partitions, those that have stopped, and what the loss policy was applied to.
 
     Those in `waiting`, with the reason, are not taken: their last writers may not be fenced. Only another start may write to them.
@@ -115,7 +115,7 @@ class TaskStart:
     owners: Mapping[TopicPartition, str] = field(
         default_factory=dict
     )  # topics that were copied into their copies
-    unfenced_why: str = ""  # why other writers are not fenced, so that records are copied at least once
+    unfenced_reason: str = ""  # why other writers are not fenced, so that records are copied at least once
 
 
 def point_after(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:

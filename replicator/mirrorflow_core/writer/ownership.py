@@ -31,7 +31,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
+from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_core.writer.takeover import take_partitions
@@ -48,7 +48,7 @@ class Ownership:
 
     plan: FlowPlan
     lock: Producer
-    tasks: tuple[TaskStart, ...]
+    tasks: tuple[SessionStart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def recover_task(
     ids: WriterIds,
     partitions: Iterable[TopicPartition],
     acknowledged: Sequence[WriterPosition] = (),
-) -> Steps[TaskStart | Fenced]:
+) -> Steps[SessionStart | Fenced]:
     """Takes a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
     *acknowledged* is what the start before had no time to store.

@@ -23,7 +23,7 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     send,
 )
-from mirrorflow_core.writer.end_lookup import EndLookup, aborted_behind, look_up_end, open_transactions
+from mirrorflow_core.writer.end_lookup import EndLookup, aborted_after, look_up_end, open_transactions
 from mirrorflow_core.writer.flow_lock import RETRY_MS
 from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
@@ -141,7 +141,7 @@ def _missing_markers(
     if not producers or (kept is None and not has_new_leader):
         return _MissingMarkers(decisions, kept, has_unknown=False)
     copied_end = position.target_end if kept is None else kept
-    aborted = yield from aborted_behind(partition, copied_end, log_end)
+    aborted = yield from aborted_after(partition, copied_end, log_end)
     lost = [first for one, first in aborted.items() if one in by_id]
     has_unknown = not (opened.keys() | aborted.keys()) <= by_id.keys()
     return _MissingMarkers(decisions, min(lost, default=kept), has_unknown)

@@ -33,8 +33,8 @@ from mirrorflow_core.writer.flow_lock import LAST_EPOCH, RETRY_MS, holds_lock, r
 from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
     PartitionProblem,
+    SessionStart,
     TaskProducers,
-    TaskStart,
     TopicIds,
     WritePoint,
     start_position,
@@ -61,7 +61,7 @@ def take_partitions(
     *,
     silent: set[int],
     renews_claim: bool = False,
-) -> Steps[tuple[TaskStart, ...] | Refused]:
+) -> Steps[tuple[SessionStart, ...] | Refused]:
     """Fences the last writers of the partitions, finds where they ended, and stores the new positions.
 
     *acknowledged* has first what a task had stored, which counts where the offsets topic has lost it, then what it had no
@@ -316,9 +316,9 @@ def _start_tasks(
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
-) -> Steps[tuple[TaskStart, ...] | Refused]:
+) -> Steps[tuple[SessionStart, ...] | Refused]:
     now_ms: int = yield from send(ReadWallClock())
-    found: list[TaskStart] = []
+    found: list[SessionStart] = []
     for ids, assigned in wanted.items():
         own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
         task = yield from _start_task(plan, own, assigned, starts, owners, left_out, now_ms)
@@ -336,7 +336,7 @@ def _start_task(
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
     now_ms: int,
-) -> Steps[TaskStart | Refused]:
+) -> Steps[SessionStart | Refused]:
     """Stores the positions that name the new epochs, before the first plain batch of the task.
 
     Losses are reported first: the next process starts at the stored position and does not see them.
@@ -371,11 +371,11 @@ def _task_start(
     starts: Mapping[TopicPartition, PartitionStart],
     owners: Mapping[TopicPartition, str],
     left_out: Mapping[TopicPartition, MirrorFlowError],
-    unfenced_why: str = "",
-) -> TaskStart:
+    unfenced_reason: str = "",
+) -> SessionStart:
     taken = {one: owners[one] for one in assigned if one in owners}
     found = {one: starts[one] for one in assigned if one in starts}
-    return TaskStart(
+    return SessionStart(
         producers=own,
         points={one: _counted(start.point, own) for one, start in found.items() if start.point is not None},
         problems=dict.fromkeys(taken, PartitionProblem.TARGET_TAKEN)
@@ -384,7 +384,7 @@ def _task_start(
         losses={one: start.loss for one, start in found.items() if start.loss is not None},
         topic_ids=plan.topic_ids,
         owners=taken,
-        unfenced_why=unfenced_why,
+        unfenced_reason=unfenced_reason,
     )
 
 
@@ -410,7 +410,7 @@ def start_unfenced(
     partitions: Iterable[TopicPartition],
     positions: Mapping[TopicPartition, WriterPosition],
     why: str,
-) -> Steps[TaskStart]:
+) -> Steps[SessionStart]:
     """Returns the start of a task beside writers that cannot be fenced: behind the positions that are stored.
 
     What was written behind them is written again. *producer* has no transactional id.

@@ -3,8 +3,8 @@
 A broker handles the next request of a connection only after it has answered the previous one, with acks=all
 after replication; hence several connections. A request may hold one batch per partition; hence pipelining.
 
-A `Pipe` is one of these connections: it puts the next batches of its partitions into one request and hands each partition its
-part of the response. A `BrokerWriter` holds the pipes of a broker.
+A `ProduceConnection` is one of these connections: it puts the next batches of its partitions into one request and hands each partition its
+part of the response. A `BrokerWriter` holds the connections of a broker.
 
 Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
 by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
@@ -59,7 +59,7 @@ class WrittenPartition(Protocol):
     def next_batch(self) -> Buffer | None:
         """Returns the next batch, which then counts as sent; None if there is nothing to send now.
 
-        A partition that has more batches calls `Pipe.ready`.
+        A partition that has more batches calls `ProduceConnection.ready`.
         """
 
     def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
@@ -78,7 +78,7 @@ class WrittenPartition(Protocol):
         """The oldest in-flight batch got no response: it may or may not be in the target."""
 
 
-class Pipe:
+class ProduceConnection:
     """One connection of a writer, with the partitions that use it; it reconnects by itself."""
 
     def __init__(
@@ -260,19 +260,19 @@ class Pipe:
 
 
 class _Request:
-    """An in-flight produce request: passes its response to the pipe synchronously on arrival."""
+    """An in-flight produce request: passes its response to the connection synchronously on arrival."""
 
-    __slots__ = ("_in_flight_bytes", "_pipe", "_sent", "_sent_s", "_size_bytes")
+    __slots__ = ("_in_flight_bytes", "_owner", "_sent", "_sent_s", "_size_bytes")
 
     def __init__(
         self,
-        pipe: Pipe,
+        owner: ProduceConnection,
         sent: list[WrittenPartition],
         size_bytes: int,
         sent_s: float,
         in_flight_bytes: int,
     ) -> None:
-        self._pipe = pipe
+        self._owner = owner
         self._sent = sent
         self._size_bytes = size_bytes
         self._sent_s = sent_s
@@ -282,15 +282,15 @@ class _Request:
         return False
 
     def set_result(self, body: memoryview, /) -> None:
-        self._pipe.measured(self._in_flight_bytes, self._sent_s)
-        self._pipe.on_response(body, self._sent, self._size_bytes)
+        self._owner.measured(self._in_flight_bytes, self._sent_s)
+        self._owner.on_response(body, self._sent, self._size_bytes)
 
     def set_exception(self, error: ClusterError, /) -> None:
-        self._pipe.lost(self._sent, self._size_bytes)
+        self._owner.lost(self._sent, self._size_bytes)
 
 
 class BrokerWriter:
-    """Produces to one target broker through CONNECTIONS pipes."""
+    """Produces to one target broker through CONNECTIONS connections."""
 
     def __init__(
         self,
@@ -301,18 +301,19 @@ class BrokerWriter:
         on_error: Callable[[MirrorFlowError], None],
     ) -> None:
         self.node_id = node_id
-        self.pipes = tuple(
-            Pipe(cluster, node_id, index, awake=awake, on_error=on_error) for index in range(CONNECTIONS)
+        self.connections = tuple(
+            ProduceConnection(cluster, node_id, index, awake=awake, on_error=on_error)
+            for index in range(CONNECTIONS)
         )
 
     @property
     def throttle_ms(self) -> int:
-        return sum(pipe.throttle_ms for pipe in self.pipes)
+        return sum(connection.throttle_ms for connection in self.connections)
 
-    def pipe_for(self, target_topic: str, partition: int) -> Pipe:
-        """Returns the pipe of a partition; neighbouring partitions of a topic use different pipes."""
-        return self.pipes[(hash(target_topic) + partition) % len(self.pipes)]
+    def connection_for(self, target_topic: str, partition: int) -> ProduceConnection:
+        """Returns the connection of a partition; neighbouring partitions of a topic use different connections."""
+        return self.connections[(hash(target_topic) + partition) % len(self.connections)]
 
     async def close(self) -> None:
-        for pipe in self.pipes:
-            await pipe.close()
+        for connection in self.connections:
+            await connection.close()

@@ -16,7 +16,7 @@ from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
+from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim
 from mirrorflow_core.writer.position import WriterPosition, decode_value
 from mirrorflow_core.writer.stored_positions import read_positions
@@ -62,7 +62,7 @@ class OwnedFlow:
 
     clusters: FlowClusters
     ownership: Ownership
-    starts: dict[int, TaskStart] = field(default_factory=dict)
+    starts: dict[int, SessionStart] = field(default_factory=dict)
 
     async def renew(self, *, left: bool = False) -> bool:
         """Stores the claim again; with *left*, a successor need not wait. False: another process may own the flow."""
@@ -89,7 +89,7 @@ class OwnedFlow:
             offsets_topic=self.clusters.offsets_topic.known,
         )
 
-    async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> TaskStart | Fenced:
+    async def _recover(self, ids: WriterIds, wanted: TaskAssignment) -> SessionStart | Fenced:
         clusters, partitions = self.clusters, wanted.partitions
         topic_ids = await clusters.topic_ids(partitions)
         unavailable = await clusters.unavailable(partitions)
@@ -101,7 +101,7 @@ class OwnedFlow:
             for one in wanted.acknowledged
         ]
         found = await clusters.runner.run(recover_task(ownership, ids, partitions, acknowledged))
-        if isinstance(found, TaskStart) and found.producers.ids != ids:
+        if isinstance(found, SessionStart) and found.producers.ids != ids:
             log.warning(
                 "%s: the last transaction of %s cannot end, because a partition of it has no leader; %s is used instead.",
                 clusters.settings.name,

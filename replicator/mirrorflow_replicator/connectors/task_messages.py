@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS, SourceSettings
-from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_kafka.stores.compacted_topic import TopicState
 from mirrorflow_kafka.writer.producer_transactions import SequenceKey
 
@@ -45,7 +45,7 @@ class Assign:
     """Makes the task copy exactly the partitions of the assignment, from `start` on."""
 
     assignment: TaskAssignment
-    start: TaskStart
+    start: SessionStart
     # The next sequence numbers of the producers of `start`, which have stored positions already.
     sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
     transaction_timeout_ms: int = (

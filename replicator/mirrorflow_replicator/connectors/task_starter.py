@@ -86,7 +86,7 @@ class TaskStarter:
 
     def child_reported(self, report: TaskReport) -> None:
         """Claims the next start if the last one has ended according to *report*, later if the last ones were short."""
-        if not self.is_started or report.starts_ended < self._sent:
+        if not self.is_started or report.sessions_ended < self._sent:
             return
         self.is_started = False
         is_short = time.monotonic() - self._sent_at_s < LASTING_START_S

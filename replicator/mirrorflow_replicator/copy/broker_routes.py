@@ -85,14 +85,14 @@ class BrokerRoutes:
         """
         writer = self.writers[node_id]
         for copier, dispatch in self._dispatches.items():
-            if dispatch.pipe in writer.pipes and copier.state is not CopierState.STOPPED:
+            if dispatch.connection in writer.connections and copier.state is not CopierState.STOPPED:
                 self.stale(copier)
 
     def pump(self) -> None:
-        """Lets every pipe send what is ready."""
+        """Lets every connection send what is ready."""
         for writer in self.writers.values():
-            for pipe in writer.pipes:
-                pipe.pump()
+            for connection in writer.connections:
+                connection.pump()
 
     @property
     def without_leader(self) -> Collection[PartitionCopier]:
@@ -191,9 +191,9 @@ class BrokerRoutes:
         writer = self.writers.get(node_id)
         if writer is None:
             writer = self.writers[node_id] = self._new_writer(node_id)
-        pipe = writer.pipe_for(copier.target_topic, copier.partition)
-        if pipe is not dispatch.pipe:
-            dispatch.write_to(pipe)
+        connection = writer.connection_for(copier.target_topic, copier.partition)
+        if connection is not dispatch.connection:
+            dispatch.write_to(connection)
             return
         epoch = self._target.metadata.leader_epoch(*copier.target)
         if copier.target_epoch not in {UNKNOWN_EPOCH, epoch}:

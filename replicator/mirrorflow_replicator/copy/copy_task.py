@@ -326,10 +326,14 @@ class CopyTask:
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
         self._routes.writer_lost(node_id)
-        pipes = self._routes.writers[node_id].pipes
+        connections = self._routes.writers[node_id].connections
         for copier in self.copiers.values():
             dispatch = self._routes.dispatch_of(copier)
-            if copier.state is CopierState.COPYING and dispatch is not None and dispatch.pipe in pipes:
+            if (
+                copier.state is CopierState.COPYING
+                and dispatch is not None
+                and dispatch.connection in connections
+            ):
                 dispatch.apply(copier.note(error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -155,7 +155,9 @@ class EffectHandler:
         """Returns by when everything in flight of *copier* has reached its broker, counted from *since_s* (monotonic clock)."""
         dispatch = self._routes.dispatch_of(copier)
         return (
-            since_s if dispatch is None or dispatch.pipe is None else dispatch.pipe.expects_answer_by(since_s)
+            since_s
+            if dispatch is None or dispatch.connection is None
+            else dispatch.connection.expects_answer_by(since_s)
         )
 
     # -- errors

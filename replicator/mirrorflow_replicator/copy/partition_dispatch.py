@@ -19,7 +19,7 @@ from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
-from mirrorflow_kafka.client.broker_writer import Pipe
+from mirrorflow_kafka.client.broker_writer import ProduceConnection
 
 
 class TaskServices(Protocol):
@@ -47,7 +47,7 @@ class PartitionDispatch:
         self.copier = copier
         self.target_topic, self.partition = copier.target
         self.reader: BrokerReader | None = None
-        self.pipe: Pipe | None = None
+        self.connection: ProduceConnection | None = None
         self._drained = asyncio.Event()
         self._services = services
         self._packer = copier.packer
@@ -77,9 +77,9 @@ class PartitionDispatch:
 
     def next_batch(self) -> Buffer | None:
         """Returns the next batch to send; None if there is none now."""
-        services, copier, pipe = self._services, self.copier, self.pipe
-        assert pipe is not None
-        data, effects = copier.next_batch(services.now_ms, pipe.request_bytes)
+        services, copier, connection = self._services, self.copier, self.connection
+        assert connection is not None
+        data, effects = copier.next_batch(services.now_ms, connection.request_bytes)
         if data is not None and copier.transactional_id is not None:
             services.sent_in_transaction(len(data))
         self.apply(effects)
@@ -122,8 +122,8 @@ class PartitionDispatch:
 
     def ready(self) -> None:
         """Lets its connection take a batch."""
-        if self.pipe is not None and self.copier.stream is not None:
-            self.pipe.ready(self)
+        if self.connection is not None and self.copier.stream is not None:
+            self.connection.ready(self)
 
     def fetch(self) -> None:
         """Lets its reader ask again what it fetches next."""
@@ -143,7 +143,7 @@ class PartitionDispatch:
     @property
     def is_connected(self) -> bool:
         """Whether it is connected to the leader of its target partition."""
-        return self.pipe is not None and self.pipe.is_connected
+        return self.connection is not None and self.connection.is_connected
 
     # -- the routes
 
@@ -154,17 +154,17 @@ class PartitionDispatch:
         self.reader = reader
         reader.add(self.copier.topic, self.copier.partition, topic_id, self)
 
-    def write_to(self, pipe: Pipe) -> None:
-        """Writes through *pipe* from now on."""
-        if self.pipe is not None:
-            self.pipe.remove(self)
-        self.pipe = pipe
+    def write_to(self, connection: ProduceConnection) -> None:
+        """Writes through *connection* from now on."""
+        if self.connection is not None:
+            self.connection.remove(self)
+        self.connection = connection
         self.apply(self.copier.leader_changed())
-        pipe.add(self)
+        connection.add(self)
 
     def disconnect(self) -> None:
         """Ends reading and writing: it no longer belongs to this task."""
         if self.reader is not None:
             self.reader.remove(self.copier.topic, self.copier.partition)
-        if self.pipe is not None:
-            self.pipe.remove(self)
+        if self.connection is not None:
+            self.connection.remove(self)

@@ -70,7 +70,7 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         latency_ms=copier.latency_ms,
         reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
-        guarantee_reason=copier.session.unfenced_why,
+        guarantee_reason=copier.session.unfenced_reason,
         reason=reason,
         message=message,
         stalled_since_ms=-1 if copier.stalled is None else copier.stalled.since_ms,
@@ -150,6 +150,6 @@ def decode_report(line: bytes) -> TaskReport:
         warnings=tuple(body["warnings"]),
         source=SideReport(**body["source"]),
         target=SideReport(**body["target"]),
-        starts_ended=body["starts_ended"],
+        sessions_ended=body["sessions_ended"],
         acknowledged=tuple(AcknowledgedPosition(*one) for one in body["acknowledged"]),
     )

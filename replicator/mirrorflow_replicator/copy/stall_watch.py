@@ -291,7 +291,7 @@ class StallWatch:
         obstacle = seen.obstacle if error is None else _failed(error).after(seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
         dispatch = self._routes.dispatch_of(copier)
-        reader, pipe = (None, None) if dispatch is None else (dispatch.reader, dispatch.pipe)
+        reader, connection = (None, None) if dispatch is None else (dispatch.reader, dispatch.connection)
         return CopyFacts(
             partition=str(copier.source),
             target_partition=str(copier.target),
@@ -307,7 +307,7 @@ class StallWatch:
             is_crowded_out=self._is_crowded(),
             is_reading_limited=reader is not None
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
-            is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
+            is_writing_limited=connection is not None and connection.held_until_s > limited_s,
             is_passed_over=reader is not None
             and _responses(reader) - seen.responses > TURNS_MIN * len(reader),
             awaits_commit=copier.is_held or copier.packer.needs_transaction,

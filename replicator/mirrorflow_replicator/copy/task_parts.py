@@ -8,7 +8,7 @@ from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.transforms import RenameRule
-from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import TopicState
 from mirrorflow_kafka.stores.position_store import PositionStore
@@ -39,7 +39,7 @@ class FencedStart:
     *end* is called when the task cannot continue: what it wrote is found by its next start.
     """
 
-    start: TaskStart
+    start: SessionStart
     transactions: ProducerTransactions
     earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
     log_append_time_topics: set[str]  # target topics that are known to have LogAppendTime

@@ -65,7 +65,7 @@ class TaskProcess:
         self._clusters: tuple[Cluster, ...] = ()  # both, once they are connected
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
         self._changing = asyncio.Lock()
-        self._starts_ended = 0
+        self._sessions_ended = 0
         self._earlier_copiers: dict[TopicPartition, PartitionCopier] = {}
         self._end_reason = ""
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
@@ -107,23 +107,23 @@ class TaskProcess:
                     return
                 if isinstance(message, Assign):
                     # It ends before it has begun. The worker waits for that end, and has stored what was acknowledged before.
-                    self._starts_ended += 1
+                    self._sessions_ended += 1
                     self._acknowledged = ()
                 message = later
             match message:
                 case Finish():
-                    await self._end_start(self._starts_ended, leaves=True, why="")
+                    await self._end_session(self._sessions_ended, leaves=True, why="")
                 case Assign():
                     await self._assign(clusters, message)
 
-    async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
+    async def _end_session(self, number: int, *, leaves: bool, why: str) -> None:
         """Ends start *number* of the task, unless it has ended; the worker then sends the next start.
 
         A start ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
         """
         async with self._changing:
             task = self._task
-            if task is None or number != self._starts_ended:
+            if task is None or number != self._sessions_ended:
                 return
             if why:
                 log.warning("Restarting the task: %s", why)
@@ -131,10 +131,10 @@ class TaskProcess:
             # Where nothing can be fenced, the next start finds only what is stored.
             await task.end(leaves=leaves or not task.is_fenced)
             self._task, self._end_reason, self._acknowledged = None, why, task.acknowledged()
-            self._starts_ended += 1
+            self._sessions_ended += 1
 
     def _end_soon(self, number: int, why: str) -> None:
-        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why))
+        ending = asyncio.create_task(self._end_session(number, leaves=False, why=why))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -168,9 +168,9 @@ class TaskProcess:
         self._failure = error
 
     async def _assign(self, clusters: tuple[Cluster, Cluster], message: Assign) -> None:
-        ended = self._starts_ended
+        ended = self._sessions_ended
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
-            if ended != self._starts_ended:
+            if ended != self._sessions_ended:
                 return
             try:
                 async with self._changing:
@@ -186,7 +186,7 @@ class TaskProcess:
     async def _begin_task(self, clusters: tuple[Cluster, Cluster], message: Assign) -> CopyTask:
         topics, target = flow_topics(self._settings), clusters[1]
         store = position_store(self._settings, target)
-        if message.start.unfenced_why:
+        if message.start.unfenced_reason:
             await store.open()
         fenced = FencedStart(
             start=message.start,
@@ -195,7 +195,7 @@ class TaskProcess:
             ),
             earlier=self._earlier_copiers,
             log_append_time_topics=self._log_append_time_topics,
-            end=partial(self._end_soon, self._starts_ended),
+            end=partial(self._end_soon, self._sessions_ended),
             offsets_topic=message.offsets_topic,
         )
         return await begin(
@@ -214,7 +214,7 @@ class TaskProcess:
                 task, reason = self._begin.task, failure.reason
                 self._send_report(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
             elif self._task is None:
-                state = "RESTARTING" if self._starts_ended else "UNASSIGNED"
+                state = "RESTARTING" if self._sessions_ended else "UNASSIGNED"
                 self._send_report(TaskReport(task=self._begin.task, state=state, trace=self._end_reason))
             else:
                 self._send_report(self._with_warnings(self._task.report()))
@@ -227,9 +227,9 @@ class TaskProcess:
 
     def _send_report(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters)
-        ended, acknowledged = self._starts_ended, self._acknowledged if self._task is None else ()
+        ended, acknowledged = self._sessions_ended, self._acknowledged if self._task is None else ()
         self._send(
-            replace(report, source=source, target=target, starts_ended=ended, acknowledged=acknowledged)
+            replace(report, source=source, target=target, sessions_ended=ended, acknowledged=acknowledged)
         )
 
     def _send(self, report: TaskReport) -> None:

@@ -257,8 +257,8 @@ class SeedTaskAttempt:
             acknowledged=self._acknowledged,
         )
         given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
-        if given.start.unfenced_why:
-            raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_why)
+        if given.start.unfenced_reason:
+            raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_reason)
         transactions = ProducerTransactions(
             clusters[1],
             flow_topics(settings),

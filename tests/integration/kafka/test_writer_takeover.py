@@ -34,7 +34,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import Claim, claims_topic
 from mirrorflow_core.writer.flow_lock import LAST_EPOCH, Fenced, holds_lock
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_after, position_at
+from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart, WritePoint, point_after, position_at
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim, take_flow, wait_for_turn
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.stream import Span, Stream, sequence_of
@@ -74,7 +74,7 @@ class Process:
     runner: ProtocolRunner
     tasks: int = 2
     owned: Ownership | None = None
-    starts: list[TaskStart] = field(default_factory=list)
+    starts: list[SessionStart] = field(default_factory=list)
     points: dict[TopicPartition, WritePoint] = field(default_factory=dict)  # where the streams begin
     streams: dict[TopicPartition, Stream] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class Process:
         for start in taken.tasks:
             self._start(start)
 
-    def _start(self, start: TaskStart) -> None:
+    def _start(self, start: SessionStart) -> None:
         assert start.problems == {}
         for partition, point in start.points.items():
             self._begin(partition, point)
@@ -125,7 +125,7 @@ class Process:
         start = await self.runner.run(
             recover_task(owned(self), self.starts[task].producers.ids, self.starts[task].points)
         )
-        assert isinstance(start, TaskStart)
+        assert isinstance(start, SessionStart)
         self.starts[task] = start
         self._start(start)
 

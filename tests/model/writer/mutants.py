@@ -263,7 +263,7 @@ def _only_named_ids_count_as_replaced() -> tuple[Replaced, ...]:
 
 
 def _positions_of_aborted_records_are_trusted() -> tuple[Replaced, ...]:
-    return ((partition_start, "aborted_behind", _returns({})),)
+    return ((partition_start, "aborted_after", _returns({})),)
 
 
 def _no_epoch_behind_a_loss() -> tuple[Replaced, ...]:

@@ -12,7 +12,7 @@ from mirrorflow_core.writer import ownership
 from mirrorflow_core.writer.broker_requests import Request, Steps
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart
+from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart
 from mirrorflow_core.writer.ownership import Ownership
 from tests.model.writer.task import Task
 from tests.model.writer.world import Coroutine, Until, World
@@ -133,8 +133,8 @@ class Process:
             yield from self.perform(ownership.renew_claim(taken, left=True))
 
     def _sleep_before(
-        self, is_moment: Callable[[Request], bool], steps: Steps[TaskStart | Fenced]
-    ) -> Steps[TaskStart | Fenced]:
+        self, is_moment: Callable[[Request], bool], steps: Steps[SessionStart | Fenced]
+    ) -> Steps[SessionStart | Fenced]:
         """Sleep before a request; another process with one task takes the flow then."""
         asked = next(steps)
         while True:
@@ -146,9 +146,9 @@ class Process:
             try:
                 asked = steps.send(responses)
             except StopIteration as stop:
-                return cast("TaskStart | Fenced", stop.value)
+                return cast("SessionStart | Fenced", stop.value)
 
-    def _started(self, taken: Ownership, start: TaskStart) -> None:
+    def _started(self, taken: Ownership, start: SessionStart) -> None:
         for partition in start.points:
             rank = self.world.ranks[taken.lock[1:]], self.world.ranks[start.producers.plain[1:]]
             self.world.own(partition, rank, (start.producers.transactional, start.producers.plain))
@@ -160,7 +160,7 @@ class Process:
         if why == PartitionProblem.TARGET_TRIMMED.value:
             self.trimmed.add(partition)
 
-    def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
+    def _task(self, taken: Ownership, start: SessionStart) -> Coroutine:
         earlier: dict[TopicPartition, PartitionCopier] = {}
         ids, assigned = start.producers.ids, [*start.points, *start.waiting]
         losses_seen = self.losses_seen

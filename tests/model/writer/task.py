@@ -29,7 +29,7 @@ from mirrorflow_core.wire.error_codes import OFFSET_OUT_OF_RANGE, OPERATION_NOT_
 from mirrorflow_core.wire.fetch import FetchFrom, FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer import write_mode as modes
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused
-from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_core.writer.position import WriterPosition
 from tests.model.batches import LOG_APPEND_TIME
 from tests.model.errors import NONE, TOPIC_AUTHORIZATION_FAILED
@@ -76,7 +76,7 @@ class Task:
     def __init__(
         self,
         process: "Process",
-        start: TaskStart,
+        start: SessionStart,
         earlier: Mapping[TopicPartition, PartitionCopier],
         losses_seen: int,  # how often the offsets topic had lost its records when the session was begun
     ) -> None:

@@ -15,7 +15,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart, TaskProducers
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
@@ -93,7 +93,7 @@ class Target:
     async def _start_unfenced(self, wanted: TaskAssignment, *_: object) -> Assign:
         producer = Producer("", 7, 0)
         producers = TaskProducers(plain=producer, transactional=producer)
-        return Assign(assignment=wanted, start=TaskStart(producers=producers, points={}, problems={}))
+        return Assign(assignment=wanted, start=SessionStart(producers=producers, points={}, problems={}))
 
     async def _take(self, clusters: FlowClusters, *_: object, **__: object) -> OwnedFlow | Fenced:
         if self.takes and (refused := self.takes.pop(0)):

@@ -7,7 +7,7 @@ import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart
+from mirrorflow_core.writer.flow_plan import SessionStart, TaskProducers
 from mirrorflow_replicator.connectors.task_messages import (
     Assign,
     Message,
@@ -22,7 +22,7 @@ MANY = TaskAssignment(
     initial=True,
 )
 PRODUCER = Producer("mirrorflow.a.task-0", 7, 1)
-START = TaskStart(producers=TaskProducers(plain=PRODUCER, transactional=PRODUCER), points={}, problems={})
+START = SessionStart(producers=TaskProducers(plain=PRODUCER, transactional=PRODUCER), points={}, problems={})
 ASSIGN = Assign(assignment=MANY, start=START)
 
 

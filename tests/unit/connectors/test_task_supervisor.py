@@ -203,7 +203,7 @@ def test_another_assignment_is_claimed_after_the_process_has_finished_the_last()
         one.task.assign(FIRST_ORDERS)
 
         assert [Begin, Assign, Finish] == [type(message) for message in one.process.messages]
-        one.process.report(starts_ended=1, acknowledged=ACKNOWLEDGED)
+        one.process.report(sessions_ended=1, acknowledged=ACKNOWLEDGED)
         await one.starts(2)
         assert one.claimed == [ORDERS, replace(FIRST_ORDERS, acknowledged=ACKNOWLEDGED)]
 
@@ -215,7 +215,7 @@ def test_a_start_that_was_fenced_is_followed_by_another():
         one.task.assign(ORDERS)
         for number in (1, 2, 3):
             await one.starts(number)
-            one.process.report(starts_ended=number)
+            one.process.report(sessions_ended=number)
         await one.starts(4)
 
         assert not one.process.of(Finish)

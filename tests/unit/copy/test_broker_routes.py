@@ -21,9 +21,9 @@ class Broker:
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.pipes = (self,)
+        self.connections = (self,)
 
-    def pipe_for(self, topic: str, partition: int) -> "Broker":
+    def connection_for(self, topic: str, partition: int) -> "Broker":
         return self
 
     def add(self, *arguments: Any) -> None:
@@ -75,9 +75,9 @@ class Task:
 
     @property
     def target_node(self) -> int:
-        pipe: Any = self.dispatch.pipe
-        assert isinstance(pipe, Broker)
-        return pipe.node_id
+        connection: Any = self.dispatch.connection
+        assert isinstance(connection, Broker)
+        return connection.node_id
 
 
 def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_until_another_leads_them() -> (

@@ -60,9 +60,9 @@ def partition_report(copier):
     return report_at(copier, NOW_MS)
 
 
-def copier_that_copies(*, unfenced_why=""):
+def copier_that_copies(*, unfenced_reason=""):
     """A copier that has begun at source offset 100, and holds a batch of three records."""
-    copier = begun_copier(NOW_MS, new_session(unfenced_why=unfenced_why))
+    copier = begun_copier(NOW_MS, new_session(unfenced_reason=unfenced_reason))
     copier.packer.add(batch_of(small(3), base_offset=100))
     return copier
 
@@ -152,7 +152,7 @@ def test_a_resync_is_reported_as_copying():
     [("", Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
 )
 def test_the_guarantee_depends_on_whether_other_writers_are_fenced(why, guarantee):
-    report = partition_report(copier_that_copies(unfenced_why=why))
+    report = partition_report(copier_that_copies(unfenced_reason=why))
 
     assert (report.guarantee, report.guarantee_reason) == (guarantee, why)
 

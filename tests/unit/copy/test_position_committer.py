@@ -64,9 +64,9 @@ def task() -> Task:
     return Task()
 
 
-def begun(partition: int = 0, *, unfenced_why: str = UNFENCED) -> PartitionCopier:
+def begun(partition: int = 0, *, unfenced_reason: str = UNFENCED) -> PartitionCopier:
     """A partition that has three records from offset 100 on in flight."""
-    copier = begun_copier(WHEN, new_session(unfenced_why=unfenced_why), partition)
+    copier = begun_copier(WHEN, new_session(unfenced_reason=unfenced_reason), partition)
     copier.packer.add(batch_of(small(3), base_offset=100))
     assert send(copier, WHEN) is not None
     return copier
@@ -105,7 +105,7 @@ def test_a_position_is_stored_once(task: Task) -> None:
 
 
 def test_a_partition_that_has_not_begun_has_no_position(task: Task) -> None:
-    task.flush(new_copier(new_session(unfenced_why=UNFENCED)))
+    task.flush(new_copier(new_session(unfenced_reason=UNFENCED)))
 
     assert task.stored == []
 
@@ -135,10 +135,12 @@ def refusal_ends(copier: PartitionCopier, code: int) -> list[str]:
     return [effect.reason for effect in copier.refused(code, "") if isinstance(effect, EndSession)]
 
 
-@pytest.mark.parametrize("unfenced_why", [UNFENCED, ""])
+@pytest.mark.parametrize("unfenced_reason", [UNFENCED, ""])
 @pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
-def test_a_response_that_leaves_open_what_was_appended_ends_the_session(unfenced_why: str, code: int) -> None:
-    assert len(refusal_ends(begun(unfenced_why=unfenced_why), code)) == 1
+def test_a_response_that_leaves_open_what_was_appended_ends_the_session(
+    unfenced_reason: str, code: int
+) -> None:
+    assert len(refusal_ends(begun(unfenced_reason=unfenced_reason), code)) == 1
 
 
 def test_a_producer_that_is_fenced_ends_the_session() -> None:
@@ -146,15 +148,17 @@ def test_a_producer_that_is_fenced_ends_the_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unfenced_why", "reason"),
+    ("unfenced_reason", "reason"),
     [
         (UNFENCED, "the target answered INVALID_TXN_STATE"),
         ("", "its transaction was ended by another process"),
     ],
 )
-def test_a_transaction_that_the_task_has_not_ended_ends_the_session(unfenced_why: str, reason: str) -> None:
+def test_a_transaction_that_the_task_has_not_ended_ends_the_session(
+    unfenced_reason: str, reason: str
+) -> None:
     """Where nothing is fenced, the leader takes the producer for a transactional one."""
-    assert refusal_ends(begun(unfenced_why=unfenced_why), INVALID_TXN_STATE) == [reason]
+    assert refusal_ends(begun(unfenced_reason=unfenced_reason), INVALID_TXN_STATE) == [reason]
 
 
 @pytest.mark.parametrize("code", [NOT_ENOUGH_REPLICAS, OUT_OF_ORDER_SEQUENCE_NUMBER])

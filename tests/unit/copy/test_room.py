@@ -8,7 +8,7 @@ from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
 
 
 def test_a_reader_without_room_does_not_keep_responses_from_coming() -> None:
-    """Pumping a pipe looks at the clock, as a response does, and that wakes those who wait for room."""
+    """Pumping a connection looks at the clock, as a response does, and that wakes those who wait for room."""
     pumped = 0
 
     def pump() -> None:

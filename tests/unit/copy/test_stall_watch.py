@@ -91,9 +91,9 @@ class Task:
         self.fetch(copier)
         return copier
 
-    def serve(self, copier, *, reader=None, pipe=None):
+    def serve(self, copier, *, reader=None, connection=None):
         """Connects *copier* to its brokers."""
-        self.dispatches[copier] = SimpleNamespace(reader=reader, pipe=pipe)
+        self.dispatches[copier] = SimpleNamespace(reader=reader, connection=connection)
 
     def apply(self, copier, effects: Effects):
         """What the shell does about effects that the watch depends on."""
@@ -280,7 +280,7 @@ def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, res
 
 def test_a_quota_is_not_a_stall(task):
     copier = task.behind()
-    task.serve(copier, pipe=SimpleNamespace(held_until_s=math.inf))
+    task.serve(copier, connection=SimpleNamespace(held_until_s=math.inf))
     assert send(copier, WHEN) is not None
 
     task.wait()
@@ -291,8 +291,8 @@ def test_a_quota_is_not_a_stall(task):
 def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
     """What was sent is answered, or its connection is lost, within the time of a request."""
     copier = task.behind()
-    pipe = SimpleNamespace(held_until_s=-math.inf)
-    task.serve(copier, reader=Reader(held_until_s=math.inf), pipe=pipe)
+    connection = SimpleNamespace(held_until_s=-math.inf)
+    task.serve(copier, reader=Reader(held_until_s=math.inf), connection=connection)
     assert send(copier, WHEN) is not None
 
     task.wait()

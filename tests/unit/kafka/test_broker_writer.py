@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_kafka.client import broker_writer
-from mirrorflow_kafka.client.broker_writer import Pipe
+from mirrorflow_kafka.client.broker_writer import ProduceConnection
 from tests.unit.core.wire.test_produce import response_of
 
 
@@ -31,7 +31,7 @@ def test_a_throttled_answer_is_a_wait_of_its_connection(throttle_ms: int):
 
     async def held_s() -> float:
         cluster: Any = Silent()
-        pipe = Pipe(cluster, 1, 0, awake=lambda: None, on_error=lambda _: None)
+        pipe = ProduceConnection(cluster, 1, 0, awake=lambda: None, on_error=lambda _: None)
         body = response_of({"orders": {2: (0, 17, -1, [], None)}}, throttle_ms)
         pipe.on_response(memoryview(body), [partition], 100)
         await pipe.close()
@@ -52,7 +52,7 @@ class Sending:
     target_topic, partition = "orders", 2
     transactional_id: str | None = None
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: ProduceConnection) -> None:
         self.pipe = pipe
         pipe.ready(self)
 
@@ -96,7 +96,7 @@ def test_a_pipe_has_in_flight_what_the_target_answers_in_two_seconds(
 
     async def fly() -> Link:
         cluster: Any = Silent()
-        pipe, link = Pipe(cluster, 1, 0, awake=lambda: None, on_error=lambda _: None), Link()
+        pipe, link = ProduceConnection(cluster, 1, 0, awake=lambda: None, on_error=lambda _: None), Link()
         pipe._connection = link  # type: ignore[assignment]
         monkeypatch.setattr(broker_writer, "REQUEST_BYTES_MAX", len(BATCH))
         monkeypatch.setattr(time, "monotonic", lambda: now_s[0])

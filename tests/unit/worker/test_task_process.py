@@ -45,7 +45,7 @@ def test_a_start_that_ends_before_the_clusters_answer_is_reported_as_ended(monke
         stream.feed_data(encode(Finish()))
         await until(lambda: reports)
         reachable.set()
-        await until(lambda: reports[-1].starts_ended == 1)
+        await until(lambda: reports[-1].sessions_ended == 1)
         assert not begun.is_set()
         stream.feed_data(encode(START))
         await until(begun.is_set)

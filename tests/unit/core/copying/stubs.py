@@ -10,7 +10,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.flow_plan import TaskProducers, TaskStart, WritePoint
+from mirrorflow_core.writer.flow_plan import SessionStart, TaskProducers, WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_core.writer.write_mode import ChangeMode
@@ -33,14 +33,14 @@ REQUEST_BYTES = 1 << 20
 
 def new_session(
     *,
-    unfenced_why: str = "",
+    unfenced_reason: str = "",
     skips_refused: bool = False,
     read_committed: bool = False,
     partitions: int = 10,
 ) -> CopySession:
     """A session whose partitions, of topic orders and numbered from 0, begin at source offset 100."""
     points = {TopicPartition("orders", number): POINT for number in range(partitions)}
-    start = TaskStart(producers=PRODUCERS, points=points, problems={}, unfenced_why=unfenced_why)
+    start = SessionStart(producers=PRODUCERS, points=points, problems={}, unfenced_reason=unfenced_reason)
     return CopySession(
         start=start,
         source_alias="east",

@@ -65,7 +65,7 @@ from mirrorflow_replicator.copy.position_committer import AtLeastOnceCommitter
 from tests.unit.core.copying.leader import NOT_ENOUGH_REPLICAS, Leader
 from tests.unit.core.copying.test_batch_packer import WHEN, in_epoch, without
 from tests.unit.core.wire.strategies import batch_of
-from tests.unit.core.writer.logs import aborted_behind
+from tests.unit.core.writer.logs import aborted_after
 
 STEPS = 120
 SETTLE_STEPS = 1_000  # undisturbed: many times what it needs
@@ -131,9 +131,9 @@ class Copier:
 
     copier: PartitionCopier
 
-    def __init__(self, source, leader, chance, now_ms, *, unfenced_why=""):
+    def __init__(self, source, leader, chance, now_ms, *, unfenced_reason=""):
         self.source, self.leader, self.chance, self.now_ms = source, leader, chance, now_ms
-        self.unfenced_why = unfenced_why
+        self.unfenced_reason = unfenced_reason
         self.syncs: Any = None
         self.position: WriterPosition | None = None
         self.flying: deque[bytes] = deque()  # batches that the leader has not read yet
@@ -168,11 +168,11 @@ class Copier:
         return self.leader.epoch if self.known_epoch is None else self.known_epoch
 
     def _start(self):
-        if self.unfenced_why:
+        if self.unfenced_reason:
             positions = {} if self.position is None else {ORDERS: self.position}
             producer = Producer("", 1_000 + self.sessions, 0)
             return finished(
-                start_unfenced(PLAN, producer, [ORDERS], positions, self.unfenced_why), self.broker
+                start_unfenced(PLAN, producer, [ORDERS], positions, self.unfenced_reason), self.broker
             )
         owned = Ownership(plan=PLAN, lock=Producer(PLAN.ids.lock, 1, 16), tasks=())
         return finished(recover_task(owned, PLAN.ids.task(0), [ORDERS]), self.broker)
@@ -198,7 +198,7 @@ class Copier:
                     one for one in self.leader.log if start <= one.last_offset and one.base_offset < end
                 )
             case ReadAborted(_, offset):
-                return aborted_behind(self.leader.log, offset)
+                return aborted_after(self.leader.log, offset)
             case ReadSourceStart():
                 return SourceStart(100, -1)
             case ReadEpochEnd():
@@ -341,7 +341,7 @@ class Copier:
         """Store the position: in a transaction with the records that are written in it, if any."""
         if self.why_over or self.copier.stream is None:
             return
-        if self.unfenced_why:
+        if self.unfenced_reason:
             run(self.committer.store([self.copier], left=False))
             return
         self.transaction.store([self.copier])
@@ -349,7 +349,7 @@ class Copier:
 
     def join(self):
         """Take the partition into the transaction, if it has records for it."""
-        if not self.unfenced_why and not self.why_over and self.transaction.has_wishes:
+        if not self.unfenced_reason and not self.why_over and self.transaction.has_wishes:
             self.perform(self.transaction._join(Now(0.0, self.now_ms)))
 
     def cut(self):
@@ -420,10 +420,10 @@ def disturb(rig, *, strangers=False):
         leader.move()
 
 
-def new_rig(seed, *, now_ms=WHEN, unfenced_why="", **of_source):
+def new_rig(seed, *, now_ms=WHEN, unfenced_reason="", **of_source):
     chance = random.Random(seed)
     source = Source(chance, **of_source)
-    return Copier(source, Leader(), chance, now_ms, unfenced_why=unfenced_why)
+    return Copier(source, Leader(), chance, now_ms, unfenced_reason=unfenced_reason)
 
 
 def disturbed(seed, *, strangers=False, **kind):
@@ -492,7 +492,7 @@ def test_all_buffers_are_given_back(seed, strangers):
 @given(st.integers(0, 2**32), st.booleans())
 def test_where_nothing_is_fenced_each_record_is_copied_at_least_once(seed, has_gaps):
     """What was written behind the stored position is written again."""
-    rig = disturbed(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
+    rig = disturbed(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_reason=UNFENCED)
 
     assert list(dict.fromkeys(copied(rig.leader))) == rig.source.records
 
@@ -500,7 +500,7 @@ def test_where_nothing_is_fenced_each_record_is_copied_at_least_once(seed, has_g
 @given(st.integers(0, 2**32), st.booleans())
 def test_where_nothing_is_fenced_all_batches_are_plain(seed, has_gaps):
     """Also old records, and those behind gaps: no position in a transaction has to precede them."""
-    rig = new_rig(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_why=UNFENCED)
+    rig = new_rig(seed, now_ms=WHEN + 2 * HALF_DAY_MS, has_gaps=has_gaps, unfenced_reason=UNFENCED)
     rig.settle()
 
     assert copied(rig.leader) == rig.source.records

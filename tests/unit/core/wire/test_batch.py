@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.batch import (
     BatchRefusal,
-    carried,
     checksum_holds,
+    crc_delta,
     first_size_bytes,
     raw_refusal,
     rewrite,
@@ -195,7 +195,7 @@ def test_it_is_what_a_pass_over_everything_gives(head, mask, tail, zeros):
     changed = bytes(a ^ b for a, b in zip(head, mask, strict=False))
     behind = tail + bytes(zeros)
 
-    assert crc32c(changed + behind) == crc32c(head + behind) ^ carried(
+    assert crc32c(changed + behind) == crc32c(head + behind) ^ crc_delta(
         crc32c(head) ^ crc32c(changed), len(behind)
     )
 
@@ -203,4 +203,4 @@ def test_it_is_what_a_pass_over_everything_gives(head, mask, tail, zeros):
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 def test_lengths_add_up(change, first, second):
     """Batches are up to two gigabytes long, and no test has one."""
-    assert carried(carried(change, first), second) == carried(change, first + second)
+    assert crc_delta(crc_delta(change, first), second) == crc_delta(change, first + second)

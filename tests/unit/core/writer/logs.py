@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 
 
-def aborted_behind(log: Iterable[LogBatch], offset: int) -> dict[int, int]:
+def aborted_after(log: Iterable[LogBatch], offset: int) -> dict[int, int]:
     """The transactions that begin before *offset* and are aborted there or later: their first offsets, by producer id."""
     begun: dict[int, int] = {}
     found: dict[int, int] = {}

@@ -40,13 +40,13 @@ from mirrorflow_core.writer.broker_requests import (
     Unavailable,
 )
 from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
-from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SourceLoss, TaskStart, TopicIds
+from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart, SourceLoss, TopicIds
 from mirrorflow_core.writer.ownership import Ownership, recover_task, take_flow
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
-from tests.unit.core.writer.logs import aborted_behind
+from tests.unit.core.writer.logs import aborted_after
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class Brokers:
                     one for one in self.batches if one.last_offset >= start and one.base_offset < end
                 )
             case ReadAborted(_, offset):
-                return aborted_behind(self.batches, offset)
+                return aborted_after(self.batches, offset)
             case ReadOffsetMap(_, target_offset, _):
                 return MAPPED if target_offset == self.batches[0].base_offset else None
             case ReportLoss(_, next_source_offset, _):
@@ -370,7 +370,7 @@ def unfenced(
     steps = start_unfenced(plan(copies=OWN_COPIES, loss_policy=loss_policy), PRODUCER, [ORDERS], known, WHY)
     start = brokers.run(steps)
     assert brokers.transactions == []
-    assert start.unfenced_why == WHY
+    assert start.unfenced_reason == WHY
     assert start.producers.plain == start.producers.transactional == PRODUCER
     return start
 
@@ -484,7 +484,7 @@ def test_a_start_continues_behind_what_the_last_one_acknowledged(acknowledged, t
 
     start = brokers.run(recover_task(owned, ids, [ORDERS], [acknowledged]))
 
-    assert isinstance(start, TaskStart)
+    assert isinstance(start, SessionStart)
     assert start.points[ORDERS].next_source_offset == next_offset
 
 
@@ -586,7 +586,7 @@ def test_a_plain_id_whose_epochs_are_used_up_gets_another_producer_id_behind_its
 
     start = brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
 
-    assert isinstance(start, TaskStart)
+    assert isinstance(start, SessionStart)
     assert start.producers.plain == Producer("t-plain", 8, 16)
     (fence,) = [one for one in brokers.transactions if one.partitions]
     assert fence.producer == Producer("t-plain", 7, 32_766)
@@ -617,7 +617,7 @@ def test_a_task_takes_its_spare_id_while_its_last_transaction_cannot_end(*, is_b
 
     start = brokers.run(recover_task(owned, WriterIds("t", "t-plain"), [ORDERS]))
 
-    assert isinstance(start, TaskStart)
+    assert isinstance(start, SessionStart)
     assert start.producers.ids == WriterIds("t-spare" if is_busy else "t", "t-plain")
     assert brokers.transactions[-1].positions[0].writer == start.producers.ids
 
