@@ -104,6 +104,7 @@ class FlowTakeover:
     async def owned_by_group(self, clusters: FlowClusters) -> OwnedFlow | None:
         """Returns the flow as a process of the group has claimed it; None if none has. Raises MirrorFlowError."""
         newest = await newest_claim(clusters)
+        self._note_group_waits(newest)
         ours = self._group, self._settings.flow
         if newest is None or newest.left or (newest.group, newest.flow) != ours:
             return None
@@ -152,8 +153,16 @@ class FlowTakeover:
             return taken
         return OwnedFlow(clusters, taken, dict(enumerate(taken.tasks)))
 
+    def _note_group_waits(self, newest: Claim | None) -> None:
+        """Notes whether the flow belongs to a process outside of the group."""
+        self.is_waiting = newest is not None and not newest.left and newest.group != self._group
+        self.owner = newest
+
     async def _wait_for_turn(self, clusters: FlowClusters, plan: FlowPlan) -> None:
-        self.is_waiting = not self._group
+        if self._group:
+            self._note_group_waits(self.owner)
+        else:
+            self.is_waiting = True
         found = await clusters.runner.run(wait_for_turn(plan, self._note_owner))
         if isinstance(found, FlowExists):
             self.is_waiting = False

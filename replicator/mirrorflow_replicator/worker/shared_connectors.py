@@ -271,13 +271,15 @@ class SharedConnector:
     def has_reported_all(self) -> bool:
         given = {partition for partitions in self._share.tasks.values() for partition in partitions}
         is_found = not self._share.leads or self._parts.discovery.assignment is not None
-        return given <= self._parts.reported_partitions and is_found
+        return self._parts.is_standby or (given <= self._parts.reported_partitions and is_found)
 
     @property
     def target_cluster_id(self) -> str:
         return self._parts.owner.target_cluster_id
 
     def report(self) -> ConnectorReport:
+        if self._parts.is_standby and self._follower.problem is None:
+            return self._parts.report(state="RUNNING", tasks=())
         tasks = self._parts.tasks
         mine = [tasks[task] for task in sorted(tasks) if task in self._share.tasks]
         return self._parts.report(state=self._state, tasks=mine)

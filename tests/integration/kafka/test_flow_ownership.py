@@ -5,6 +5,7 @@ Each test breaks the plan on purpose; what a Java consumer reads must not show i
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,9 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
+from tests.integration.kafka.distributed import NAME, Site
 from tests.integration.kafka.flows import Flow, asking, contents, now_ms, numbered, wait_until_ready
+from tests.integration.kafka.nodes import GROUP
 
 BACKLOG = 60_000
 # A backlog of 12 MB then lasts some seconds, long enough to be attacked while it is copied.
@@ -39,6 +42,33 @@ def wait_for_trace(replicator: Replicator) -> str:
         return str(connector.get("trace", "")) if connector["state"] == "FAILED" else ""
 
     return wait_until("the connector is refused", trace)
+
+
+@pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.faults)])
+def test_a_process_or_a_group_that_waits_for_the_flow_is_ready(flow: Flow, topic: str, turns: int):
+    """A Deployment ends the earlier pods only when the next ones are ready, also those that have had tasks before."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    site = Site(source=flow.source, target=flow.target, alias=flow.alias, folder=flow.folder)
+    with ExitStack() as stack:
+        alone = stack.enter_context(flow.replicator(topic, SLOWER))
+        alone.wait_for_copy(flow.target, flow.remote(topic), 3_000)
+        node = stack.enter_context(site.worker({"name": NAME, **site.connector(topic), **SLOWER}, **GROUP))
+        for present, following in ((alone, node), (node, alone), (alone, node))[:turns]:
+            if not following.running:
+                following.start()
+            wait_until("the next waits for the flow", partial(is_standby, following))
+            assert following.rest("/readyz")[0] == 200
+            assert present.stop() == 0
+            following.wait_for_phase("copying", topic)
+            assert not is_standby(following)
+        node.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def is_standby(replicator: Replicator) -> bool:
+    """Whether its connector waits until another process gives the flow up."""
+    return any(one["standby"] for one in replicator.rest("/progress/partitions")[1].get("connectors", ()))
 
 
 @pytest.mark.faults
