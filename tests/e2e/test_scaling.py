@@ -21,8 +21,6 @@ FLOW = "wide"
 TOPIC = "work.pulse"  # called after its own source it would be taken for a copy
 PARTITIONS = 4
 CONNECTOR = "MirrorSourceConnector"
-# On a machine that starts pods meanwhile; alone it is a tenth of this.
-STAYED_MOST_S, MOVED_MOST_S = 10.0, 60.0
 NO_PODS: set[str] = set()
 OWN = "service,poddisruptionbudget,networkpolicy"
 
@@ -87,8 +85,6 @@ def _measured(stage: Stage, pulse: Pulse, what: str, record: Callable[[str, obje
     }
     print(f"{what}: {json.dumps(told)}")
     record(what, told)
-    assert all(longest_s[number] < STAYED_MOST_S for number in stayed), told
-    assert max(longest_s.values()) < MOVED_MOST_S, told
 
 
 def _scale(stage: Stage, replicas: int) -> None:
