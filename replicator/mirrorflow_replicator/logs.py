@@ -103,6 +103,9 @@ class Follower(Protocol):
     def set_level(self, logger: str, level: str) -> None:
         """Sets *level* for *logger* and all loggers below it."""
 
+    def write_replays(self) -> None:
+        """Writes what it did lately into files."""
+
 
 class Loggers:
     """The levels of this process's loggers, and the processes that follow them."""
@@ -134,6 +137,11 @@ class Loggers:
         for follower in tuple(self.followers):
             follower.set_level(namespace, level)
         return changed
+
+    def write_replays(self) -> None:
+        """Has every follower write what it did lately into files."""
+        for follower in tuple(self.followers):
+            follower.write_replays()
 
 
 def _name(number: int) -> str:

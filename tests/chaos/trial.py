@@ -1,6 +1,10 @@
 """One trial: everybody at work and taken away at random, then rest, then both sides compared record by record."""
 
+import contextlib
+import json
+import os
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +24,7 @@ from tests.harness.kafka.elections import FOLLOWER, LEADER, fragile_topic
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kafka.tools import FOREVER
+from tests.harness.replay import differences
 from tests.harness.replicator import Replicator
 
 TOPICS = {"chaos.orders": 4, "chaos.events": 3}
@@ -202,9 +207,21 @@ class Trial:
         writers.stop()
         self._wait_until_equal_ends()
         for copier in self._copiers:
+            os.kill(copier.replicator.pid, signal.SIGUSR1)
             copier.replicator.stop()
+        self._replay()
         self.result.written = writers.records
         self._compare()
+
+    def _replay(self) -> None:
+        """Replays what partitions did when they stopped, and in the end."""
+        count = 0
+        for path in self.folder.glob("copier-*/temporary/*/*.json"):
+            with contextlib.suppress(json.JSONDecodeError):  # its process was killed while it wrote
+                for difference in differences(json.loads(path.read_text())):
+                    self._problem(f"{path.name}: {difference}")
+                count += 1
+        self._note(f"{count} partitions replayed")
 
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
         client = west.java_client("PROXIED" if west.proxied else west.listeners[0])
@@ -212,6 +229,8 @@ class Trial:
         folder = self.folder / f"copier-{number}"
         is_stepping = self._dimensions.clocks == "stepping"
         clock = SteppingClock(folder / "clock") if is_stepping else None
+        temporary = folder / "temporary"
+        temporary.mkdir(parents=True)
         replicator = Replicator.standalone(
             east,
             west,
@@ -228,7 +247,7 @@ class Trial:
                 "offset.storage.replication.factor": "1" if self._dimensions.internals == "single" else "3",
                 **client,
             },
-            environment=None if clock is None else clock.environment,
+            environment={"TMPDIR": str(temporary), **({} if clock is None else clock.environment)},
         )
         replicator.name = f"copier-{number}"
         return Copier(replicator=replicator, clock=clock)

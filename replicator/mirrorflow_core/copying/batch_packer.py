@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mirrorflow_core.errors import (
     CorruptBatchError,
@@ -28,6 +28,7 @@ from mirrorflow_core.wire.batch import (
     BatchRefusal,
     checksum_holds,
     first_size_bytes,
+    header_of,
     raw_refusal,
     rewrite,
     set_transactional,
@@ -55,6 +56,11 @@ _HEADER_OVERHEAD_BYTES = 10  # the lengths of a header, at most
 COALESCE_LOOK_AHEAD = 4_096  # batches examined for merging: a full batch of the smallest records
 NO_AGE_MS = -(1 << 63)  # no timestamp is below it: no record is old
 ANY_AGE_MS = 1 << 63  # all timestamps are below it: every record is old
+
+
+_COUNTS = {"raw", "coalesced", "reencoded"}  # only reported
+# What `Packer.next` did: its result, `needs_transaction`, how many batches are queued and encoded, and their bytes.
+PackerOutcome = tuple[Span | PartitionError | None, bool, int, int, int]
 
 
 class _Encoded(NamedTuple):
@@ -191,6 +197,17 @@ class Packer:
     def is_ended(self) -> bool:
         """Returns whether nothing can be added before `clear`."""
         return self._end is not None
+
+    def outcome(self, result: Span | PartitionError | None) -> PackerOutcome:
+        """Returns what `next` did: *result*, and what is left."""
+        return result, self.needs_transaction, len(self._queue), len(self._outbox), self.queued_bytes
+
+    def state_values(self) -> dict[str, Any]:
+        """Returns its state without payloads: of a fetched batch only the header, of an encoded one the span."""
+        values = {slot: getattr(self, slot) for slot in Packer.__slots__ if slot not in _COUNTS}
+        values["_queue"] = [(header_of(batch), *rest) for batch, *rest in self._queue]
+        values["_outbox"] = [encoded.span for encoded in self._outbox]
+        return values
 
     def end_with(self, error: PartitionError) -> None:
         """Ends the queue: what follows in the source cannot be copied because of *error*."""

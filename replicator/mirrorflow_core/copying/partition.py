@@ -17,7 +17,7 @@ An awaited answer of an earlier generation (`resyncs`) is discarded.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mirrorflow_core.copying import error_actions
 from mirrorflow_core.copying.batch_packer import ANY_AGE_MS, NO_AGE_MS, Packer
@@ -47,6 +47,7 @@ from mirrorflow_core.copying.error_actions import (
     action_for_fetch_error,
     action_for_produce_error,
 )
+from mirrorflow_core.copying.event_log import VERSION, EventLog, to_json, unusual, usual
 from mirrorflow_core.copying.loss_errors import DetectedLoss, loss_error, problem_error, source_lost
 from mirrorflow_core.copying.membership import CHANGES, MEMBERS, SILENT, TransactionMembership, moved
 from mirrorflow_core.copying.read_cursor import ReadCursor
@@ -126,6 +127,7 @@ class PartitionCopier:
         self.target = TopicPartition(target_topic, source.partition)
         self.session = session
         self.packer = packer
+        self.log = EventLog(session.entries_max)
         self.cursor = ReadCursor(source, read_committed=session.read_committed)
         self.state = CopierState.RESUMING
         self.resyncs = 0  # generation counter: an awaited result of an earlier generation is discarded
@@ -183,7 +185,7 @@ class PartitionCopier:
         self.mode = earlier.mode
         # A batch that ended the last session (UNKNOWN_SERVER_ERROR) would end each one, and delay the other partitions.
         if earlier.is_halted and isinstance(earlier.error, RefusedBatchError):
-            return self.stop(earlier.error)
+            return self._stop(earlier.error)
         return NOTHING
 
     # -- reading
@@ -191,6 +193,7 @@ class PartitionCopier:
     def next_fetch(self, response_bytes: int) -> FetchFrom | None:
         """Returns where to fetch next, in a response of about *response_bytes*; None while it is not COPYING, or full."""
         packer = self.packer
+        before = self._response_bytes, self._writes_first, self._is_full
         self._response_bytes = response_bytes
         self._writes_first = self._writes_first and bool(packer)
         self._is_full = (
@@ -198,6 +201,8 @@ class PartitionCopier:
             or packer.is_ended
             or self._writes_first
         )
+        if before != (response_bytes, self._writes_first, self._is_full):
+            self._add("next_fetch", response_bytes)
         if self.state is not CopierState.COPYING or self._is_full:
             return None
         return self.cursor.request(response_bytes)
@@ -211,10 +216,17 @@ class PartitionCopier:
         stream = self.stream
         if stream is None or self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
             return NOTHING
-        if response.error or response.diverging is not None or response.preferred_replica >= 0:
+        log = self.log
+        is_usual = not (response.error or response.diverging is not None or response.preferred_replica >= 0)
+        if log.is_full:
+            log.end(self.state_values)
+        events = log.events if is_usual else log.begin(self.state_values)
+        if events is not None:
+            events.append(("fetched", response[1:7], len(response.records), response[8:], asked_offset))
+        if not is_usual:
             return self._fetch_failed(response)
         try:
-            self.skipped += self.cursor.take(response, self.packer, stream)
+            self.skipped += self.cursor.take(response, self.packer, stream, log)
         except CorruptBatchError as error:
             self.packer.end_with(error)
         if len(response.records):
@@ -234,7 +246,7 @@ class PartitionCopier:
             # The next session compares the source with the target and finds what was lost.
             self.refusals += 1
             self.has_diverged = True
-            return *REPORT, *self.resync()
+            return *REPORT, *self._resync()
         name = name_of(code)
         self._met(Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name))
         reported: Effects = (Count(name), Signal.REPORT)
@@ -250,13 +262,14 @@ class PartitionCopier:
         error: MirrorFlowError = error_for(code, cluster=alias, request="Fetch", subject=str(self.source))
         if code == TOPIC_AUTHORIZATION_FAILED:
             error = NotAuthorizedError(cluster=alias, operation="Read", resource=f"topic {self.topic}")
-        return *reported, *self.stop(error)
+        return *reported, *self._stop(error)
 
     def _write_first(self) -> bool:
         """Returns whether records were read before the source lost them: they are written before more is read."""
         self._writes_first = bool(self.packer)
         return self._writes_first
 
+    @unusual
     def loss_resolved(self, asked: ResolveLoss, log_start: int | None, log_end: int | None) -> Effects:
         """Compares *asked* with the source's log; None: it could not be read. The loss policy applies when it resumes.
 
@@ -273,7 +286,7 @@ class PartitionCopier:
             self.loss = DetectedLoss(wanted, log_start, "source records were deleted before they were copied")
         else:
             self.loss = DetectedLoss(wanted, log_end, "the source's log was truncated")
-        return self.resync()
+        return self._resync()
 
     def _read_on(self) -> Effects:
         self._is_full = False
@@ -296,6 +309,9 @@ class PartitionCopier:
             return _NO_BATCH
         packer, session, is_plain = self.packer, self.session, mode.is_plain
         age_limit_ms = session.plain_age_limit_ms
+        events = self.log.events
+        if events is not None:
+            events.append(("next_batch", now_ms, request_bytes, age_limit_ms))
         if is_plain and now_ms - self._heard_ms > age_limit_ms:
             # The last confirmation is so old that the leader may have forgotten the producer.
             self.single_in_flight = True
@@ -317,7 +333,11 @@ class PartitionCopier:
         try:
             packed = packer.next(stream)
         except PartitionError as error:
-            return None, NOTHING if in_flight else self.stop(error)
+            if events is not None:
+                events.append(("packed", *packer.outcome(error)))
+            return None, NOTHING if in_flight else self._stop(error)
+        if events is not None:
+            events.append(("packed", *packer.outcome(None if packed is None else packed[1])))
         if packed is None:
             return None, self._why_no_batch(stream, mode)
         data, span = packed
@@ -355,18 +375,28 @@ class PartitionCopier:
         stream, mode, session = self.stream, self.mode, self.session
         assert stream is not None
         assert mode is not None
+        is_known = append_time_ms == -1 or self.target_topic in session.log_append_time_topics
+        is_usual = (
+            stream.expected_target in (base_offset, -1)
+            and not stream.has_refusals
+            and (is_known or not mode.is_plain)
+        )
+        events = self.log.events if is_usual else self.log.begin(self.state_values)
+        if events is not None:
+            asked = base_offset, append_time_ms, now_ms
+            events.append(("acknowledged", *asked, session.plain_age_limit_ms, is_known))
         if append_time_ms == -1:
             session.log_append_time_topics.discard(self.target_topic)
-        elif mode.is_plain and self.target_topic not in session.log_append_time_topics:
+        elif mode.is_plain and not is_known:
             # The timestamp itself does not matter: another producer may have written in the same millisecond.
             self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
-            return self.resync()
+            return self._resync()
         delivered = stream.delivered
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered is delivered:
             # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
             self.lost_batches += 1
-            return self.resync()
+            return self._resync()
         # Whether the leader may soon not remember the producer of plain batches.
         self.single_in_flight = mode.is_plain and now_ms - span.max_timestamp >= session.plain_age_limit_ms
         # The response may have been in transit for long: what it confirms is only certain for the time the
@@ -380,11 +410,12 @@ class PartitionCopier:
         if self.error is not None and self.state is not CopierState.STOPPED:
             self._recover()
         if not continues:
-            return *REPORT, *self.resync()  # another producer has written to this partition
+            return *REPORT, *self._resync()  # another producer has written to this partition
         if self.state is not CopierState.COPYING or self.is_held:
             return *REPORT, *self._when_drained()
         return REPORT_AND_READY if self.packer else REPORT
 
+    @unusual
     def refused(self, code: int, message: str, records: Sequence[int] = ()) -> Effects:
         """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
         stream, name = self.stream, name_of(code)
@@ -396,7 +427,7 @@ class PartitionCopier:
             self.refused_next = span.first
         if code == INVALID_TXN_STATE and self.session.is_fenced:
             # Only another producer can have ended it.
-            return EndSession("its transaction was ended by another process"), *self.resync()
+            return EndSession("its transaction was ended by another process"), *self._resync()
         self.refused_writes += 1
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
@@ -407,7 +438,7 @@ class PartitionCopier:
         reaction = self._react(action, code, message, span, records)
         if self.state is CopierState.COPYING:
             self.refusals += 1
-        return Count(name), *ends, *reaction, *self.resync()
+        return Count(name), *ends, *reaction, *self._resync()
 
     def _react(
         self, action: ErrorAction, code: int, message: str, span: Span, records: Sequence[int]
@@ -426,9 +457,9 @@ class PartitionCopier:
                 return self._refused_records(code, message, span, records)
             case ErrorAction.STOP if code == TOPIC_AUTHORIZATION_FAILED:
                 alias, resource = self.session.target_alias, f"topic {self.target_topic}"
-                return self.stop(NotAuthorizedError(cluster=alias, operation="Write", resource=resource))
+                return self._stop(NotAuthorizedError(cluster=alias, operation="Write", resource=resource))
             case ErrorAction.STOP:
-                return self.stop(self._refused_batch(code, message, span))
+                return self._stop(self._refused_batch(code, message, span))
         return NOTHING
 
     def _refused_records(self, code: int, message: str, span: Span, records: Sequence[int]) -> Effects:
@@ -440,7 +471,7 @@ class PartitionCopier:
             self.packer.cut_before(span.source_offset(span.first + first))
             return NOTHING
         if not self.session.skips_refused:
-            return self.stop(self._refused_batch(code, message, span))
+            return self._stop(self._refused_batch(code, message, span))
         skips = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
         is_whole = skips == span.count
         next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
@@ -459,22 +490,25 @@ class PartitionCopier:
             skips=skips,
         )
 
+    @unusual
     def response_lost(self) -> Effects:
         """Handles a lost response to the oldest batch in flight."""
         assert self.stream is not None
         self.lost_batches += 1
         self.stream.refuse()
-        return self.resync()
+        return self._resync()
 
+    @unusual
     def limited(self, limit: BatchLimit) -> Effects:
         """Makes batches of at most *limit* from now on: the settings of the target topic have changed."""
         self.packer.limit_to(limit)
         # What is packed already was packed by another limit.
-        return self.resync() if self.state is CopierState.COPYING else NOTHING
+        return self._resync() if self.state is CopierState.COPYING else NOTHING
 
+    @unusual
     def found_too_large(self, span: Span) -> Effects:
         """Stops at the one record of *span*, which is larger than the settings of the target topic allow."""
-        return self.stop(self.packer.too_large(span.base_offset, span.size_bytes))
+        return self._stop(self.packer.too_large(span.base_offset, span.size_bytes))
 
     @property
     def is_drained(self) -> bool:
@@ -496,30 +530,41 @@ class PartitionCopier:
 
     # -- the leaders
 
+    @unusual
     def connected(self) -> Effects:
         """There is a new connection to the target's leader."""
-        return self.resync()
+        return self._resync()
 
+    @unusual
     def leader_changed(self) -> Effects:
         """Another leader of the target was found, the same one in another epoch, or another topic of the same name."""
-        return self.resync()
+        return self._resync()
 
+    @unusual
     def paused(self) -> Effects:
         """The process did not run for a while."""
-        return self.resync()
+        return self._resync()
 
     def note_source_epoch(self, epoch: int) -> None:
         """Notes the leader epoch of the source, by metadata."""
-        self.cursor.note_leader_epoch(epoch)
+        if epoch != self.cursor.leader_epoch:
+            self._add("note_source_epoch", epoch)
+            self.cursor.note_leader_epoch(epoch)
 
     def note_target_epoch(self, epoch: int) -> None:
         """Notes a leader epoch of the target partition."""
-        self.target_epoch = max(self.target_epoch, epoch)
+        if epoch > self.target_epoch:
+            self._add("note_target_epoch", epoch)
+            self.target_epoch = epoch
 
     # -- where to continue
 
+    @unusual
     def resync(self) -> Effects:
         """Drops what was fetched, and writes nothing more until it is determined where to continue."""
+        return self._resync()
+
+    def _resync(self) -> Effects:
         self.packer.clear()
         self.resyncs += 1
         is_member = self.membership in MEMBERS
@@ -539,6 +584,7 @@ class PartitionCopier:
                 return (Signal.DRAINED,)
         return (Signal.DRAINED,) if self.is_held else NOTHING
 
+    @unusual
     def resumed(self, seen: Surroundings, now_ms: int) -> Effects:
         """Determines where to continue, or why the session must end. A stopped partition is tried again."""
         start = self.session.start
@@ -547,11 +593,11 @@ class PartitionCopier:
         if self.state is not CopierState.RESUMING or not self.is_drained:
             return NOTHING  # the last response to what is in flight asks again
         if (problem := start.problems.get(self.source)) is not None:
-            return self.stop(problem_error(self.source, self.target_topic, problem, self.session))
+            return self._stop(problem_error(self.source, self.target_topic, problem, self.session))
         if not seen.is_connected:
             return NOTHING  # the connection asks again
         point = start.points[self.source]
-        self.note_target_epoch(point.target_epoch)
+        self.target_epoch = max(self.target_epoch, point.target_epoch)
         if reason := self._restart_reason(seen):
             return (EndSession(reason),)
         if self.stream is None:
@@ -617,7 +663,7 @@ class PartitionCopier:
         if loss is not None:
             error = source_lost(self.source, loss, self.session)
             if self.session.loss_policy is LossPolicy.FAIL:
-                return self.stop(error)
+                return self._stop(error)
             alerts = self._continue_after_loss(error, now_ms, lost_records=max(0, loss.found - loss.wanted))
             pair = pair._replace(source_offset=loss.found - 1, source_epoch=UNKNOWN_EPOCH)
         elif skip is not None and pair.ordinal + 1 == skip.ordinal:
@@ -652,6 +698,7 @@ class PartitionCopier:
         is_counted = mode.is_plain and self.session.is_fenced  # the end lookup counts its offsets
         self.packer.number_by(mode.producer, mode.first_ordinal, merges_across_gaps=not is_counted)
 
+    @unusual
     def repeat_answered(self, *, is_log_append_time: bool) -> None:
         """Says why the leader answered that it already had a plain batch: none was sent twice. The session ends when it resumes.
 
@@ -677,6 +724,7 @@ class PartitionCopier:
         self.transactional_id = self.session.start.producers.transactional[0] if is_inside else None
         self.packer.set_transactional(transactional=is_inside)
 
+    @usual
     def joined(self, generation: int, *, is_full: bool) -> Effects:
         """It is a member of the open transaction; *generation* is its own when that was asked. *is_full*: a commit follows."""
         if self.state is not CopierState.COPYING or self.resyncs != generation:
@@ -687,15 +735,18 @@ class PartitionCopier:
             self._enter(TransactionMembership.HELD if is_full else TransactionMembership.INSIDE)
         return READY
 
+    @usual
     def held(self) -> None:
         """Sends nothing until `released`: a commit follows."""
         if self.membership is TransactionMembership.INSIDE:
             self._enter(TransactionMembership.HELD)
 
+    @usual
     def committed(self, next_source_offset: int) -> None:
         """Notes that the position *next_source_offset* is committed, with all records before it."""
         self._committed_next = next_source_offset
 
+    @usual
     def released(self, *, is_marked: bool) -> Effects:
         """Leaves the transaction, which is committed. *is_marked*: only its marker lies after what was delivered."""
         self._enter(TransactionMembership.OUTSIDE)
@@ -709,6 +760,7 @@ class PartitionCopier:
         """The change of mode for which it is held; None: it may send in its present mode."""
         return self.mode.change if self.mode is not None and self.membership in CHANGES else None
 
+    @usual
     def change_mode(self, change: ChangeMode, now_ms: int) -> Effects:
         """Continues in another mode; the position at which it changes is committed."""
         stream, mode = self.stream, self.mode
@@ -727,8 +779,12 @@ class PartitionCopier:
 
     # -- stopping and leaving
 
+    @unusual
     def stop(self, error: MirrorFlowError) -> Effects:
         """Stops copying until *error* is resolved."""
+        return self._stop(error)
+
+    def _stop(self, error: MirrorFlowError) -> Effects:
         if self.state is CopierState.LEAVING:
             return NOTHING  # its next owner meets it
         self.state = CopierState.STOPPED
@@ -736,11 +792,13 @@ class PartitionCopier:
         self.packer.clear()
         return StopPartition(error), Signal.FETCH, Signal.REPORT
 
+    @unusual
     def wait(self, error: MirrorFlowError) -> Effects:
         """Copies nothing while *error* lasts, because this session left it out."""
         self.state, self.is_halted, self.error = CopierState.RESUMING, False, error
         return REPORT
 
+    @unusual
     def leave(self) -> Effects:
         """Takes and sends nothing more; responses to what is in flight are still handled."""
         self.state = CopierState.LEAVING
@@ -756,6 +814,32 @@ class PartitionCopier:
 
     # -- what is reported
 
+    def state_values(self) -> dict[str, Any]:
+        """Returns everything that decides what it does next, for its event log; not the payloads."""
+        left_out = {"log", "session", "packer", "obstacle", "stalled"}
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {
+            **values,
+            "packer": self.packer.state_values(),
+            "plain_age_limit_ms": self.session.plain_age_limit_ms,
+            "is_log_append_time": self.target_topic in self.session.log_append_time_topics,
+        }
+
+    def replay_document(self) -> dict[str, Any]:
+        """Returns what it did lately, as JSON values: enough to do it again without payloads (`copying.event_log`)."""
+        return {
+            "version": VERSION,
+            "source": to_json(self.source),
+            "target_topic": self.target_topic,
+            "session": to_json(self.session.only(self.source)),
+            "segments": self.log.segments(self.state_values),
+        }
+
+    def _add(self, name: str, *values: int) -> None:
+        """Adds a usual event to the present segment of the log."""
+        if self.log.events is not None:
+            self.log.events.append((name, values, {}))
+
     def _met(self, obstacle: Obstacle) -> None:
         self.obstacle = obstacle.after(self.obstacle)
 
@@ -767,6 +851,7 @@ class PartitionCopier:
         """Notes why it makes no progress; None: it does."""
         self.stalled = stalled
 
+    @unusual
     def note(self, error: MirrorFlowError) -> Effects:
         """Notes an error that delays copying. An error that stopped the partition stays until it copies again."""
         if self.is_halted:
@@ -774,12 +859,14 @@ class PartitionCopier:
         self.error = error
         return REPORT
 
+    @usual
     def note_end(self, end_offset: int, *, is_start: bool = False) -> None:
         """Notes where the source ends; *is_start*: when the task began."""
         if is_start:
             self.start_end = end_offset
         self.cursor.note_end(end_offset)
 
+    @unusual
     def count_failed_start(self) -> None:
         """Counts a session which may leave it out once more, until it begins."""
         self.failed_starts += 1

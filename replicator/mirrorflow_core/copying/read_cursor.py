@@ -6,8 +6,10 @@ in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning othe
 """
 
 from mirrorflow_core.copying.batch_packer import Packer
+from mirrorflow_core.copying.event_log import EventLog
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.batch import header_of
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
 
@@ -65,8 +67,8 @@ class ReadCursor:
         """Whether an open transaction of the source hides records from a reader of committed ones."""
         return 0 <= self.end_offset < self.high_watermark
 
-    def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream) -> int:
-        """Adds the batches of *response* to *packer*; returns the number of records left out.
+    def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream, log: EventLog) -> int:
+        """Adds the batches of *response* to *packer*, and their headers to *log*; returns the number of records left out.
 
         Raises CorruptBatchError if the first batch cannot be one.
         """
@@ -76,6 +78,8 @@ class ReadCursor:
         try:
             batches = packer.split(response.records)
         except CorruptRecordsError as error:
+            if log.events is not None:
+                log.events.append(("corrupt", str(error)))
             topic, partition = self._partition
             raise CorruptBatchError(
                 topic=topic, partition=partition, offset=self.offset, problem=str(error)
@@ -83,10 +87,13 @@ class ReadCursor:
         if not batches:
             # Even the first batch was cut off: a batch larger than the requested size is returned whole only
             # if it is the first of the response.
-            self._request_bytes_min = max(
-                packer.first_size_bytes(response.records), 2 * self._request_bytes_min
-            )
+            first_bytes = packer.first_size_bytes(response.records)
+            if log.events is not None:
+                log.events.append(("cut_off", first_bytes))
+            self._request_bytes_min = max(first_bytes, 2 * self._request_bytes_min)
             return 0
+        if log.events is not None:
+            log.add_headers([header_of(batch) for batch in batches])
         if self._read_committed:
             self._aborted.feed(response.aborted)
         skipped = 0

@@ -234,6 +234,11 @@ def split(data: memoryview | bytearray) -> list[Batch]:
         at += entry.size_bytes
 
 
+def header_of(batch: Batch) -> tuple[int | bytes, ...]:
+    """Returns the fields of *batch* without its records, and its size; a marker keeps its bytes, which say what it ends."""
+    return (*batch[:13], bytes(batch.data) if batch.is_control else b"", batch.size_bytes)
+
+
 def first_size_bytes(data: memoryview | bytearray) -> int:
     """Returns the size of the first batch of *data*, complete or truncated; 0 if its length is truncated."""
     if len(data) < OVERHEAD_BYTES:

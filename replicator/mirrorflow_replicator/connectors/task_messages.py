@@ -72,7 +72,12 @@ class SetLogLevel:
     level: str
 
 
-Message = Begin | Assign | Finish | Stop | SetLogLevel
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteReplays:
+    """Makes the task write what its partitions did lately into files, for a developer."""
+
+
+Message = Begin | Assign | Finish | Stop | SetLogLevel | WriteReplays
 
 
 def encode(message: Message) -> bytes:

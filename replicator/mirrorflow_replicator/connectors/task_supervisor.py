@@ -22,7 +22,13 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.child_process import KILLED_S, ChildProcess, Spawn, spawn
-from mirrorflow_replicator.connectors.task_messages import Begin, SetLogLevel, Stop, TaskAssignment
+from mirrorflow_replicator.connectors.task_messages import (
+    Begin,
+    SetLogLevel,
+    Stop,
+    TaskAssignment,
+    WriteReplays,
+)
 from mirrorflow_replicator.connectors.task_starter import Claim, StartProblem, TaskStarter
 from mirrorflow_replicator.logs import LOGGERS
 
@@ -142,6 +148,11 @@ class TaskSupervisor:
         """Sets the level of *logger* in the task process; a later process gets it when it starts."""
         if self._child is not None:
             self._child.send(SetLogLevel(logger=logger, level=level))
+
+    def write_replays(self) -> None:
+        """Has the task write what its partitions did lately into files."""
+        if self._child is not None:
+            self._child.send(WriteReplays())
 
     def restart(self) -> None:
         """Ends the process gracefully, by force after RESTART_GRACE_S; the next one starts at once."""

@@ -38,6 +38,7 @@ from mirrorflow_replicator.copy.position_committer import (
     PositionFlusher,
 )
 from mirrorflow_replicator.copy.rate_limiter import PauseWatch, RateLimiter
+from mirrorflow_replicator.copy.replay_files import ReplayFiles
 from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.target_settings import TargetExpiries, note_log_append_time_topics
 from mirrorflow_replicator.copy.task_parts import TaskParts
@@ -71,6 +72,7 @@ class CopyTask:
         self._last_logged = ""  # the newest error, to log each one once
         self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
+        self._replays = ReplayFiles()
         self._session = self._new_session()
         self._routes = BrokerRoutes(
             source=parts.source,
@@ -85,6 +87,7 @@ class CopyTask:
             routes=self._routes,
             syncs=parts.syncs,
             errors=self.errors,
+            replays=self._replays,
             on_change=self._copier_changed,
             spawn=self._spawn,
         )
@@ -189,6 +192,7 @@ class CopyTask:
         """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""
         self.pace.limit(bytes_per_s)
         assigned = set(partitions)
+        self._session.limit_event_logs(len(assigned))
         await self._leave([copier for source, copier in self.copiers.items() if source not in assigned])
         new = [self._add(source) for source in sorted(assigned - set(self.copiers))]
         if new:
@@ -256,6 +260,10 @@ class CopyTask:
             commit_ms=self._flusher.mean_ms,
             warnings=() if syncs is None else syncs.warnings,
         )
+
+    def write_replays(self) -> None:
+        """Writes what its partitions did lately into files, for a developer."""
+        self._replays.write_some(self.copiers.values())
 
     async def _leave(self, copiers: Sequence[PartitionCopier]) -> None:
         """Gives *copiers* up: waits for what is in flight, then stores how far they got, marked as left."""

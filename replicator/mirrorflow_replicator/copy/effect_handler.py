@@ -37,6 +37,7 @@ from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from mirrorflow_replicator.copy.partition_resumer import STOPPED_RETRY_S, PartitionResumer
 from mirrorflow_replicator.copy.position_committer import PositionCommitter
+from mirrorflow_replicator.copy.replay_files import ReplayFiles
 from mirrorflow_replicator.process import now_ms
 
 log = logging.getLogger("mirrorflow.task")
@@ -61,6 +62,7 @@ class EffectHandler:
         routes: BrokerRoutes,
         syncs: OffsetSyncWriter | None,
         errors: Counter[str],
+        replays: ReplayFiles,
         on_change: Callable[[PartitionCopier], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -70,6 +72,7 @@ class EffectHandler:
         self._routes = routes
         self._syncs = syncs
         self._errors = errors
+        self._replays = replays
         self._on_change = on_change
         self._spawn = spawn
         self._limits = BatchLimits(target, apply=self.apply, spawn=spawn)
@@ -133,7 +136,8 @@ class EffectHandler:
             case Count(name):
                 self._errors[name] += 1
             case StopPartition(error):
-                self._log_once(copier, error)
+                if self._log_once(copier, error):
+                    self._replays.write(copier)
                 self._retry_later(copier, error)
             case Alert(error):
                 self._log_once(copier, error)
@@ -162,11 +166,14 @@ class EffectHandler:
 
     # -- errors
 
-    def _log_once(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
+    def _log_once(self, copier: PartitionCopier, error: MirrorFlowError) -> bool:
+        """Logs *error* unless it was the last one of *copier*; returns whether it did."""
         self._errors[error.reason] += 1
-        if self._last_logged.get(copier) != str(error):
-            self._last_logged[copier] = str(error)
-            log.warning("%s", error)
+        if self._last_logged.get(copier) == str(error):
+            return False
+        self._last_logged[copier] = str(error)
+        log.warning("%s", error)
+        return True
 
     def _retry_later(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
         """Has a stopped partition tried again if the cause may be fixed from outside."""

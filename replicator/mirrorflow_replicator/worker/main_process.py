@@ -88,6 +88,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGINT, _interrupt, stop, interrupted)
+        loop.add_signal_handler(signal.SIGUSR1, LOGGERS.write_replays)
         # The server starts first: if its address is in use, the process ends before it has started anything else.
         tls = self._tls()
         auth = self._settings[0].http.others_client_auth

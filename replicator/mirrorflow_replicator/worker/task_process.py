@@ -36,6 +36,7 @@ from mirrorflow_replicator.connectors.task_messages import (
     Message,
     SetLogLevel,
     Stop,
+    WriteReplays,
     read,
 )
 from mirrorflow_replicator.copy.copy_task import CopyTask
@@ -79,7 +80,7 @@ class TaskProcess:
         messages: asyncio.Queue[Message | None] = asyncio.Queue(
             maxsize=16
         )  # a worker sends one a minute at most
-        receiving = asyncio.create_task(_receive(stream, messages))
+        receiving = asyncio.create_task(self._receive(stream, messages))
         serving = asyncio.create_task(self._carry_out(warm, messages))
         try:
             # A stop takes effect while a connection attempt to an unresponsive cluster is still running.
@@ -94,6 +95,19 @@ class TaskProcess:
             if self._task is not None:
                 await self._task.stop()
                 self._send(self._task.report(whole=True))
+
+    async def _receive(self, stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
+        while True:
+            match message := await read(stream):
+                case SetLogLevel():
+                    logs.apply(message.logger, message.level)
+                case WriteReplays():
+                    if self._task is not None:
+                        self._task.write_replays()
+                case _:
+                    await messages.put(message)
+                    if message is None or isinstance(message, Stop):
+                        return
 
     async def _carry_out(
         self, warm: asyncio.Task[tuple[Cluster, Cluster]], messages: asyncio.Queue[Message | None]
@@ -235,17 +249,6 @@ class TaskProcess:
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))
         sys.stdout.buffer.flush()
-
-
-async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
-    while True:
-        message = await read(stream)
-        if isinstance(message, SetLogLevel):
-            logs.apply(message.logger, message.level)
-            continue
-        await messages.put(message)
-        if message is None or isinstance(message, Stop):
-            return
 
 
 async def run() -> None:

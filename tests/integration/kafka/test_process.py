@@ -2,18 +2,23 @@
 
 import json
 import os
+import signal
 import socket
 import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replay import differences
 from tests.harness.replicator import Replicator
 from tests.unit.kafka.certificates import authority, signed
 
@@ -120,3 +125,42 @@ def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
         trusting = ssl.create_default_context(cadata=authority().pem)
         with urllib.request.urlopen(f"{secure.url}/connectors", timeout=WAIT_S, context=trusting) as answer:
             assert ["m"] == json.loads(answer.read())
+
+
+def test_what_partitions_did_is_written_for_a_replay(
+    east: KafkaCluster, west: KafkaCluster, unique_topic, tmp_path: Path
+):
+    """When one stops, and on SIGUSR1."""
+    stem = unique_topic()
+    alias, folder = stem[-8:], tmp_path / "temporary"
+    folder.mkdir()
+    load(east, east.create_topic(f"{stem}-small"), 3_000, single_record_batches=True)
+    east.create_topic(f"{stem}-large", config={"max.message.bytes": "4000000"})
+    west.create_topic(f"{alias}.{stem}-large", config={"max.message.bytes": "1000"})
+    load(east, f"{stem}-large", 1, size_bytes=5_000)
+    with Replicator.standalone(
+        east,
+        west,
+        topics=f"{stem}-.*",
+        folder=tmp_path,
+        connector={"source.cluster.alias": alias, "sync.topic.configs.enabled": "false"},
+        environment={"TMPDIR": str(folder)},
+    ) as replicator:
+        replicator.wait_for_phase("stopped", f"{stem}-large")
+        stopped = wait_until("its events are written", partial(written, folder, f"{stem}-large"))
+        replicator.wait_for_copy(west, f"{alias}.{stem}-small", 3_000)
+        os.kill(replicator.pid, signal.SIGUSR1)
+        small = wait_until("all events are written", partial(written, folder, f"{stem}-small"))
+
+    for document in (stopped, small):
+        assert document is not None
+        assert document["segments"]
+        assert differences(document) == []
+
+
+def written(folder: Path, topic: str) -> dict[str, Any] | None:
+    """The document of partition 0 of *topic* in *folder*; None until it is complete."""
+    for path in folder.glob(f"*/{topic}-0.json"):
+        with suppress(json.JSONDecodeError):
+            return dict(json.loads(path.read_text()))
+    return None

@@ -38,7 +38,6 @@ from mirrorflow_core.writer.broker_requests import (
     ReportLoss,
     Transaction,
     Unavailable,
-    send,
     side_by_side,
 )
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
@@ -654,22 +653,6 @@ def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
     return (*_low_epochs(), (PartitionCopier, "acknowledged", acknowledged))
 
 
-def _positions_are_completed_at_once() -> tuple[Replaced, ...]:
-    def complete(_: Any, lost: Any) -> Steps:
-        for producer, positions in lost.items():
-            are_copied = yield from side_by_side(
-                {one: stored_positions._is_copied(one, producer.producer_id) for one in positions}
-            )
-            response = yield from send(
-                Transaction(producer, commit=any(are_copied.values()), is_barrier=True)
-            )
-            if isinstance(response, Refused):
-                return response
-        return None if lost else {}
-
-    return ((stored_positions, "_complete_positions", complete),)
-
-
 def _stale_positions_are_stored_again() -> tuple[Replaced, ...]:
     original = transaction_log.decided_records
     return (
@@ -894,13 +877,6 @@ MUTANTS = (
         name="undecided positions are kept",
         rule="An undecided position does not count if the data of its transaction is aborted.",
         replaced=lambda: ((stored_positions, "_is_copied", _returns(value=True)),),
-        scenarios=("offline_internal_topics",),
-        is_quick=False,
-    ),
-    Mutant(
-        name="undecided positions are completed at once",
-        rule="An undecided position that counts is stored under another id before its transaction is ended.",
-        replaced=_positions_are_completed_at_once,
         scenarios=("offline_internal_topics",),
         is_quick=False,
     ),

@@ -136,12 +136,12 @@ class Task:
         yield Until(lambda: bool(self.why) or self.has_left or self.process.is_out)
         for actor in actors:
             self.world.abandon(actor)
-        self._close()
+        self.close()
         if not self.why or self.process.is_out or self.is_leaving:
             return None
         return self.transaction.acknowledged(self.copiers, self.world.now_ms)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the connections; what is on its way may still arrive."""
         self.world.busy.discard((self.process, self.producers.transactional.transactional_id))
         for link in self.links.values():

@@ -237,6 +237,54 @@ def test_an_undecided_position_counts_if_its_records_are_committed(
         assert brokers.transactions.index(positions[0]) < brokers.transactions.index(aborted[0])
 
 
+class KilledError(Exception):
+    """The process is killed in the middle of a transaction, which the next one to take the id aborts."""
+
+
+class KilledInTransaction(LostMarkers):
+    """As `LostMarkers`; the process is killed in transaction *number* of those that write into the offsets topic."""
+
+    def __init__(self, batches: tuple[LogBatch, ...], number: int) -> None:
+        super().__init__(batches)
+        self.left = number
+
+    def respond(self, request: Request) -> Any:
+        if isinstance(request, Transaction) and (request.positions or request.is_barrier):
+            if self.left == 0:
+                self.left = -1
+                super().respond(request._replace(commit=False))
+                raise KilledError
+            self.left -= 1
+        return super().respond(request)
+
+
+def killed_in_transaction(number: int, batches: tuple[LogBatch, ...]) -> KilledInTransaction | None:
+    """The brokers after a start that was killed in transaction *number*; None if it had fewer."""
+    brokers = KilledInTransaction(batches, number)
+    try:
+        brokers.run(take_flow(plan(ORDERS, copies={})))
+    except KilledError:
+        return brokers
+    return None
+
+
+def test_a_start_that_is_killed_in_any_of_its_transactions_loses_no_position() -> None:
+    """Each becomes an abort, also one that would have committed the position under its own id."""
+    written_by = id_of(IDS.transactional), 15
+    batches = (
+        LogBatch(40, 44, *written_by, 0, is_transactional=True),
+        LogBatch(45, 45, *written_by, -1, is_transactional=True, marker=Marker.COMMIT),
+    )
+    offsets: list[int] = []
+    while (brokers := killed_in_transaction(len(offsets), batches)) is not None:
+        taken = brokers.run(take_flow(plan(ORDERS, copies={})))
+        assert isinstance(taken, Ownership)
+        offsets.append(taken.tasks[0].points[ORDERS].next_source_offset)
+
+    assert len(offsets) > 2
+    assert set(offsets) == {20}
+
+
 def test_a_task_takes_its_spare_id_while_positions_of_the_other_one_cannot_be_decided() -> None:
     error = MirrorFlowError("orders-0 has no leader")
     brokers = LostMarkers(())

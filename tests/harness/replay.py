@@ -1,0 +1,151 @@
+"""Replays the segments of a partition's event log (`mirrorflow_core.copying.event_log`), without payloads.
+
+python -m tests.harness.replay FILE    each segment, and where the replayed state differs from the recorded one
+"""
+
+import json
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirrorflow_core.copying.batch_packer import Packer, _Encoded
+from mirrorflow_core.copying.event_log import from_json, to_json
+from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.copying.session import CopySession
+from mirrorflow_core.errors import CorruptRecordsError, PartitionError
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
+from mirrorflow_core.writer.stream import Span, Stream
+
+Event = tuple[Any, ...]
+# The results of a packer, which follow the event in which it was called.
+RESULTS = {"split", "corrupt", "cut_off", "packed"}
+OF_SESSION = {"plain_age_limit_ms", "is_log_append_time"}  # other partitions and the task change them, too
+_KEY = FetchKey(b"", 0)  # of fetch responses: nothing reads it
+
+
+class ReplayedPacker(Packer):
+    """A packer without payloads, whose results are those that were recorded."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.raw = self.coalesced = self.reencoded = 0
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._queue = deque((_batch(header), *rest) for header, *rest in state["_queue"])
+        self._outbox = deque(_Encoded(bytearray(), span, 0) for span in state["_outbox"])
+        self.results: deque[Event] = deque()
+
+    def split(self, records: memoryview) -> Sequence[Batch]:
+        kind, value = self.results.popleft()
+        if kind == "corrupt":
+            raise CorruptRecordsError(value)
+        if kind == "cut_off":
+            self.results.append((kind, value))
+            return ()
+        return [_batch(header) for header in value]
+
+    def first_size_bytes(self, records: memoryview) -> int:
+        return int(self.results.popleft()[1])
+
+    def next(self, stream: Stream) -> Any:
+        kind, result, needs_transaction, queued, encoded, queued_bytes = self.results.popleft()
+        assert kind == "packed"
+        self.needs_transaction = needs_transaction
+        span = result if isinstance(result, Span) else None
+        while len(self._queue) > queued:
+            batch, next_offset, skipped = self._queue.popleft()
+            if span is not None and next_offset > span.base_offset:
+                continue
+            if span is None and encoded:
+                continue
+            epoch = batch.leader_epoch
+            for later in skipped:
+                stream.pass_over(later.first_offset, epoch)
+                epoch = later.epoch
+            stream.pass_over(next_offset, epoch)
+        spans = [one.span for one in self._outbox][-encoded:] if encoded else []
+        missing = [Span(0, 0, 0, 0, 0, 0)] * (encoded - len(spans))
+        self._outbox = deque(_Encoded(bytearray(), one, 0) for one in (*spans, *missing))
+        self.queued_bytes = queued_bytes
+        if isinstance(result, PartitionError):
+            raise result
+        return None if span is None else (b"", span)
+
+
+def _batch(header: Sequence[Any]) -> Batch:
+    *fields, data, size_bytes = header
+    return Batch._make((*fields, memoryview(data), size_bytes))
+
+
+def replayed(document: Mapping[str, Any], segment: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON form of the state that the events of *segment* lead to; its `after` is the one that was recorded."""
+    session: CopySession = from_json(document["session"])
+    state = from_json(segment["before"])
+    packer = ReplayedPacker(state.pop("packer"))
+    copier = PartitionCopier(from_json(document["source"]), document["target_topic"], session, packer)
+    session.plain_age_limit_ms = state.pop("plain_age_limit_ms")
+    _set_log_append_time(copier, is_known=state.pop("is_log_append_time"))
+    for name, value in state.items():
+        setattr(copier, name, value)
+    events = [from_json(event) for event in segment["events"]]
+    packer.results.extend(event for event in events if event[0] in RESULTS)
+    for event in events:
+        if event[0] not in RESULTS:
+            _repeat(copier, event)
+    return {name: to_json(value) for name, value in copier.state_values().items()}
+
+
+def _repeat(copier: PartitionCopier, event: Event) -> None:
+    match event:
+        case ("fetched", head, size_bytes, tail, asked_offset):
+            records = memoryview(bytes(size_bytes))
+            response = PartitionFetchResponse._make((_KEY, *head, records, *tail))
+            copier.fetched(response, asked_offset)
+        case ("next_batch", now_ms, request_bytes, age_limit_ms):
+            copier.session.plain_age_limit_ms = age_limit_ms
+            copier.next_batch(now_ms, request_bytes)
+        case ("acknowledged", base_offset, append_time_ms, now_ms, age_limit_ms, is_known):
+            copier.session.plain_age_limit_ms = age_limit_ms
+            if append_time_ms != -1:
+                _set_log_append_time(copier, is_known=is_known)
+            copier.acknowledged(base_offset, append_time_ms, now_ms)
+        case (name, values, keywords):
+            getattr(copier, name)(*values, **keywords)
+
+
+def _set_log_append_time(copier: PartitionCopier, *, is_known: bool) -> None:
+    topics = copier.session.log_append_time_topics
+    (topics.add if is_known else topics.discard)(copier.target_topic)
+
+
+def differences(document: Mapping[str, Any]) -> list[str]:
+    """What a replay finds different from what was recorded; nothing if it is faithful."""
+    found = []
+    for number, segment in enumerate(document["segments"]):
+        state, after = replayed(document, segment), dict(segment["after"]["items"])
+        found += [
+            f"segment {number}: {name} is {state[name]}, was {after[name]}"
+            for name in after.keys() - OF_SESSION
+            if state[name] != after[name]
+        ]
+    return found
+
+
+def main() -> int:
+    """Replays the file that is named."""
+    document = json.loads(Path(sys.argv[1]).read_text())
+    for number, segment in enumerate(document["segments"]):
+        print(f"segment {number}: {len(segment['events'])} events")
+        for event in segment["events"]:
+            print("  ", *from_json(event))
+    found = differences(document)
+    print(*found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The event log of a partition: when segments begin, how many are kept, and their JSON form."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.copying.event_log import SEGMENTS_MAX, from_json, to_json
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
+from mirrorflow_core.errors import PartitionError, RecordTooLargeError
+from mirrorflow_core.partitions import OffsetPair
+from mirrorflow_core.wire.error_codes import REQUEST_TIMED_OUT
+from tests.unit.core.copying.stubs import begun_copier, new_session, put_in_flight, resume
+
+NOW = 1_700_000_000_000
+
+
+def segments_of(copier: PartitionCopier) -> list[dict[str, Any]]:
+    return list(json.loads(json.dumps(copier.replay_document()))["segments"])
+
+
+def names_of(segment: dict[str, Any]) -> list[str]:
+    return [from_json(event)[0] for event in segment["events"]]
+
+
+def refuse(copier: PartitionCopier) -> None:
+    """A batch is refused, and the partition continues."""
+    put_in_flight(copier, 1)
+    copier.refused(REQUEST_TIMED_OUT, "")
+    resume(copier, NOW)
+
+
+def test_a_segment_begins_with_an_unusual_event():
+    copier = begun_copier(NOW)
+
+    refuse(copier)
+
+    assert names_of(segments_of(copier)[-1])[-2:] == ["refused", "resumed"]
+
+
+def test_usual_events_outside_of_a_segment_are_not_kept():
+    copier = begun_copier(NOW, new_session())
+    copier.log.end(copier.state_values)
+    before = segments_of(copier)
+
+    put_in_flight(copier, 1)
+    copier.acknowledged(0, -1, NOW)
+
+    assert segments_of(copier) == before
+
+
+def test_an_acknowledgement_that_does_not_continue_the_last_one_begins_a_segment():
+    copier = begun_copier(NOW)
+    put_in_flight(copier, 1)
+    copier.acknowledged(0, -1, NOW)
+    copier.log.end(copier.state_values)
+
+    put_in_flight(copier, 1)
+    copier.acknowledged(7, -1, NOW)
+
+    assert names_of(segments_of(copier)[-1]) == ["acknowledged"]
+
+
+def test_the_newest_segments_are_kept():
+    session = new_session()
+    session.limit_event_logs(10**6)
+    copier = begun_copier(NOW, session)
+
+    for _ in range(1_000):
+        refuse(copier)
+
+    segments = segments_of(copier)
+    assert len(segments) == SEGMENTS_MAX
+    assert sum(len(segment["events"]) for segment in segments) <= SEGMENTS_MAX * session.entries_max
+    assert copier.state is CopierState.COPYING
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (1, "text", None, 2.5, True),
+        {"key": (OffsetPair(1, 2, 3),)},
+        frozenset({1, 2}),
+        [CopierState.COPYING, b"\x00\xff"],
+        new_session(),
+    ],
+    ids=["tuple", "dict", "set", "enum and bytes", "session"],
+)
+def test_values_survive_their_json_form(value):
+    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+
+
+def test_an_error_survives_its_json_form():
+    error = RecordTooLargeError(
+        topic="orders", partition=2, offset=7, size_bytes=9, target_topic="east.orders", then=""
+    )
+
+    again = from_json(json.loads(json.dumps(to_json(error))))
+
+    assert isinstance(again, PartitionError)
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_a_type_of_other_packages_is_refused():
+    with pytest.raises(ValueError, match="os:system is not a type"):
+        from_json({"$": "os:system", "items": ["true"]})
