@@ -32,8 +32,8 @@ from mirrorflow_operator.cluster.client import (
     WATCHED,
     Client,
     ObjectKind,
-    connection,
 )
+from mirrorflow_operator.cluster.login import for_kopf, log_in
 from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     CachedFlow,
@@ -384,8 +384,8 @@ class Watches:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
-        def login(**_: Any) -> kopf.ConnectionInfo:
-            return connection()
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return await for_kopf(await log_in())
 
         for kind in WATCHED:
             kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
