@@ -1,6 +1,7 @@
-"""The operator's login on a real API server: an exec plugin in the second context, through a proxy."""
+"""Logins on a real API server, as kubectl's: an exec plugin in the second context, through a proxy."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_cli.kubectl_plugin import main
 from mirrorflow_operator.cluster.client import CONFIG_MAP, Client
 from mirrorflow_operator.cluster.login import log_in
 from mirrorflow_operator.metrics import Metrics
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.integration.kubernetes.controlled import manifest
 
 
 class ConnectProxy:
@@ -46,12 +49,12 @@ class ConnectProxy:
 
 
 def _forward(source: socket.socket, target: socket.socket) -> None:
-    try:
+    """Closes *source* when it ends; the thread of the other direction closes *target*."""
+    with source, contextlib.suppress(OSError):
         while chunk := source.recv(65536):
             target.sendall(chunk)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -59,6 +62,37 @@ def proxy() -> Iterator[ConnectProxy]:
     found = ConnectProxy()
     yield found
     found.close()
+
+
+def test_plugin_of_kubectl_reads_flows_by_a_context_with_an_exec_plugin_and_a_proxy(
+    mirrorflows: ApiServer,
+    namespace: Kubectl,
+    proxy: ConnectProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    namespace.apply(manifest("east-to-west"))
+    namespace("create", "serviceaccount", "reader")
+    namespace("create", "role", "reader", "--verb=list", "--resource=mirrorflows.mirrorflow.io")
+    namespace(
+        "create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={namespace.namespace}:reader"
+    )
+    token = namespace("create", "token", "reader").strip()
+    file = _kubeconfig(mirrorflows, proxy, token, tmp_path)
+    content = json.loads(file.read_text())
+    content["contexts"][1]["context"]["namespace"] = namespace.namespace
+    content["current-context"] = "test"
+    file.write_text(json.dumps(content))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+
+    assert main(["status", "--context", "second"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["east-to-west", "Unknown"]
+    assert main(["status", "east-to-west", "--context", "second"]) == 1
+    assert (
+        f'"system:serviceaccount:{namespace.namespace}:reader" cannot get resource' in capsys.readouterr().err
+    )
+    assert proxy.tunnels == 2
 
 
 def test_exec_plugin_of_the_second_context_reads_and_applies_through_a_proxy(
