@@ -38,8 +38,8 @@ from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.conditions import Reason, is_unready
+from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")

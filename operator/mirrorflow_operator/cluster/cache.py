@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import kopf
 
+from mirrorflow_operator.admission.cross_flow_checks import CrossFlowChecks
 from mirrorflow_operator.cluster.client import (
     CHUNK,
     CONNECT_TIMEOUT_S,
@@ -50,8 +51,7 @@ from mirrorflow_operator.cluster.observed_objects import (
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
-from mirrorflow_operator.status.admission import CrossFlowChecks, Key
-from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
 NO_FLOWS: frozenset[Key] = frozenset()
