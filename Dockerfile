@@ -13,7 +13,8 @@ RUN python3 -m venv --without-pip /opt/mirrorflow
 # Empty folders in place of our own code: who changes that keeps the layers with what others have made.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_core replicator/mirrorflow_kafka \
-    replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_console replicator/mirrorflow_seed
+    replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_console replicator/mirrorflow_kubernetes \
+    replicator/mirrorflow_seed
 
 FROM packages AS wheel
 COPY operator operator

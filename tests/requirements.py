@@ -15,7 +15,7 @@ from typing import Any, Final
 JAVA: Final = frozenset({"MirrorMaker", "ConnectWorker", "OLD_VERSION"})
 SPARK: Final = frozenset({"SeedProcess", "spark_session", "spark", "pyspark"})
 NODE_FOLDER: Final = "e2e"
-API_SERVER_FOLDER: Final = "kubernetes"
+API_SERVER_FOLDERS: Final = ("integration", "kubernetes")
 # What `make test` leaves to `make test-faults`: see tests/contract/test_tiers.py.
 FREEZES: Final = frozenset({"freeze", "frozen", "freeze_between_fetches", "SIGSTOP"})
 BREAKS_BROKERS: Final = frozenset({"broker"})
@@ -30,7 +30,7 @@ def needs(folders: tuple[str, ...], names: frozenset[str]) -> set[str]:
         "java": names & JAVA,
         "spark": names & SPARK,
         "node": NODE_FOLDER in folders,
-        "api_server": API_SERVER_FOLDER in folders,
+        "api_server": folders[:2] == API_SERVER_FOLDERS,
     }
     return {marker for marker, found in wants.items() if found}
 

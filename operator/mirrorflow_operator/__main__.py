@@ -13,6 +13,7 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.settings import from_environment
 
@@ -24,7 +25,7 @@ def main() -> None:
     _parser().parse_args()
     try:
         sys.exit(_run())
-    except SettingsError as error:
+    except (SettingsError, KubernetesLoginError) as error:
         print(error, file=sys.stderr)  # noqa: T201  there is no log yet
     except ModuleNotFoundError as error:
         if (error.name or _OWN_PACKAGE).startswith(_OWN_PACKAGE):
@@ -59,7 +60,7 @@ def _run() -> int:
     process = importlib.import_module("mirrorflow_operator.process")
     settings = from_environment(os.environ)
     operator = process.Operator(settings=settings)
-    process.connection()
+    asyncio.run(process.log_in())
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )

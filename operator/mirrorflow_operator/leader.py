@@ -39,7 +39,7 @@ from mirrorflow_operator.errors import (
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.work_queue import WorkQueue
 
 CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost the Lease

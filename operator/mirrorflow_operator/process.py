@@ -25,8 +25,9 @@ from aiohttp.typedefs import Handler
 from prometheus_client.aiohttp import make_aiohttp_handler
 
 from mirrorflow_operator.cluster.cache import ClusterCache
-from mirrorflow_operator.cluster.client import Client, connection
+from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
+from mirrorflow_operator.cluster.login import log_in
 from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
@@ -37,8 +38,8 @@ from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.conditions import Reason, is_unready
+from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
@@ -72,7 +73,7 @@ class Operator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        client = Client(connection, self.metrics)
+        client = Client(log_in, self.metrics)
         lease = Lease(
             client=client,
             namespace=self.settings.pod_namespace,

@@ -1,38 +1,43 @@
 """`kubectl mirrorflow`: the status, partitions, group offsets and logs of MirrorFlows in a cluster.
 
-kubectl runs `kubectl-mirrorflow` from PATH. All access to the cluster is by kubectl itself, with the user's own
-rights: `status` reads the resources, `logs` is `kubectl logs`, and the other two read the HTTP port of a connector's
-pod by `kubectl port-forward`, which NetworkPolicies do not block.
+kubectl runs `kubectl-mirrorflow` from PATH. It logs in as kubectl does, with the user's own rights: `status` reads the
+resources, and `partitions` and `offsets` read the HTTP port of a connector's pod by a port-forward, which NetworkPolicies
+do not block. `logs` is `kubectl logs`.
 """
 
 import argparse
+import http.client
 import json
-import re
+import logging
 import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mirrorflow_cli.command_examples import examples_of
-from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, CommandError, FailedError
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError, FailedError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
+
+if TYPE_CHECKING:
+    from mirrorflow_kubernetes.client import KubernetesConnection
 
 _PROGRAM: Final = "kubectl mirrorflow"
 STATUS_COLUMNS: Final = ("flow", "ready", "reason", "lag", "source", "target", "version")
 PARTITION_COLUMNS: Final = ("pod", "partition", "target", "lag", "records/s", "phase", "reason")
 OFFSET_COLUMNS: Final = ("group", "partition", "source", "target", "translation", "written", "why")
 CONNECTORS: Final = ("source", "checkpoint", "heartbeat", "seed", "verify")
+FLOWS_PATH: Final = "/apis/mirrorflow.io/v1alpha1/namespaces/{}/mirrorflows"
+PODS_PATH: Final = "/api/v1/namespaces/{}/pods"
 PORT: Final = 8080
 LIMIT: Final = 100_000
 TIMEOUT_S: Final = 30.0
 # Conditions for which True, not False, needs attention.
 _TRUE_IS_PROBLEM: Final = frozenset({"Degraded", "Stalled"})
-_FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:([0-9]+) ")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(error, file=sys.stderr)
         return error.status
+    except KubernetesLoginError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_SIGNAL_BASE + 2
 
@@ -89,8 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    name = [] if arguments.flow is None else [arguments.flow]
-    found = _get(arguments, "mirrorflows.mirrorflow.io", *name)
+    with _connected(arguments) as cluster:
+        path = FLOWS_PATH.format(cluster.namespace) + ("" if arguments.flow is None else f"/{arguments.flow}")
+        found = _get(cluster, path)
     flows = found.get("items", [found])
     if arguments.json:
         print_json({"flows": [{"name": _name(one), "status": one.get("status", {})} for one in flows]})
@@ -106,11 +115,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _partitions(arguments: argparse.Namespace) -> int:
-    found = [
-        {"pod": _name(pod), **row}
-        for pod in _pods(arguments, "source")
-        for row in _read(arguments, pod, f"/progress/partitions?limit={LIMIT}")["partitions"]
-    ]
+    with _connected(arguments) as cluster:
+        found = [
+            {"pod": _name(pod), **row}
+            for pod in _pods(cluster, arguments.flow, "source")
+            for row in _read(cluster, pod, f"/progress/partitions?limit={LIMIT}")["partitions"]
+        ]
     if arguments.json:
         print_json({"partitions": found})
         return EXIT_DONE
@@ -123,11 +133,12 @@ def _partitions(arguments: argparse.Namespace) -> int:
 
 def _offsets(arguments: argparse.Namespace) -> int:
     group = f"&group={quote(arguments.group, safe='')}" if arguments.group else ""
-    found = [
-        row
-        for pod in _pods(arguments, "checkpoint", "source")
-        for row in _read(arguments, pod, f"/offsets?limit={LIMIT}{group}")["offsets"]
-    ]
+    with _connected(arguments) as cluster:
+        found = [
+            row
+            for pod in _pods(cluster, arguments.flow, "checkpoint", "source")
+            for row in _read(cluster, pod, f"/offsets?limit={LIMIT}{group}")["offsets"]
+        ]
     if arguments.json:
         print_json({"offsets": found})
         return EXIT_DONE
@@ -141,8 +152,13 @@ def _logs(arguments: argparse.Namespace) -> int:
     values = (arguments.flow, arguments.connector)
     selector = ",".join(f"mirrorflow.io/{one}={value}" for one, value in zip(labels, values, strict=True))
     follow = ["--follow"] if arguments.follow else []
-    command = _kubectl(arguments, "logs", f"--selector={selector}", "--prefix", "--tail=-1", *follow)
-    return _run(command, is_captured=False).returncode
+    options = {"namespace": arguments.namespace, "context": arguments.context}
+    given = [f"--{name}={value}" for name, value in options.items() if value]
+    command = ["kubectl", "logs", f"--selector={selector}", "--prefix", "--tail=-1", *follow, *given]
+    try:
+        return subprocess.run(command, check=False).returncode  # noqa: S603  no shell
+    except FileNotFoundError:
+        raise FailedError("kubectl is not on PATH.") from None
 
 
 # -- rows
@@ -208,16 +224,65 @@ def _name(resource: dict[str, Any]) -> str:
 # -- the cluster
 
 
-def _pods(arguments: argparse.Namespace, *connectors: str) -> list[dict[str, Any]]:
+class _ForwardedConnection(http.client.HTTPConnection):
+    """HTTP over a port-forward."""
+
+    def __init__(self, forwarded: Any, *, is_secure: bool) -> None:
+        super().__init__("127.0.0.1", PORT)
+        self._forwarded, self._is_secure = forwarded, is_secure
+
+    def connect(self) -> None:
+        self.sock = self._forwarded.socket(PORT)
+        self.sock.settimeout(TIMEOUT_S)
+        if self._is_secure:
+            # The API server has authenticated the other end; the certificate has the name of a Service.
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self.sock = context.wrap_socket(self.sock)
+
+
+@contextmanager
+def _connected(arguments: argparse.Namespace) -> Iterator["KubernetesConnection"]:
+    # Half a second, which --help and logs do not need.
+    from mirrorflow_kubernetes.client import connect  # noqa: PLC0415
+
+    # Retries are no news; the last failure is an error of the command.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    found = connect(arguments.context)
+    with found.api:
+        yield replace(found, namespace=arguments.namespace) if arguments.namespace else found
+
+
+def _get(
+    cluster: "KubernetesConnection", path: str, params: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    from mirrorflow_kubernetes.client import REQUEST_ERRORS  # noqa: PLC0415  as in _connected
+
+    try:
+        found: dict[str, Any] = cluster.get(path, params or {}, timeout_s=TIMEOUT_S)
+    except REQUEST_ERRORS as error:
+        raise FailedError(f"The API server does not answer {path}: {_cause(error)}.") from None
+    return found
+
+
+def _cause(error: Exception) -> str:
+    """Returns the sentence of the API server, if it has sent one."""
+    try:
+        return str(json.loads(getattr(error, "body", None) or "")["message"]).rstrip(".")
+    except (ValueError, LookupError, TypeError):
+        return str(getattr(error, "reason", None) or error).rstrip(".")
+
+
+def _pods(cluster: "KubernetesConnection", flow: str, *connectors: str) -> list[dict[str, Any]]:
     """Returns the ready pods of the first of *connectors* that has any; a connector may run in the pod of another."""
     for connector in connectors:
-        selector = f"mirrorflow.io/flow={arguments.flow},mirrorflow.io/connector={connector}"
-        pods = [one for one in _get(arguments, "pods", f"--selector={selector}")["items"] if _is_ready(one)]
+        selector = f"mirrorflow.io/flow={flow},mirrorflow.io/connector={connector}"
+        found = _get(cluster, PODS_PATH.format(cluster.namespace), {"labelSelector": selector})
+        pods = [one for one in found["items"] if _is_ready(one)]
         if pods:
             return pods
     raise FailedError(
-        f"Flow {arguments.flow} has no ready pod of its {connectors[0]} connector; `kubectl mirrorflow status "
-        f"{arguments.flow}` has the reason."
+        f"Flow {flow} has no ready pod of its {connectors[0]} connector; `kubectl mirrorflow status {flow}` has the reason."
     )
 
 
@@ -226,59 +291,27 @@ def _is_ready(pod: dict[str, Any]) -> bool:
     return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
 
 
-def _get(arguments: argparse.Namespace, *what: str) -> dict[str, Any]:
-    done = _run(_kubectl(arguments, "get", *what, "--output=json"))
-    if done.returncode:
-        raise FailedError(done.stderr.strip() or f"kubectl exited with status {done.returncode}.")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def _read(cluster: "KubernetesConnection", pod: dict[str, Any], path: str) -> dict[str, Any]:
+    from mirrorflow_kubernetes.client import REQUEST_ERRORS  # noqa: PLC0415  as in _connected
 
-
-def _run(command: Sequence[str], *, is_captured: bool = True) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, capture_output=is_captured, text=True, check=False)  # noqa: S603  no shell
-    except FileNotFoundError:
-        raise FailedError("kubectl is not on PATH.") from None
-
-
-def _kubectl(arguments: argparse.Namespace, *words: str) -> list[str]:
-    options = {"namespace": arguments.namespace, "context": arguments.context}
-    return ["kubectl", *words, *(f"--{name}={value}" for name, value in options.items() if value)]
-
-
-def _read(arguments: argparse.Namespace, pod: dict[str, Any], path: str) -> dict[str, Any]:
     is_secure = pod["metadata"].get("annotations", {}).get("mirrorflow.io/http-scheme") == "https"
-    with _forwarded(arguments, pod) as port:
-        url = f"{'https' if is_secure else 'http'}://127.0.0.1:{port}{path}"
-        # The API server has authenticated the other end; the certificate has the name of a Service.
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  http or https only
+    try:
+        with cluster.forward(_name(pod), PORT) as forwarded:
+            connection = _ForwardedConnection(forwarded, is_secure=is_secure)
+            try:
+                connection.request("GET", path)
+                response = connection.getresponse()
+                if response.status != http.client.OK:
+                    raise FailedError(f"Pod {_name(pod)} answers {path} with status {response.status}.")
                 found: dict[str, Any] = json.load(response)
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            raise FailedError(f"Pod {_name(pod)} does not answer at {path}: {error}.") from None
+            except (http.client.HTTPException, OSError, ValueError) as error:
+                cause = forwarded.error(PORT) or str(error) or type(error).__name__
+                raise FailedError(f"Pod {_name(pod)} does not answer at {path}: {cause}.") from None
+            finally:
+                connection.close()
+    except REQUEST_ERRORS as error:
+        raise FailedError(f"Pod {_name(pod)} cannot be reached by a port-forward: {_cause(error)}.") from None
     return found
-
-
-@contextmanager
-def _forwarded(arguments: argparse.Namespace, pod: dict[str, Any]) -> Iterator[int]:
-    """Yields a local port that leads to the pod while the context lasts."""
-    command = _kubectl(arguments, "port-forward", f"pod/{_name(pod)}", f":{PORT}", "--address=127.0.0.1")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:  # noqa: S603  a list, no shell
-        try:
-            line = "" if child.stdout is None else child.stdout.readline()
-            found = _FORWARDED.search(line)
-            if found is None:
-                child.terminate()
-                why = "" if child.stderr is None else child.stderr.read().strip()
-                raise FailedError(
-                    f"Pod {_name(pod)} cannot be reached by kubectl port-forward: {why or line}"
-                )
-            yield int(found[1])
-        finally:
-            child.terminate()
 
 
 if __name__ == "__main__":

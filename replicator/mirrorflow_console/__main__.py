@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import uvicorn
-from kubernetes import client, config
+from kubernetes.client.api_client import ApiClient
 
 from mirrorflow_console.cluster_flows import ClusterFlows
 from mirrorflow_console.history import History
@@ -23,25 +23,23 @@ from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
 from mirrorflow_console.sign_in import ClusterGate
+from mirrorflow_kubernetes.client import connect
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
 
 
 def main() -> int:
     """Serves until SIGTERM, and returns the exit status: 2 if a setting is invalid or there is no cluster."""
     try:
-        # Inside a pod by its ServiceAccount; elsewhere, for development, by the current context.
-        if "KUBERNETES_SERVICE_HOST" in os.environ:
-            config.load_incluster_config()  # type: ignore[no-untyped-call]
-        else:
-            config.load_kube_config()  # type: ignore[no-untyped-call]
+        api = connect().api
         host, port = _listener(os.environ.get("MIRRORFLOW_LISTENER") or "0.0.0.0:8080")
-    except (config.ConfigException, ValueError) as error:
+    except (KubernetesLoginError, ValueError) as error:
         sys.stderr.write(f"The console cannot start: {error}\n")
         return 2
-    asyncio.run(_serve(client.ApiClient(), host, port))
+    asyncio.run(_serve(api, host, port))
     return 0
 
 
-async def _serve(api: client.ApiClient, host: str, port: int) -> None:
+async def _serve(api: ApiClient, host: str, port: int) -> None:
     ca = os.environ.get("MIRRORFLOW_PROGRESS_CA")
     path = os.environ.get("MIRRORFLOW_HISTORY")
     history = History(Path(path) if path else None)

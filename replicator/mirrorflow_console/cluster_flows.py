@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import urllib3
-from kubernetes import client, config
+from kubernetes import client
 
 from mirrorflow_console.connector_client import ConnectorAddress, request_document, request_group_offsets
 from mirrorflow_console.documents import DocumentError, FlowReading
 from mirrorflow_console.merged_documents import merged
+from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
 GROUP: Final = "mirrorflow.io"
 VERSION: Final = "v1alpha1"
@@ -30,7 +30,6 @@ HTTP_PORT: Final = 8080
 PAGE_SIZE: Final = 500  # objects of one answer of the API server
 REQUEST_MAX_S: Final = 10.0
 THREADS: Final = 16  # pods that are asked at the same time
-ERRORS: Final = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class ClusterFlows:
             self._known = list(self._resources())
             pods = list(self._pods()) if is_watched and self._asks_pods else []
             self.problem = ""
-        except ERRORS as error:
+        except REQUEST_ERRORS as error:
             self.problem = f"The API server cannot be asked: {_words(error)}. What follows may be old."
             pods = []
             _LOG.warning("%s", self.problem)
@@ -205,12 +204,6 @@ def _with_groups(reading: FlowReading, pods: Sequence[ConnectorPod]) -> FlowRead
 
 
 def flows_of_context(name: str) -> ClusterFlows:
-    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises ConfigException."""
-    contexts, _ = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
-    found = next((one for one in contexts if one["name"] == name), None)
-    if found is None:
-        names = ", ".join(one["name"] for one in contexts)
-        raise config.ConfigException(f"There is no context {name}; the kubeconfig has {names or 'none'}.")
-    namespace = found.get("context", {}).get("namespace") or "default"
-    api: client.ApiClient = config.new_client_from_config(context=name)  # type: ignore[no-untyped-call]
-    return ClusterFlows(api, namespaces=(namespace,), asks_pods=False)
+    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
+    found = connect(name)
+    return ClusterFlows(found.api, namespaces=(found.namespace,), asks_pods=False)

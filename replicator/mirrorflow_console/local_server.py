@@ -19,6 +19,7 @@ from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_replicator.worker.running_processes import state_folder
 
 # A page of another site that resolves to 127.0.0.1 has another name in its requests: it gets nothing.
@@ -55,16 +56,14 @@ def _source(contexts: Sequence[str]) -> FlowSource:
     if not contexts:
         return LocalFlows()
     # Only this needs the package, which takes 17 MiB.
-    from kubernetes.config import ConfigException  # noqa: PLC0415
-
     from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415
 
     try:
         return JoinedFlows({"": LocalFlows(), **{name: flows_of_context(name) for name in contexts}})
-    except ConfigException as error:
+    except KubernetesLoginError as error:
         raise InvalidSettingError(
             key="--context",
-            problem=str(error).rstrip("."),
+            problem=error.problem,
             action="name one that `kubectl config get-contexts` lists",
         ) from None
 

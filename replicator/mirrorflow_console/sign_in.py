@@ -20,9 +20,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mirrorflow_console.cluster_flows import ERRORS, GROUP, PLURAL, REQUEST_MAX_S
+from mirrorflow_console.cluster_flows import GROUP, PLURAL, REQUEST_MAX_S
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.poller import Snapshot
+from mirrorflow_kubernetes.client import REQUEST_ERRORS
 from mirrorflow_replicator.version import version
 
 SESSION_S: Final = 3_600.0
@@ -119,7 +120,7 @@ class ClusterGate:
             found = await asyncio.to_thread(
                 self._authentication.create_token_review, body, _request_timeout=REQUEST_MAX_S
             )
-        except ERRORS:
+        except REQUEST_ERRORS:
             return None
         status = found.status
         if status is None or not status.authenticated or status.user is None or not status.user.username:
@@ -160,7 +161,7 @@ class ClusterGate:
         body = client.V1SubjectAccessReview(spec=spec)
         try:
             found = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
-        except ERRORS:
+        except REQUEST_ERRORS:
             return False
         return found.status is not None and found.status.allowed is True
 

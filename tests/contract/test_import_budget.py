@@ -62,3 +62,25 @@ def test_a_replicator_imports_nothing_of_the_resource(mode: str):
     assert [] == among(
         modules, (*NEVER, *OF_THE_RESOURCE, "mirrorflow_cli", "kafka.consumer", "kafka.producer")
     )
+
+
+def test_the_operator_imports_of_the_kubernetes_package_only_login_and_transport():
+    """kopf imports the package, whose `__init__` imports everything: 10 MiB of private memory instead of 3."""
+    modules = imported("import mirrorflow_operator.process")
+
+    unneeded = (
+        "kubernetes.client.api",
+        "kubernetes.client.rest",
+        "kubernetes.config",
+        "kubernetes.dynamic",
+        "kubernetes.informer",
+        "kubernetes.stream",
+        "kubernetes.watch",
+        "kubernetes.aio.client.api",
+        "kubernetes.aio.dynamic",
+        "kubernetes.aio.leaderelection",
+        "kubernetes.aio.stream",
+        "kubernetes.aio.watch",
+        "urllib3",
+    )
+    assert [] == among(modules, unneeded)

@@ -8,10 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
 FUNCTION_LINES_MAX = 60
-# Variables and fields that hold objects of other libraries (argparse, http.server, kafka-python, kopf, ssl,
+# Variables and fields that hold objects of other libraries (argparse, http.server, kafka-python, kopf, kubernetes, ssl,
 # YAML), which have no methods for what is set.
 FOREIGN_OBJECTS = frozenset(
-    {"_KubernetesLoader", "_arithmetic", "action", "arguments", "context", "server", "settings"}
+    {
+        "_KubernetesLoader",
+        "_arithmetic",
+        "action",
+        "arguments",
+        "configuration",
+        "context",
+        "server",
+        "settings",
+    }
 )
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import kopf
 
+from mirrorflow_operator.admission.cross_flow_checks import CrossFlowChecks
 from mirrorflow_operator.cluster.client import (
     CHUNK,
     CONNECT_TIMEOUT_S,
@@ -32,8 +33,8 @@ from mirrorflow_operator.cluster.client import (
     WATCHED,
     Client,
     ObjectKind,
-    connection,
 )
+from mirrorflow_operator.cluster.login import for_kopf, log_in
 from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     CachedFlow,
@@ -50,8 +51,7 @@ from mirrorflow_operator.cluster.observed_objects import (
 )
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
-from mirrorflow_operator.status.admission import CrossFlowChecks, Key
-from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
 NO_FLOWS: frozenset[Key] = frozenset()
@@ -384,8 +384,8 @@ class Watches:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
-        def login(**_: Any) -> kopf.ConnectionInfo:
-            return connection()
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return await for_kopf(await log_in())
 
         for kind in WATCHED:
             kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(

@@ -1,28 +1,28 @@
 """Sends requests to the Kubernetes API server and returns JSON objects as dicts.
 
 Each request has a timeout, and each kind of failure its own error class. Nothing is retried here: the caller
-decides whether a retry makes sense. Credentials come from the kubeconfig that KUBECONFIG names, else from the
-pod's ServiceAccount.
+decides whether a retry makes sense. The official package sends the requests, with the credentials of `login`.
 """
 
+import asyncio
 import contextlib
 import json
-import os
-import ssl
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import aiohttp
-import kopf
+from kubernetes.aio.client.rest import RESTClientObject
 
+from mirrorflow_kubernetes.async_login import ApiServerLogin
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
 from mirrorflow_operator import errors
-from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.metrics import Metrics
 
 FIELD_MANAGER: Final = "mirrorflow-operator"
-_IN_CLUSTER: Final = "https://kubernetes.default.svc"  # kopf's address for every pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,50 +84,10 @@ def kind_of(planned: dict[str, object]) -> ObjectKind:
     return _BY_NAME[str(planned["kind"])]
 
 
-def connection() -> kopf.ConnectionInfo:
-    """Returns address and credentials of the API server. Raises SettingsError where there are none.
-
-    Reads them on each call, because the kubelet replaces a pod's token every hour.
-    """
-    settings = kopf.OperatorSettings()
-    found = None
-    if os.environ.get("KUBECONFIG"):
-        found = kopf.login_with_kubeconfig(settings=settings)
-    found = found or kopf.login_with_service_account(settings=settings)
-    if found is None:
-        raise SettingsError(
-            "KUBECONFIG", "", "name a kubeconfig, or run in a pod with a ServiceAccount token"
-        )
-    values = {field.name: getattr(found, field.name) for field in fields(found)}
-    return _Connection(**{**values, "server": _server(found.server)})
-
-
-def _server(url: str) -> str:
-    """Replaces the API server's name in a pod by its address, so that the operator works while the cluster's DNS does not."""
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if url != _IN_CLUSTER or not host:
-        return url
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-
-
-class _Connection(kopf.ConnectionInfo):
-    """A connection that verifies the API server's certificate as Go clients do.
-
-    Since 3.13 Python refuses certificates without an authority key identifier, which the API servers of many
-    clusters use. Chain, host name and dates are still checked.
-    """
-
-    def as_ssl_context(self) -> ssl.SSLContext:
-        context = super().as_ssl_context()
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return context
-
-
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
-# Enough for workers, lists and the Lease at once; beyond that, the API server's priority and fairness limits.
-CONNECTIONS_MAX: Final = 32
 CREDENTIALS_AGE_MAX_S: Final = 60.0
+LOGIN_TIMEOUT_S: Final = 10.0  # an exec plugin may wait for a person; a request must not
 CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
 RESPONSE_QUOTE_MAX: Final = 1_000  # characters of a response quoted in an error; policies quote whole objects
 APPLY: Final = "application/apply-patch+yaml"
@@ -142,21 +102,25 @@ _CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
 }
 Object = dict[str, Any]
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 class Client:
-    """A client of one API server; *connect* returns its current address and credentials."""
+    """A client of one API server; *log_in* returns its address and credentials."""
 
-    def __init__(self, connect: Callable[[], kopf.ConnectionInfo], metrics: Metrics) -> None:
-        self._connect = connect
+    def __init__(self, log_in: Callable[[], Awaitable[ApiServerLogin]], metrics: Metrics) -> None:
+        self._log_in = log_in
         self._metrics = metrics
-        self._info: kopf.ConnectionInfo | None = None
-        self._read_at = 0.0
-        self._session: aiohttp.ClientSession | None = None
+        self._login: ApiServerLogin | None = None
+        self._refreshed_at = 0.0
+        self._one_login = asyncio.Lock()  # concurrent requests share one run of an exec plugin
+        self._connections: RESTClientObject | None = None
+        self._endpoint: tuple[object, ...] = ()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connections is not None:
+            await self._connections.close()
+            self._connections = None
 
     async def get(self, path: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Object:
         """Returns the JSON object at *path*. Raises ApiServerError."""
@@ -255,30 +219,33 @@ class Client:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Object:
         request = f"{method} {path}"
-        session, info = self._session_and_info()
-        headers = {**info.as_http_headers(), "Accept": "application/json"}
-        data = None
-        if body is not None:
-            data = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = APPLY if verb == "apply" else "application/json"
         code = "0"
         try:
-            async with session.request(
+            connections, login = await self._logged_in(timeout_s)
+            headers = {**await login.headers(), "Accept": "application/json"}
+            if body is not None:
+                headers["Content-Type"] = APPLY if verb == "apply" else "application/json"
+            # The package's calls for single kinds know no server-side apply with dicts, and parse into models.
+            response = await connections.request(  # type: ignore[no-untyped-call]
                 method,
-                info.server.rstrip("/") + path,
-                params=params,
-                data=data,
+                f"{login.configuration.host}{path}" + (f"?{urlencode(params)}" if params else ""),
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
-            ) as response:
-                code = str(response.status)
-                content = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            code = "0"
+                body=body,
+                _request_timeout=aiohttp.ClientTimeout(
+                    total=timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)
+                ),
+            )
+            content = await response.read()
+            code = str(response.status)
+        except (aiohttp.ClientError, KubernetesLoginError, TimeoutError, OSError) as error:
+            if isinstance(error, aiohttp.ClientSSLError):
+                self._endpoint = ()  # the file of the CA or of the client's certificate may have been replaced
             raise errors.NoAnswerError(request, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
+        if response.status == 401 and self._login is login:
+            self._login = None
         return self._parse(request, response.status, response.headers, content)
 
     def _parse(self, request: str, status: int, headers: Mapping[str, str], content: bytes) -> Object:
@@ -288,8 +255,6 @@ class Client:
             value = None
         if status < 400 and isinstance(value, dict):
             return value
-        if status == 401:
-            self._read_at = 0.0
         message = (
             value.get("message", "") if isinstance(value, dict) else content[:200].decode(errors="replace")
         )
@@ -302,12 +267,25 @@ class Client:
         sentence = (str(message) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
         raise kind(request, sentence, status=status, retry_after_s=retry_after_s)
 
-    def _session_and_info(self) -> tuple[aiohttp.ClientSession, kopf.ConnectionInfo]:
-        now = time.monotonic()
-        if self._info is None or now - self._read_at > CREDENTIALS_AGE_MAX_S:
-            self._info = self._connect()
-            self._read_at = now
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=self._info.as_ssl_context())
-            self._session = aiohttp.ClientSession(connector=connector)
-        return self._session, self._info
+    async def _logged_in(self, timeout_s: float) -> tuple[RESTClientObject, ApiServerLogin]:
+        """Raises KubernetesLoginError, TimeoutError and OSError where there are no credentials."""
+        async with asyncio.timeout(min(LOGIN_TIMEOUT_S, timeout_s)), self._one_login:
+            if self._login is None:
+                self._login = await self._log_in()
+                self._refreshed_at = time.monotonic()
+            elif time.monotonic() - self._refreshed_at > CREDENTIALS_AGE_MAX_S:
+                self._refreshed_at = time.monotonic()
+                await self._refresh(self._login)
+            login = self._login
+            if self._connections is None or self._endpoint != login.endpoint:
+                await self.close()
+                self._connections, self._endpoint = RESTClientObject(login.configuration), login.endpoint
+            return self._connections, login
+
+    async def _refresh(self, login: ApiServerLogin) -> None:
+        """Renews what has expired. Until the API server refuses the credentials, a failure is no reason to stop."""
+        try:
+            async with asyncio.timeout(LOGIN_TIMEOUT_S / 2):
+                await login.refresh()
+        except (KubernetesLoginError, TimeoutError) as error:
+            _LOG.warning("Credentials of the API server were not renewed: %s", str(error) or "no answer")

@@ -18,7 +18,7 @@ from mirrorflow_operator.api.status import timestamp
 from mirrorflow_operator.cluster.client import EVENT, Client
 from mirrorflow_operator.errors import ApiServerError, ConflictError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.status.admission import Resource
+from mirrorflow_operator.status.observation import Resource
 
 _LOG = logging.getLogger(__name__)
 COMPONENT: Final = "mirrorflow-operator"

@@ -29,8 +29,7 @@ from mirrorflow_operator.plan.names import (
 )
 from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
-from mirrorflow_operator.status.admission import Key, Resource
-from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message

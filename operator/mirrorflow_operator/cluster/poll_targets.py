@@ -10,8 +10,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.progress_client import CaBundle, PollTarget, TlsParameters
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
-from mirrorflow_operator.status.admission import Key
-from mirrorflow_operator.status.observation import ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedPod
 
 
 def poll_targets(

@@ -27,8 +27,8 @@ import aiohttp
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_operator.cluster.progress_client import PollTarget, request_progress, session
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.assess import reading_digest
+from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.status.pod_reports import Reading, Replicating
 
 _LOG = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mirrorflow_operator.admission.due_jobs import DueJobs, SeedStall, due_jobs
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.cache import ObjectId
@@ -34,8 +35,7 @@ from mirrorflow_operator.plan.rollouts import (
 )
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.spark_jobs import DueJobs, SeedStall, due_jobs
+from mirrorflow_operator.status.observation import Admission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,7 @@ from mirrorflow_operator.plan.pod_sharing import host_of_each
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
-from mirrorflow_operator.status.admission import Resource
-from mirrorflow_operator.status.observation import RefusedObject
+from mirrorflow_operator.status.observation import RefusedObject, Resource
 from mirrorflow_operator.status.pins import FIELD_MANAGER
 
 _LOG = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
-from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Problem
-from mirrorflow_operator.status.observation import ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
 from mirrorflow_operator.status.pins import with_pins
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 

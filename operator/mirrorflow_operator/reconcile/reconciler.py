@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirrorflow_operator.admission.admit import admit
+from mirrorflow_operator.admission.due_jobs import SeedStall
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.rollouts import deployment_of, is_moving
 from mirrorflow_operator.reconcile.desired_state import DesiredState, InputsDigest, plan_flow
@@ -16,11 +18,16 @@ from mirrorflow_operator.reconcile.object_writer import REFUSED_AGAIN_S, ObjectW
 from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, StatusMemory
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, Observation, ObservedConnector
+from mirrorflow_operator.status.observation import (
+    FRESH_S,
+    Admission,
+    AssessmentMemory,
+    Key,
+    Observation,
+    ObservedConnector,
+)
 from mirrorflow_operator.status.pins import pins_of
-from mirrorflow_operator.status.spark_jobs import SeedStall
 
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 

@@ -22,9 +22,9 @@ from mirrorflow_operator.cluster.cache import ClusterCache
 from mirrorflow_operator.cluster.client import MIRROR_FLOW, Client
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.assess import Assessment
 from mirrorflow_operator.status.conditions import ConditionType, new_problems
+from mirrorflow_operator.status.observation import Resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

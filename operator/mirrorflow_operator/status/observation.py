@@ -8,14 +8,59 @@ absent, never a guess.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
+from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.job_objects import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
 from mirrorflow_operator.settings import SETTLE_S
-from mirrorflow_operator.status.admission import Admission, Resource
+from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.pod_reports import PollFailure, Reading, Summary
 
 FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
+
+Key = tuple[str, str]  # namespace and name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A MirrorFlow as stored in the cluster.
+
+    `flow` is None where the spec is unreadable; `errors` say why. `newer_fields`: warnings about fields of a newer CRD.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created_s: float
+    flow: MirrorFlow | None = None
+    errors: tuple[FieldError, ...] = ()
+    newer_fields: tuple[FieldError, ...] = ()
+    is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
+    held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
+    status: Status = field(default_factory=Status)  # empty where there is no readable status
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Whether a flow is accepted, and what the operator runs of it.
+
+    `refusal`: None where the flow is accepted. `version`: the replicator's, "" where unknown. `flow_id`: the id
+    with which the flow claims its source alias. `has_conflict`: the flow conflicts with another one, so its
+    Deployments are scaled down and none are created.
+    """
+
+    flow: MirrorFlow | None
+    version: str = ""
+    flow_id: str = ""
+    refusal: Problem | None = None
+    has_conflict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +188,7 @@ class Observation:
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
     jobs: tuple[ObservedJob, ...] = ()  # the flow's existing Spark jobs
     schedule_created_s: float | None = None  # of the CronJob of the verification
-    runs: Runs = NO_RUNS  # from `spark_jobs.due_jobs`; the plan is based on it
+    runs: Runs = NO_RUNS  # from `admission.due_jobs`; the plan is based on it
     refused: tuple[RefusedObject, ...] = ()  # by the API server, in this pass
     new_pods_only: bool = False  # readings of pods of an earlier spec do not count
 

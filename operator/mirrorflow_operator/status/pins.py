@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
-from mirrorflow_operator.status.admission import Admission, Resource
+from mirrorflow_operator.status.observation import Admission, Resource
 from mirrorflow_operator.status.spark_jobs import has_ended
 
 FIELD_MANAGER: Final = "mirrorflow-operator-pins"

@@ -1,7 +1,7 @@
 """`mirrorflow plan`: prints what a flow copies, creates and follows; with `--properties` also its connectors' properties.
 
 References stay unresolved. With several files it also reports conflicts between the flows
-(`mirrorflow_operator.plan.flow_conflicts`), with ids and topics of reachable clusters: loops, and topics that two
+(`mirrorflow_operator.admission.flow_conflicts`), with ids and topics of reachable clusters: loops, and topics that two
 flows write to, make the exit status 1.
 """
 
@@ -25,8 +25,8 @@ from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_operator.admission.flow_conflicts import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
-from mirrorflow_operator.plan.flow_conflicts import Conflict, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_replicator.config.plugins import make_selection

@@ -75,44 +75,26 @@ Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
 
 
 async def _exchange(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    request: Request,
-    endpoint: str,
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, endpoint: str
 ) -> tuple[int, bytes]:
     """Sends one POST and reads the whole response."""
-    import h11  # noqa: PLC0415 - only for this kind of token
+    # Only for this kind of token.
+    import h11  # noqa: PLC0415
+
+    from mirrorflow_kafka.client.http_exchange import LongResponseError, exchange  # noqa: PLC0415
 
     target, headers, body = request
-    client = h11.Connection(h11.CLIENT)
-    status, response = 0, bytearray()
     try:
-        for sent in (
-            h11.Request(method="POST", target=target, headers=headers),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            writer.write(client.send(sent) or b"")
-        await writer.drain()
-        while True:
-            event = client.next_event()
-            if event is h11.NEED_DATA:
-                client.receive_data(await reader.read(65536))
-            elif isinstance(event, h11.Response):
-                status = event.status_code
-            elif isinstance(event, h11.Data):
-                response += event.data
-                if len(response) > TOKEN_BYTES_MAX:
-                    raise TokenError(f"{endpoint} returned more than {TOKEN_BYTES_MAX} bytes")
-            elif isinstance(event, h11.EndOfMessage):
-                return status, bytes(response)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise TokenError(f"{endpoint} closed the connection", final=False)
+        head = h11.Request(method="POST", target=target, headers=headers)
+        found = await exchange(reader, writer, head, body, bytes_max=TOKEN_BYTES_MAX)
+    except LongResponseError:
+        raise TokenError(f"{endpoint} returned more than {TOKEN_BYTES_MAX} bytes") from None
     except h11.ProtocolError:
         raise TokenError(
             f"{endpoint} returned an invalid HTTP response, or a credential has characters that HTTP does not allow",
             final=False,
         ) from None
+    return found.status, found.body
 
 
 # HttpAccessTokenRetriever does not retry these, because they are caused by settings and are not transient.

@@ -29,6 +29,7 @@ from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableErro
 from mirrorflow_core.settings import GroupSettings, WorkerSettings
 from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.http_exchange import HttpResponse, exchange
 from mirrorflow_kafka.security.tls import build_context, certificate_name
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.providers import Resolver
@@ -160,7 +161,6 @@ class PeerClient:
 
 CONNECT_TIMEOUT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
 RESPONSE_BYTES_MAX = 16 << 20  # all stored offsets of a flow; nothing else comes near
-READ_BYTES = 64 * 1024
 
 
 async def call(
@@ -193,48 +193,23 @@ async def call(
         raise _unreachable(url, str(error) or "no response") from error
     try:
         async with asyncio.timeout(timeout_s):
-            return await _exchange(reader, writer, head, request.body)
+            return _response(await exchange(reader, writer, head, request.body, bytes_max=RESPONSE_BYTES_MAX))
     except (TimeoutError, OSError, h11.ProtocolError) as error:
         raise _unreachable(url, str(error) or f"no response within {timeout_s:g} s") from error
     finally:
         writer.transport.abort()
 
 
-async def _exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: h11.Request, body: bytes
-) -> Response:
-    client = h11.Connection(h11.CLIENT)
-    writer.write(client.send(head) or b"")
-    if body:
-        writer.write(client.send(h11.Data(data=body)) or b"")
-    writer.write(client.send(h11.EndOfMessage()) or b"")
-    await writer.drain()
-    status, content_type, forwarded, received = 0, JSON, [], bytearray()
-    while True:
-        event = client.next_event()
-        if event is h11.NEED_DATA:
-            client.receive_data(await reader.read(READ_BYTES))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-            for name, value in event.headers:
-                if name == b"content-type":
-                    content_type = value.decode("latin-1")
-                if name == b"location":
-                    # Without the other node's address: the client called this node.
-                    there = urlsplit(value.decode("latin-1"))
-                    forwarded.append(("Location", there._replace(scheme="", netloc="").geturl()))
-        elif isinstance(event, h11.Data):
-            received += event.data
-            if len(received) > RESPONSE_BYTES_MAX:
-                message = f"the response has more than {RESPONSE_BYTES_MAX} bytes"
-                raise h11.RemoteProtocolError(message)
-        elif isinstance(event, h11.EndOfMessage):
-            return Response(
-                status=status, content_type=content_type, headers=tuple(forwarded), body=bytes(received)
-            )
-        elif isinstance(event, h11.ConnectionClosed):
-            message = "it closed the connection"
-            raise h11.RemoteProtocolError(message)
+def _response(found: HttpResponse) -> Response:
+    content_type, forwarded = JSON, []
+    for name, value in found.headers:
+        if name == b"content-type":
+            content_type = value.decode("latin-1")
+        if name == b"location":
+            # Without the other node's address: the client called this node.
+            there = urlsplit(value.decode("latin-1"))
+            forwarded.append(("Location", there._replace(scheme="", netloc="").geturl()))
+    return Response(status=found.status, content_type=content_type, headers=tuple(forwarded), body=found.body)
 
 
 def _unreachable(url: str, problem: str) -> UnreachableError:

@@ -9,24 +9,19 @@ import asyncio
 import logging
 import os
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
 from mirrorflow_core.backoff import Backoff
-from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
-from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
-from mirrorflow_kafka.security.secret_rotation import Resolve
-from mirrorflow_kafka.stores.position_store import PositionStore, position_store
+from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import logs, process
-from mirrorflow_replicator.config.connector_properties import for_task, offset_syncs_topic
-from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.config.connector_properties import for_task
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.task_messages import (
@@ -40,11 +35,10 @@ from mirrorflow_replicator.connectors.task_messages import (
     read,
 )
 from mirrorflow_replicator.copy.copy_task import CopyTask
-from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
-from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
+from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
 from mirrorflow_replicator.copy.partition_reports import encode_report
-from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts, flow_topics
-from mirrorflow_replicator.process import die_with_parent, now_ms
+from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
+from mirrorflow_replicator.process import die_with_parent
 
 STOP_WAIT_S = 1.0  # for work in progress when a stop arrives; an assignment takes milliseconds
 REPORT_S = 0.5  # interval of reports
@@ -212,7 +206,7 @@ class TaskProcess:
             end=partial(self._end_soon, self._sessions_ended),
             offsets_topic=message.offsets_topic,
         )
-        return await begin(
+        return await start_copy_task(
             self._settings,
             clusters,
             store,
@@ -283,47 +277,3 @@ def main() -> int:
 
 def _cause(error: MirrorFlowError) -> tuple[str, str]:
     return error.reason, error.cluster if isinstance(error, ClusterError) else str(error)
-
-
-async def begin(
-    settings: SourceSettings,
-    clusters: tuple[Cluster, Cluster],
-    store: PositionStore,
-    *,
-    resolve: Resolve,
-    task: int,
-    fenced: FencedStart,
-) -> CopyTask:
-    """Returns a running copy task without partitions; *clusters* are source and target. Raises ClusterError."""
-    source, target = clusters
-    errors: Counter[str] = Counter()
-    parts = TaskParts(
-        source=source,
-        target=target,
-        positions=store,
-        route=make_naming(settings).route,
-        rack=settings.source_consumer.properties.get("client.rack", ""),
-        errors=errors,
-        syncs=_offset_sync_writer(settings, errors, target, resolve),
-        fenced=fenced,
-    )
-    copy_task = CopyTask(settings, task, parts)
-    await copy_task.start()
-    return copy_task
-
-
-def _offset_sync_writer(
-    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
-) -> OffsetSyncWriter | None:
-    if settings.syncs is None:
-        return None
-    log = SyncsLog(
-        settings.syncs, offset_syncs_topic(settings, on_source=settings.syncs.on_source), resolve=resolve
-    )
-    map_log = MapLog(
-        target,
-        offset_map_topic(settings.source_alias),
-        replication_factor=settings.offsets.replication_factor,
-    )
-    maps = OffsetMaps(map_log, errors=errors, now_ms=now_ms)
-    return OffsetSyncWriter(log, lag_max=settings.syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)

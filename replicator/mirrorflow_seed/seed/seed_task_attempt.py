@@ -45,8 +45,8 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import TaskAssignment
 from mirrorflow_replicator.copy.copy_task import CopyTask
+from mirrorflow_replicator.copy.copy_task_factory import start_copy_task
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
-from mirrorflow_replicator.worker.task_process import begin
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.task_messages import (
     TASK_REPORT_EVERY_S,
@@ -217,7 +217,7 @@ class SeedTaskAttempt:
         checking = None
         try:
             fenced = await self._fence_earlier_attempts(clusters, owner)
-            task = await begin(
+            task = await start_copy_task(
                 self._settings,
                 clusters,
                 position_store(self._settings, clusters[1]),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mirrorflow_operator.admission.due_jobs import due_jobs
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
@@ -12,7 +13,6 @@ from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import Runs, SparkDefaults, job_objects, without_source_pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
-from mirrorflow_operator.status.spark_jobs import due_jobs
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written
 from tests.harness.kubernetes.kubectl import Kubectl

@@ -1,14 +1,18 @@
-"""`kubectl mirrorflow`, with a kubectl that answers from files and forwards to a server of the test."""
+"""`kubectl mirrorflow`, with a server of the test as the API server and as the pods behind port-forwards."""
 
 import json
+import socket
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes.stream import ws_client
 
 from mirrorflow_cli.command_examples import examples_of
 from mirrorflow_cli.kubectl_plugin import main
@@ -64,11 +68,13 @@ def pod(connector: str, *, is_ready: bool = True) -> dict[str, Any]:
     return {"metadata": {"name": f"orders-{connector}-0"}, "status": {"conditions": [ready]}}
 
 
-class Pod(BaseHTTPRequestHandler):
+class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        body = json.dumps(ANSWERS[self.path.partition("?")[0]]).encode()
-        self.send_response(200)
+        cluster: Cluster = self.server.cluster  # type: ignore[attr-defined]
+        cluster.asked.append(self.path)
+        status, content = cluster.answer(self.path)
+        body = json.dumps(content).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -77,57 +83,76 @@ class Pod(BaseHTTPRequestHandler):
         """Nothing: the output is the plugin's."""
 
 
-class Kubectl:
-    """A `kubectl` on PATH that writes down its arguments."""
+class Cluster:
+    """What the API server and the pods answer, and what they were asked."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        script = folder / "kubectl"
-        script.write_text(
-            "#!/bin/sh\n"
-            f'echo "$@" >> {folder}/asked\n'
-            'case "$*" in\n'
-            f'  port-forward*) echo "Forwarding from 127.0.0.1:{port} -> 8080"; exec sleep 60;;\n'
-            f"  logs*) exit 0;;\n"
-            f"  *connector=checkpoint*) cat {folder}/checkpoint;;\n"
-            f"  *pods*) cat {folder}/source;;\n"
-            f'  *) cat {folder}/flows 2>/dev/null || {{ echo "Error: forbidden" >&2; exit 1; }};;\n'
-            "esac\n"
-        )
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        self.has("source", pod("source"))
-        self.has("checkpoint")
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.forwarded: list[str] = []
+        self.objects: dict[str, list[dict[str, Any]]] = {"source": [pod("source")], "checkpoint": []}
 
-    def has(self, what: str, *items: dict[str, Any]) -> None:
-        (self.folder / what).write_text(json.dumps({"items": items}))
+    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+        parts = urlsplit(path)
+        if parts.path in ANSWERS:
+            return 200, ANSWERS[parts.path]
+        if parts.path.endswith("/pods"):
+            (selector,) = parse_qs(parts.query)["labelSelector"]
+            return 200, {"items": self.objects[selector.rpartition("=")[2]]}
+        if "flows" in self.objects:
+            return 200, {"items": self.objects["flows"]}
+        return 403, {"message": "mirrorflows.mirrorflow.io is forbidden."}
 
-    @property
-    def asked(self) -> list[str]:
-        return (self.folder / "asked").read_text().splitlines()
+
+@dataclass
+class Forward:
+    """The package's PortForward, to the server of the test."""
+
+    port: int
+
+    def socket(self, _: int) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port))
+
+    def error(self, _: int) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing: the connection was closed by the plugin."""
 
 
 @pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    """The HTTP port of a pod."""
-    with HTTPServer(("127.0.0.1", 0), Pod) as found:
-        found.asked = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=found.serve_forever, daemon=True)
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The cluster of both contexts of a kubeconfig; the namespace of `prod` is `payments`."""
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        found = Cluster()
+        server.cluster = found  # type: ignore[attr-defined]
+        url = f"http://127.0.0.1:{server.server_port}"
+        contexts = {"test": {}, "prod": {"namespace": "payments"}}
+        kubeconfig = {
+            "current-context": "test",
+            "clusters": [{"name": "one", "cluster": {"server": url}}],
+            "contexts": [
+                {"name": name, "context": {"cluster": "one", **more}} for name, more in contexts.items()
+            ],
+        }
+        (tmp_path / "config").write_text(json.dumps(kubeconfig))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+        def forward(_configuration: object, _method: str, path: str, **_: object) -> Forward:
+            found.forwarded.append(path.removeprefix(url))
+            return Forward(server.server_port)
+
+        monkeypatch.setattr(ws_client, "portforward_call", forward)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield found
-        found.shutdown()
+        server.shutdown()
         thread.join()
 
 
-@pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: HTTPServer) -> Kubectl:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return Kubectl(tmp_path, server.server_port)
-
-
 def test_status_shows_each_flow_and_each_problem_once(
-    kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl.has("flows", FLOW)
+    cluster.objects["flows"] = [FLOW]
 
     assert main(["status", "-n", "payments"]) == 0
 
@@ -140,24 +165,45 @@ def test_status_shows_each_flow_and_each_problem_once(
         "orders: Ready is False (Stuck): 1 of 3 partitions is stuck.",
         "orders: Degraded is True (Warnings): An ACL is missing.",
     ]
-    assert kubectl.asked == ["get mirrorflows.mirrorflow.io --output=json --namespace=payments"]
+    assert cluster.asked == ["/apis/mirrorflow.io/v1alpha1/namespaces/payments/mirrorflows"]
 
 
-def test_status_is_one_json_object(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
-    kubectl.has("flows", FLOW)
+def test_status_is_one_json_object(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.objects["flows"] = [FLOW]
 
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"flows": [{"name": "orders", "status": FLOW["status"]}]}
 
 
-def test_an_error_of_kubectl_is_the_error(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
-    assert kubectl.folder.is_dir()
+@pytest.mark.usefixtures("cluster")
+def test_sentence_of_the_api_server_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 1
-    assert capsys.readouterr().err == "Error: forbidden\n"
+    assert capsys.readouterr().err == (
+        "The API server does not answer /apis/mirrorflow.io/v1alpha1/namespaces/default/mirrorflows: "
+        "mirrorflows.mirrorflow.io is forbidden.\n"
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_unknown_context_is_named_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--context", "moon"]) == 2
+    assert "there is no context moon; it has test, prod; name a kubeconfig" in capsys.readouterr().err
+
+
+def test_api_server_that_does_not_answer_is_one_sentence(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "config"
+    content = json.loads(kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    kubeconfig.write_text(json.dumps(content))
+
+    assert main(["status"]) == 1
+    assert (cluster.asked, capsys.readouterr().err.count("\n")) == ([], 1)
 
 
 def test_partitions_are_read_from_the_source_pods(
-    kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["partitions", "orders", "--context", "prod"]) == 0
 
@@ -165,26 +211,26 @@ def test_partitions_are_read_from_the_source_pods(
     row = ["orders-source-0", "orders-2", "east.orders", "1,200", "10", "stopped", "RecordTooLarge"]
     assert lines[1].split() == row
     assert lines[2:] == ["orders-2: A record is too large."]
-    assert kubectl.asked[-1] == "port-forward pod/orders-source-0 :8080 --address=127.0.0.1 --context=prod"
+    assert cluster.forwarded == ["/api/v1/namespaces/payments/pods/orders-source-0/portforward"]
 
 
 def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
-    kubectl: Kubectl, server: HTTPServer, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may share the pod of the source connector."""
     assert main(["offsets", "orders", "--group", "a b"]) == 0
-    kubectl.has("checkpoint", pod("checkpoint"))
+    cluster.objects["checkpoint"] = [pod("checkpoint")]
     assert main(["offsets", "orders"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["billing", "orders-2", "7", "-", "none", "no", "no", "offset", "sync"]
-    assert server.asked[0] == "/offsets?limit=100000&group=a%20b"  # type: ignore[attr-defined]
-    forwarded = [line.split()[1] for line in kubectl.asked if line.startswith("port-forward")]
-    assert forwarded == ["pod/orders-source-0", "pod/orders-checkpoint-0"]
+    assert "/offsets?limit=100000&group=a%20b" in cluster.asked
+    pods = [path.split("/")[-2] for path in cluster.forwarded]
+    assert pods == ["orders-source-0", "orders-checkpoint-0"]
 
 
-def test_a_flow_without_a_ready_pod_is_named(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
-    kubectl.has("source", pod("source", is_ready=False))
+def test_a_flow_without_a_ready_pod_is_named(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.objects["source"] = [pod("source", is_ready=False)]
 
     assert main(["partitions", "orders"]) == 1
     assert "Flow orders has no ready pod of its source connector" in capsys.readouterr().err
@@ -198,11 +244,19 @@ def test_a_flow_without_a_ready_pod_is_named(kubectl: Kubectl, capsys: pytest.Ca
         (["logs", "orders", "seed", "-f"], "mirrorflow.io/run-of=orders,mirrorflow.io/run=seed"),
     ],
 )
-def test_logs_are_those_of_kubectl(kubectl: Kubectl, words: list[str], selector: str) -> None:
-    assert main(words) == 0
+def test_logs_are_those_of_kubectl(
+    words: list[str], selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "kubectl"
+    script.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    assert main([*words, "--context", "prod"]) == 0
 
     follow = " --follow" if "-f" in words else ""
-    assert kubectl.asked == [f"logs --selector={selector} --prefix --tail=-1{follow}"]
+    expected = f"logs --selector={selector} --prefix --tail=-1{follow} --context=prod\n"
+    assert (tmp_path / "asked").read_text() == expected
 
 
 @pytest.mark.parametrize("command", ["", " status", " partitions", " offsets", " logs"])

@@ -9,15 +9,23 @@ from typing import Any
 
 import yaml
 
+from mirrorflow_operator.admission.admit import admit
+from mirrorflow_operator.admission.due_jobs import due_jobs
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
-from mirrorflow_operator.status.admission import Admission, Resource, admit
 from mirrorflow_operator.status.assess import assess
-from mirrorflow_operator.status.observation import Observation, ObservedConnector, ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import (
+    Admission,
+    Observation,
+    ObservedConnector,
+    ObservedJob,
+    ObservedPod,
+    Resource,
+)
 from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     Reading,
@@ -27,7 +35,6 @@ from mirrorflow_operator.status.pod_reports import (
     Summary,
     report_from_json,
 )
-from mirrorflow_operator.status.spark_jobs import due_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0

@@ -12,7 +12,7 @@ from mirrorflow_operator.cluster import progress_client, progress_poller
 from mirrorflow_operator.cluster.progress_client import PollTarget, TlsParameters, request_progress, session
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.metrics import NAMESPACE
-from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.status.pod_reports import BODY_MAX_BYTES, PollFailure, Reading, Replicating
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirrorflow_operator.admission.admit import admit
 from mirrorflow_operator.api.status import (
     CONDITIONS_MAX,
     MESSAGE_MAX,
@@ -30,7 +31,6 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
 from mirrorflow_operator.reconcile.status_writer import FIGURES_EVERY_S, held_s, status_document
-from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.assess import Assessment, assess
 from mirrorflow_operator.status.conditions import IMMEDIATE, ConditionType, Problem, Reason
 from mirrorflow_operator.status.observation import (

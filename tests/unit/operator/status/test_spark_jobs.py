@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_operator.admission.due_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
 from mirrorflow_operator.plan.job_objects import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report
-from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, SeedReport, VerifyReport, encode
 from tests.unit.operator.observations import NOW_S, job, mirror_flow, seed_reading
 

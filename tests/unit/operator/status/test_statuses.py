@@ -14,15 +14,16 @@ import pytest
 import yaml
 
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_operator.admission.admit import admit
+from mirrorflow_operator.admission.due_jobs import due_jobs
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, parse_status, timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition
 from mirrorflow_operator.reconcile.status_writer import status_document
-from mirrorflow_operator.status.admission import Admission, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Problem, Reason
-from mirrorflow_operator.status.observation import Observation, ObservedJob, PodEvent
+from mirrorflow_operator.status.observation import Admission, Observation, ObservedJob, PodEvent
 from mirrorflow_operator.status.pod_reports import (
     Checkpoints,
     MissingReference,
@@ -34,7 +35,6 @@ from mirrorflow_operator.status.pod_reports import (
     SideSummary,
     report_from_json,
 )
-from mirrorflow_operator.status.spark_jobs import due_jobs
 from tests.harness.goldens import (
     FULL_STATUS,
     STATUS_NAMES,

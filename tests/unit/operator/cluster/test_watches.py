@@ -1,4 +1,4 @@
-"""Where the operator finds the API server, and that it notices when kopf gives up."""
+"""The operator notices when kopf gives up its watches."""
 
 import asyncio
 import threading
@@ -7,31 +7,8 @@ import kopf
 import pytest
 
 from mirrorflow_operator.cluster.cache import Watches
-from mirrorflow_operator.cluster.client import connection
 from mirrorflow_operator.errors import NoAnswerError
 from tests.harness.kafka.processes import wait_until
-
-
-@pytest.mark.parametrize(
-    ("host", "port", "expected"),
-    [
-        ("127.0.0.1", "443", "https://127.0.0.1:443"),
-        ("fd00::1", "6443", "https://[fd00::1]:6443"),
-        ("", "443", "https://kubernetes.default.svc"),
-    ],
-)
-def test_a_pod_finds_the_api_server_without_dns(
-    host: str, port: str, expected: str, monkeypatch: pytest.MonkeyPatch
-):
-    in_pod = kopf.ConnectionInfo(server="https://kubernetes.default.svc", token="secret")
-    monkeypatch.setattr(kopf, "login_with_service_account", lambda **_: in_pod)
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-
-    found = connection()
-
-    assert (found.server, found.token) == (expected, "secret")
 
 
 def test_watches_that_never_began_are_not_alive(monkeypatch: pytest.MonkeyPatch):

@@ -2,9 +2,7 @@
 
 import pytest
 
-from mirrorflow_operator.api.load import parse_flow
-from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.flow_conflicts import (
+from mirrorflow_operator.admission.flow_conflicts import (
     Conflict,
     ConflictKind,
     Endpoint,
@@ -12,6 +10,8 @@ from mirrorflow_operator.plan.flow_conflicts import (
     conflicts,
     samples,
 )
+from mirrorflow_operator.api.load import parse_flow
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.names import topic_selection_of
 
 

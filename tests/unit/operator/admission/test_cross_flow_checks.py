@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_operator.admission import cross_flow_checks
+from mirrorflow_operator.admission.cross_flow_checks import FULL_CHECK_MAX, CrossFlowChecks
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.status import ClusterIds, Status
-from mirrorflow_operator.status import admission
-from mirrorflow_operator.status.admission import FULL_CHECK_MAX, CrossFlowChecks, Key, Resource
 from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.observation import Key, Resource
 from tests.unit.operator.observations import NOW_S
 
 
@@ -239,7 +240,7 @@ def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: s
 def test_flows_with_aliases_of_their_own_need_no_full_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """All copy into one cluster."""
     checked: list[object] = []
-    monkeypatch.setattr(admission, "conflicts", checked.append)
+    monkeypatch.setattr(cross_flow_checks, "conflicts", checked.append)
     together = CrossFlowChecks()
     for at in range(20):
         assert frozenset() == together.put(resource(f"flow-{at}", f"source-{at}", "hub"))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mirrorflow_operator.admission.admit import admit
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.status.admission import admit
 from mirrorflow_operator.status.conditions import Problem, Reason
 from tests.unit.operator.observations import mirror_flow, resource
 

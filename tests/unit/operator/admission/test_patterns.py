@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.java.patterns import MATCH_LIMIT_S
+from mirrorflow_operator.admission.cross_flow_checks import CrossFlowChecks
+from mirrorflow_operator.admission.flow_conflicts import samples
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.flow_conflicts import samples
 from mirrorflow_operator.plan.names import topic_selection_of
-from mirrorflow_operator.status.admission import CrossFlowChecks, Resource
-from tests.unit.operator.status.test_cross_flow_checks import resource
+from mirrorflow_operator.status.observation import Resource
+from tests.unit.operator.admission.test_cross_flow_checks import resource
 
 
 def document(*include: str) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""Builds the copy task of a task process or of a Spark task, with the parts that its settings ask for."""
+
+from collections import Counter
+
+from mirrorflow_core.connect.mirror_records import offset_map_topic
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.security.secret_rotation import Resolve
+from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
+from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.copy.copy_task import CopyTask
+from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
+from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
+from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
+from mirrorflow_replicator.process import now_ms
+
+
+async def start_copy_task(
+    settings: SourceSettings,
+    clusters: tuple[Cluster, Cluster],
+    store: PositionStore,
+    *,
+    resolve: Resolve,
+    task: int,
+    fenced: FencedStart,
+) -> CopyTask:
+    """Returns a running copy task without partitions; *clusters* are source and target. Raises ClusterError."""
+    source, target = clusters
+    errors: Counter[str] = Counter()
+    parts = TaskParts(
+        source=source,
+        target=target,
+        positions=store,
+        route=make_naming(settings).route,
+        rack=settings.source_consumer.properties.get("client.rack", ""),
+        errors=errors,
+        syncs=_offset_sync_writer(settings, errors, target, resolve),
+        fenced=fenced,
+    )
+    copy_task = CopyTask(settings, task, parts)
+    await copy_task.start()
+    return copy_task
+
+
+def _offset_sync_writer(
+    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
+) -> OffsetSyncWriter | None:
+    if settings.syncs is None:
+        return None
+    log = SyncsLog(
+        settings.syncs, offset_syncs_topic(settings, on_source=settings.syncs.on_source), resolve=resolve
+    )
+    map_log = MapLog(
+        target,
+        offset_map_topic(settings.source_alias),
+        replication_factor=settings.offsets.replication_factor,
+    )
+    maps = OffsetMaps(map_log, errors=errors, now_ms=now_ms)
+    return OffsetSyncWriter(log, lag_max=settings.syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)

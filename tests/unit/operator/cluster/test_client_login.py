@@ -1,0 +1,166 @@
+"""Requests of the operator while credentials are missing, refused, replaced or slow."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client.configuration import Configuration
+
+from mirrorflow_kubernetes.async_login import ApiServerLogin
+from mirrorflow_kubernetes.credentials import KubernetesLoginError
+from mirrorflow_operator.cluster import client as client_module
+from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.errors import ForbiddenError, NoAnswerError
+from mirrorflow_operator.metrics import Metrics
+from tests.harness.kubernetes.authority import Authority
+
+
+class Server:
+    """An API server that accepts the token *accepted* alone."""
+
+    def __init__(self, accepted: str = "") -> None:
+        self.accepted = accepted
+        self.port = 0
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> web.AppRunner:
+        application = web.Application()
+        application.router.add_get("/version", self._version)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=tls)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        return runner
+
+    async def _version(self, request: web.Request) -> web.Response:
+        is_known = self.accepted in request.headers.get("Authorization", "")
+        return web.json_response({"message": "Unauthorized"}, status=200 if is_known else 401)
+
+
+class Logins:
+    """Returns one token for each call."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.count = 0
+
+    async def __call__(self) -> ApiServerLogin:
+        self.count += 1
+        count = self.count
+        await asyncio.sleep(0)
+        url = f"http://127.0.0.1:{self._server.port}"
+        return ApiServerLogin(Configuration(host=url, api_key={"BearerToken": f"Bearer token-{count}"}))
+
+
+def _with_server(server: Server, use: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        runner = await server.start()
+        try:
+            await use()
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(run())
+
+
+def test_concurrent_requests_share_one_login() -> None:
+    server = Server()
+    logins = Logins(server)
+
+    async def use() -> None:
+        client = Client(logins, Metrics())
+        await asyncio.gather(*(client.get("/version") for _ in range(5)))
+        await client.close()
+
+    _with_server(server, use)
+
+    assert logins.count == 1
+
+
+def test_refused_token_is_followed_by_one_new_login() -> None:
+    server = Server(accepted="token-2")
+    logins = Logins(server)
+
+    async def use() -> None:
+        client = Client(logins, Metrics())
+        found = await asyncio.gather(*(client.get("/version") for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(one, ForbiddenError) for one in found)
+        await client.get("/version")
+        await client.close()
+
+    _with_server(server, use)
+
+    assert logins.count == 2
+
+
+def test_token_stays_in_use_while_it_cannot_be_renewed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(accepted="token-1")
+    logins = Logins(server)
+    monkeypatch.setattr(client_module, "CREDENTIALS_AGE_MAX_S", -1.0)
+
+    async def refused(_: ApiServerLogin) -> None:
+        raise KubernetesLoginError("the plugin is away")
+
+    monkeypatch.setattr(ApiServerLogin, "refresh", refused)
+
+    async def use() -> None:
+        client = Client(logins, Metrics())
+        await client.get("/version")
+        await client.get("/version")
+        await client.close()
+
+    _with_server(server, use)
+
+    assert (logins.count, "the plugin is away" in caplog.text) == (1, True)
+
+
+def test_login_that_hangs_or_fails_is_a_request_without_an_answer() -> None:
+    async def hang() -> ApiServerLogin:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def fail() -> ApiServerLogin:
+        raise KubernetesLoginError("the plugin is away")
+
+    async def use() -> None:
+        with pytest.raises(NoAnswerError):
+            await Client(hang, Metrics()).get("/version", timeout_s=0.01)
+        with pytest.raises(NoAnswerError, match="the plugin is away"):
+            await Client(fail, Metrics()).get("/version")
+
+    asyncio.run(use())
+
+
+def test_replaced_ca_is_read_after_one_failure(tmp_path: Path) -> None:
+    """The kubelet renews a pod's ca.crt in place."""
+    ca = tmp_path / "ca.crt"
+    authorities = [Authority(tmp_path / name) for name in ("old", "new")]
+    server = Server()
+
+    async def log_in() -> ApiServerLogin:
+        return ApiServerLogin(Configuration(host=f"https://127.0.0.1:{server.port}", ssl_ca_cert=str(ca)))
+
+    async def serve(authority: Authority) -> web.AppRunner:
+        identity = authority.server("api", "127.0.0.1")
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(identity.certificate, identity.key)
+        return await server.start(tls)
+
+    async def use() -> None:
+        client = Client(log_in, Metrics())
+        for authority in authorities:
+            ca.write_bytes(authority.own.certificate.read_bytes())
+            runner = await serve(authority)
+            if authority is authorities[1]:
+                with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
+                    await client.get("/version")
+            await client.get("/version")
+            await runner.cleanup()
+        await client.close()
+
+    asyncio.run(use())
