@@ -298,7 +298,7 @@ def _places(node: dict[str, Any], *above: str | int) -> Iterator[tuple[str | int
             for name, one in node["properties"].items():
                 yield from _places(one, *above, name)
         case "object" if isinstance(node.get("additionalProperties"), dict):
-            # A key of `config` that nobody knows is refused.
+            # An unknown key of `config` is refused.
             key = "acks" if above[-1] == "config" else "x"
             yield from _places(node["additionalProperties"], *above, key)
         case "array":
