@@ -1,7 +1,7 @@
 """Checks the permissions of the flow's users on both clusters; changes nothing.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.topic_acls` has the operations; `commands.check` checks
+them for topics that do not exist yet, too. `mirrorflow_core.topics.topic_acls` has the operations; `commands.check` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing
@@ -16,7 +16,6 @@ from mirrorflow_cli.output import Findings
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.java.patterns import literal_name
-from mirrorflow_core.retention_hold import identity_topic
 from mirrorflow_core.settings import (
     BeatSettings,
     CheckpointSettings,
@@ -24,7 +23,8 @@ from mirrorflow_core.settings import (
     OffsetStore,
     SourceSettings,
 )
-from mirrorflow_core.topic_acls import (
+from mirrorflow_core.topics.retention_hold import identity_topic
+from mirrorflow_core.topics.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
     ALTER,
@@ -46,7 +46,7 @@ from mirrorflow_core.topic_acls import (
     copied_topic,
     plan_acls,
 )
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_kafka.admin import admin, groups

@@ -15,7 +15,7 @@ from mirrorflow_cli.check_permissions import first_of
 from mirrorflow_cli.output import Findings
 from mirrorflow_core.errors import KEPT_ON_COPY, MirrorFlowError, NotAuthorizedError, accept_or_skip
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topic_configs import CLEANUP_POLICY, ConfigChange, ConfigEntry, is_compacted
+from mirrorflow_core.topics.topic_configs import CLEANUP_POLICY, ConfigChange, ConfigEntry, is_compacted
 from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin

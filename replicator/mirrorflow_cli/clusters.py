@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from mirrorflow_core.settings import ClientSettings, SourceSettings
-from mirrorflow_core.topic_configs import ConfigEntry, TopologyPlan, plan_topics
+from mirrorflow_core.topics.topic_configs import ConfigEntry, TopologyPlan, plan_topics
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_config_rules, make_selection

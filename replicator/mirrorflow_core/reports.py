@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from mirrorflow_core.checkpoints import GroupOffset
+from mirrorflow_core.offsets.checkpoints import GroupOffset
 
 
 def known_number(number: int) -> int | None:

@@ -20,7 +20,7 @@ from enum import Enum
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.pattern_syntax import SlowPatternError
 from mirrorflow_core.java.patterns import JavaPattern
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

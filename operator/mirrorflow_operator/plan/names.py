@@ -6,7 +6,7 @@ from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import make_policy
 from mirrorflow_core.settings import TOPICS_EXCLUDE, PolicyKind, PolicySettings
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms, read_transforms
 from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
 from mirrorflow_operator.api.workloads import ConnectorKind

@@ -1,6 +1,6 @@
 """`mirrorflow acls`: prints the minimum ACLs of a flow as kafka-acls commands; makes no network connections.
 
-`mirrorflow_core.topic_acls` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
+`mirrorflow_core.topics.topic_acls` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
 name nor a prefix becomes `*`. The checkpoint and heartbeat connectors may have their own users.
 """
 
@@ -18,8 +18,8 @@ from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.java.patterns import literal_name
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
-from mirrorflow_core.retention_hold import identity_topic
-from mirrorflow_core.topic_acls import (
+from mirrorflow_core.topics.retention_hold import identity_topic
+from mirrorflow_core.topics.topic_acls import (
     ACLS_READ,
     ACLS_WRITTEN,
     GROUP_MOVED,

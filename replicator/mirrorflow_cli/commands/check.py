@@ -49,10 +49,10 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
-from mirrorflow_core.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, HeartbeatSettings, SourceSettings
-from mirrorflow_core.topic_acls import AclBinding
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
+from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_cluster_warning
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin

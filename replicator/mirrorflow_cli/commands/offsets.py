@@ -25,9 +25,9 @@ from mirrorflow_cli.flow_arguments import (
 )
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import print_table
-from mirrorflow_core.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offset_translation import translate_group
+from mirrorflow_core.offsets.checkpoints import Group, GroupFacts, GroupOffset, group_offsets, writable
+from mirrorflow_core.offsets.offset_translation import translate_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST

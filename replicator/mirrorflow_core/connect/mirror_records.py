@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.offset_map import FIRST_EPOCH, RUNS_MAX, MapStream, OffsetMap, Run
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, RUNS_MAX, MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import primitives
 

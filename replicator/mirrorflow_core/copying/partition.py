@@ -54,7 +54,7 @@ from mirrorflow_core.copying.read_cursor import ReadCursor
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, NotAuthorizedError, PartitionError
-from mirrorflow_core.offset_map import MapStream
+from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled

@@ -17,7 +17,7 @@ from kafka.protocol.admin import (
 )
 
 from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
-from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin.topics import describe_broker_configs, topic_operations

@@ -4,8 +4,8 @@
 
 # ruff: noqa: F401
 
-from mirrorflow_core.topic_acls import AclBinding
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
 from mirrorflow_kafka.admin.log_requests import (

@@ -1,7 +1,7 @@
 """Lists consumer groups, reads their committed offsets, and commits offsets for groups without members.
 
 Requests are sent to the group's coordinator, and again if it has moved (`Cluster.call`). An error concerns
-one group; callers continue with the others. `mirrorflow_core.checkpoints` decides what to commit and when.
+one group; callers continue with the others. `mirrorflow_core.offsets.checkpoints` decides what to commit and when.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
-from mirrorflow_core.checkpoints import Group
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.offset_translation import Committed
+from mirrorflow_core.offsets.checkpoints import Group
+from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import (
     COORDINATOR_MOVED,

@@ -22,7 +22,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.error_codes import (
     INVALID_CONFIG,

@@ -19,7 +19,7 @@ from mirrorflow_core.connect.position_records import newest, recency
 from mirrorflow_core.errors import InternalTopicUnavailableError, InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
-from mirrorflow_core.topic_configs import ConfigChange
+from mirrorflow_core.topics.topic_configs import ConfigChange
 from mirrorflow_core.wire.error_codes import (
     INVALID_REPLICATION_FACTOR,
     TOPIC_AUTHORIZATION_FAILED,

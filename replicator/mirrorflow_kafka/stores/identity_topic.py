@@ -8,8 +8,8 @@ ACL has no effect.
 import time
 from collections.abc import Collection, Sequence
 
-from mirrorflow_core.retention_hold import HoldRecord, Holds, decode_hold, encode_hold, identity_topic
-from mirrorflow_core.topic_acls import AclBinding, decode_mark, encode_mark
+from mirrorflow_core.topics.retention_hold import HoldRecord, Holds, decode_hold, encode_hold, identity_topic
+from mirrorflow_core.topics.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster

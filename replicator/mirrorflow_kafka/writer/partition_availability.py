@@ -17,7 +17,7 @@ from mirrorflow_core.errors import (
     UnsupportedBrokerError,
 )
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topic_acls import Operation
+from mirrorflow_core.topics.topic_acls import Operation
 from mirrorflow_core.wire.error_codes import (
     NETWORK_EXCEPTION,
     NONE,

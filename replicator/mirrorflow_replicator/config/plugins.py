@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from mirrorflow_core.checkpoints import GroupSelection
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.patterns import compile_pattern, compile_patterns
 from mirrorflow_core.java.properties import PropertyReader
+from mirrorflow_core.offsets.checkpoints import GroupSelection
 from mirrorflow_core.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.settings import (
     CheckpointSettings,
@@ -22,8 +22,8 @@ from mirrorflow_core.settings import (
     PolicySettings,
     SourceSettings,
 )
-from mirrorflow_core.topic_configs import ConfigException, ConfigRules
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_configs import ConfigException, ConfigRules
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 PYTHON = "python:"

@@ -1,4 +1,4 @@
-"""Keeps the ACLs of the copies in line with the source's topics, by the plans of `mirrorflow_core.topic_acls`.
+"""Keeps the ACLs of the copies in line with the source's topics, by the plans of `mirrorflow_core.topics.topic_acls`.
 
 Each pass reads both clusters again and is safe to repeat, also by two processes at once. What a cluster
 refuses is a message in the result and does not affect copying; only an unreachable cluster is raised. With
@@ -13,8 +13,8 @@ from dataclasses import replace
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.replication_policy import remote_prefix
 from mirrorflow_core.settings import PolicyKind, SourceSettings
-from mirrorflow_core.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.wire.error_codes import SECURITY_DISABLED
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import SETTING, loses_access, may_be_open, may_write_topic

@@ -3,7 +3,7 @@
 Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
 again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
 ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
-`mirrorflow_core.checkpoints` decides what is written, and `offset_translation` translates the offsets.
+`mirrorflow_core.offsets.checkpoints` decides what is written, and `offset_translation` translates the offsets.
 """
 
 import asyncio
@@ -12,16 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from mirrorflow_core import checkpoints as decisions
-from mirrorflow_core.checkpoints import (
-    GroupFacts,
-    GroupOffset,
-    Point,
-    Points,
-    Writable,
-    group_offsets,
-    writable,
-)
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     encode_checkpoint_key,
@@ -36,7 +26,17 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     UnreachableError,
 )
-from mirrorflow_core.offset_translation import Committed, TranslatedOffset, translate_group
+from mirrorflow_core.offsets import checkpoints as decisions
+from mirrorflow_core.offsets.checkpoints import (
+    GroupFacts,
+    GroupOffset,
+    Point,
+    Points,
+    Writable,
+    group_offsets,
+    writable,
+)
+from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, translate_group
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings

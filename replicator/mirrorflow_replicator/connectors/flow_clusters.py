@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterable
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.offset_map import OffsetMap
+from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import OffsetStore, SourceSettings, StartPosition
 from mirrorflow_core.writer.broker_requests import ReadOffsetMap

@@ -11,9 +11,9 @@ from typing import Final
 
 from mirrorflow_core.connect.mirror_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.retention_hold import identity_topic
 from mirrorflow_core.settings import OffsetStore, OffsetSyncSettings, SourceSettings
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.topics.retention_hold import identity_topic
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_kafka.admin import admin

@@ -8,7 +8,6 @@ in `skipped`; a map is used only until one of its topics is re-created.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mirrorflow_core.checkpoints import CheckpointStore, Point
 from mirrorflow_core.connect.mirror_records import (
     decode_checkpoint,
     decode_map,
@@ -17,9 +16,10 @@ from mirrorflow_core.connect.mirror_records import (
     offset_map_topic,
 )
 from mirrorflow_core.errors import BrokerError, OffsetSyncsMissingError
-from mirrorflow_core.offset_map import OffsetMap
-from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.offset_translation import Translator, renaming
+from mirrorflow_core.offsets.checkpoints import CheckpointStore, Point
+from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offsets.offset_translation import Translator, renaming
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION

@@ -21,8 +21,8 @@ from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError, N
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
-from mirrorflow_core.retention_hold import LEASE_S
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topics.retention_hold import LEASE_S
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_kafka.stores.identity_topic import HoldLog

@@ -1,9 +1,9 @@
 """Keeps the target's topics in line with the source's: creates them, grows them, copies their settings.
 
-`mirrorflow_core.topic_configs` makes the plans. Each pass reads both clusters again and is safe to repeat, also by two processes at
+`mirrorflow_core.topics.topic_configs` makes the plans. Each pass reads both clusters again and is safe to repeat, also by two processes at
 once. What fails for one topic is a message in the result, and the others continue; only errors of a whole cluster are raised.
 
-`RetentionWriter` holds the retention of target topics during bulk jobs, and restores it (`mirrorflow_core.retention_hold` decides).
+`RetentionWriter` holds the retention of target topics during bulk jobs, and restores it (`mirrorflow_core.topics.retention_hold` decides).
 Guarantees: a topic's settings are in the identity topic before they are changed; nothing is restored while another job's lease
 runs; a step that was done twice, or interrupted by a kill, does no harm.
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.retention_hold import (
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topics.retention_hold import (
     FOR_EVER,
     LEASE_S,
     OVER_MS,
@@ -27,9 +28,8 @@ from mirrorflow_core.retention_hold import (
     changed,
     restoring,
 )
-from mirrorflow_core.same_cluster import same_cluster_refusal, same_cluster_warning
-from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topic_configs import (
+from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_cluster_warning
+from mirrorflow_core.topics.topic_configs import (
     ConfigChange,
     ConfigEntry,
     NewTopicPlan,
@@ -40,7 +40,7 @@ from mirrorflow_core.topic_configs import (
     plan_topics,
     target_names,
 )
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     INVALID_PARTITIONS,

@@ -21,8 +21,8 @@ from typing import Protocol
 from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key, encode_map, encode_map_key
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
-from mirrorflow_core.offset_syncs import Sync
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import Sync
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_requests import ends_of

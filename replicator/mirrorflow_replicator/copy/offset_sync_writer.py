@@ -1,6 +1,6 @@
 """Writes offset syncs to MM2's offset-syncs topic, without delaying the copying.
 
-Partition copiers report acknowledgements in one call each (`delivered`); `mirrorflow_core.offset_syncs` decides which
+Partition copiers report acknowledgements in one call each (`delivered`); `mirrorflow_core.offsets.offset_syncs` decides which
 pairs are due. One loop writes them in batches, with its own client, because the topic may be on the source
 and its writer may be another user than the reader. The calls are passed to the maps of
 `copy.offset_map_writer` as well, so a batch costs one call for both.
@@ -24,8 +24,8 @@ from mirrorflow_core.connect.mirror_records import (
 )
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.offset_map import MapStream, PartitionMap
-from mirrorflow_core.offset_syncs import PartitionSyncs, Sync
+from mirrorflow_core.offsets.offset_map import MapStream, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import PartitionSyncs, Sync
 from mirrorflow_core.partitions import OffsetPair
 from mirrorflow_core.settings import OffsetSyncSettings
 from mirrorflow_core.wire.records import Record

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from mirrorflow_core.checkpoints import GroupOffset
+from mirrorflow_core.offsets.checkpoints import GroupOffset
 from mirrorflow_core.replication_policy import HEARTBEATS, DefaultPolicy
 from mirrorflow_core.reports import (
     ConnectorReport,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.batch import split
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections

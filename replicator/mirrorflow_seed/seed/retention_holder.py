@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.retention_hold import MARGIN_MS, limit_of, would_delete
+from mirrorflow_core.topics.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
 from mirrorflow_replicator.process import now_ms

@@ -15,8 +15,8 @@ from mirrorflow_core.connect.mirror_records import (
     offset_map_topic,
 )
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError
-from mirrorflow_core.offset_map import OffsetMap
-from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION

@@ -13,9 +13,9 @@ from typing import Final
 
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.retention_hold import limit_of
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topics.retention_hold import limit_of
+from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.identity_topic import AclMarks

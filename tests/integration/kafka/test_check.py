@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_core.topic_acls import AclBinding
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_kafka.admin import admin
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
-from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.partitions import TopicPartition
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_core.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_kafka.admin import admin
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until

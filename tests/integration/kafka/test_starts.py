@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_core.topic_acls import AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.topics.topic_acls import AclBinding, Operation, PatternType, Permission
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_kafka.admin import admin
 from tests.harness.kafka.cluster import KafkaCluster

@@ -14,7 +14,7 @@ from mirrorflow_core.connect.mirror_records import (
     encode_map,
     encode_map_key,
 )
-from mirrorflow_core.offset_map import MapStream, OffsetMap, Run
+from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.records import Record

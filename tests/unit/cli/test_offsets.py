@@ -1,7 +1,7 @@
 """The lines of `mirrorflow offsets`; that groups are found is the integration tests' business."""
 
 from mirrorflow_cli.commands.offsets import _age, _print_lines, failover
-from mirrorflow_core.checkpoints import GroupOffset
+from mirrorflow_core.offsets.checkpoints import GroupOffset
 
 
 def one(**changes) -> GroupOffset:

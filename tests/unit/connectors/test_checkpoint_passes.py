@@ -7,9 +7,9 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from mirrorflow_core.checkpoints import Group, Point
 from mirrorflow_core.errors import ClusterError, InvalidSettingError, UnreachableError
-from mirrorflow_core.offset_translation import Committed, TranslatedOffset
+from mirrorflow_core.offsets.checkpoints import Group, Point
+from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.groups import GroupListing

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_replicator.connectors.internal_topics import (
     UncorrectedTopics,

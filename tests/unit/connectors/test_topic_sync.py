@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.topic_configs import ConfigEntry, ConfigSource
+from mirrorflow_core.topics.topic_configs import ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin import admin, topics
 from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_replicator.config.plugins import make_selection

@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_core.copying.effects import Effects, ReadBatchLimit
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.error_codes import MESSAGE_TOO_LARGE
 from mirrorflow_core.wire.produce import DEFAULT_BYTES, UNLIMITED
 from mirrorflow_kafka.admin import admin

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.offset_map import MappedOffset, Run
+from mirrorflow_core.offsets.offset_map import MappedOffset, Run
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_replicator.copy import offset_map_writer as module
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps

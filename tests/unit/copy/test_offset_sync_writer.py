@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.connect.mirror_records import decode_offset_sync
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.offset_syncs import PENDING_MAX, OffsetSyncStore, Sync
+from mirrorflow_core.offsets.offset_syncs import PENDING_MAX, OffsetSyncStore, Sync
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy import offset_sync_writer as module

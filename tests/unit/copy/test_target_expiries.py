@@ -9,7 +9,7 @@ import pytest
 
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
-from mirrorflow_core.topic_configs import ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import topics
 from mirrorflow_replicator.copy import target_settings
 from mirrorflow_replicator.copy.target_settings import PRODUCER_KEY, TargetExpiries

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.java.patterns import compile_pattern
 from mirrorflow_core.partition_assignment import assign
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topic_configs import (
+from mirrorflow_core.topics.topic_configs import (
     ConfigChange,
     ConfigEntry,
     ConfigException,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mirrorflow_core.checkpoints import GroupOffset
+from mirrorflow_core.offsets.checkpoints import GroupOffset
 from mirrorflow_core.reports import GroupsReport
 from mirrorflow_replicator.http.progress import offsets
 from tests.unit.http.reports import NOW_S, connector, content, view

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_core.topic_configs import ConfigChange
+from mirrorflow_core.topics.topic_configs import ConfigChange
 from mirrorflow_core.wire.error_codes import (
     INVALID_CONFIG,
     POLICY_VIOLATION,

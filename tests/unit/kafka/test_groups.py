@@ -9,7 +9,7 @@ from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetFetchResponse
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError
-from mirrorflow_core.offset_translation import Committed
+from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import groups
 from mirrorflow_kafka.client.cluster import Cluster

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import BrokerError
-from mirrorflow_core.offset_map import MapStream, OffsetMap, Run
+from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.transforms import TopicTransforms, Transforms

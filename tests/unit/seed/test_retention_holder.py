@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.retention_hold import LEASE_S
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topics.retention_hold import LEASE_S
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.stores import identity_topic

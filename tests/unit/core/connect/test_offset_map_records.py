@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.connect.mirror_records import decode_map, decode_map_key, encode_map, encode_map_key
-from mirrorflow_core.offset_map import FIRST_EPOCH, RUNS_MAX, UNKNOWN, MapStream, OffsetMap, Run
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, RUNS_MAX, UNKNOWN, MapStream, OffsetMap, Run
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import primitives
 

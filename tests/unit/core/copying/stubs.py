@@ -5,7 +5,7 @@ from mirrorflow_core.copying.effects import Effects, Signal
 from mirrorflow_core.copying.membership import TransactionMembership
 from mirrorflow_core.copying.partition import PartitionCopier, Surroundings
 from mirrorflow_core.copying.session import CopySession
-from mirrorflow_core.offset_map import MapStream
+from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.wire.records import Record

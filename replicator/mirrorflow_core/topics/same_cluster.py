@@ -7,7 +7,7 @@ each record again, without end, unless its copies have names that it does not se
 from collections.abc import Collection
 
 from mirrorflow_core.errors import SameClusterError
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 
 
 def same_cluster_refusal(

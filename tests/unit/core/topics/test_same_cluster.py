@@ -3,9 +3,9 @@
 import pytest
 
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
-from mirrorflow_core.same_cluster import same_cluster_refusal
 from mirrorflow_core.settings import TransformKind, TransformSettings
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.same_cluster import same_cluster_refusal
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mirrorflow_core.checkpoints import (
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.offsets.checkpoints import (
     DUE,
     HAS_MEMBERS,
     NO_CHECKPOINT,
@@ -18,8 +19,7 @@ from mirrorflow_core.checkpoints import (
     group_offsets,
     writable,
 )
-from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.offset_translation import Committed, TranslatedOffset
+from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset
 from mirrorflow_core.partitions import TopicPartition
 
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)

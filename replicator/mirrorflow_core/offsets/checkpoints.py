@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_core.java.patterns import compile_patterns
-from mirrorflow_core.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
+from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 
 

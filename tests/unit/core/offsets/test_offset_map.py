@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.offset_map import RUNS_MAX, MappedOffset, MapStream, OffsetMap, PartitionMap, Run
+from mirrorflow_core.offsets.offset_map import RUNS_MAX, MappedOffset, MapStream, OffsetMap, PartitionMap, Run
 from mirrorflow_core.partitions import OffsetPair
 
 STREAM = MapStream(1, "source-id", "target-id")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 FOR_EVER: Final = "-1"

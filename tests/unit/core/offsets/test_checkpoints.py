@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.checkpoints import (
+from mirrorflow_core.offsets.checkpoints import (
     CheckpointStore,
     Point,
     at_beginning,
@@ -14,9 +14,9 @@ from mirrorflow_core.checkpoints import (
     offsets_to_commit,
     reset_before_known_syncs,
 )
-from mirrorflow_core.offset_map import MapStream, OffsetMap, PartitionMap
-from mirrorflow_core.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_core.offset_translation import (
+from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offsets.offset_translation import (
     Committed,
     TranslatedOffset,
     Translator,

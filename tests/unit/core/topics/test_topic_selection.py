@@ -6,7 +6,7 @@ from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
 DEFAULT = DefaultPolicy()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.retention_hold import (
+from mirrorflow_core.topics.retention_hold import (
     LEASE_S,
     OVER_MS,
     RESTORED_MS,
@@ -19,7 +19,7 @@ from mirrorflow_core.retention_hold import (
     restoring,
     would_delete,
 )
-from mirrorflow_core.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 
 NOW_MS = 1_800_000_000_000  # by the clock of the holder's host
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.replication_policy import DefaultPolicy, remote_prefix
 from mirrorflow_core.settings import PolicyKind, PolicySettings
-from mirrorflow_core.topic_acls import (
+from mirrorflow_core.topics.topic_acls import (
     TOPIC,
     AclBinding,
     AclPlan,
@@ -22,7 +22,7 @@ from mirrorflow_core.topic_acls import (
     plan_acls,
     target_acl,
 )
-from mirrorflow_core.topic_selection import TopicSelection
+from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.offset_map import MappedOffset, MapStream, PartitionMap
-from mirrorflow_core.offset_syncs import OffsetSyncStore, PartitionSyncs, Sync
-from mirrorflow_core.offset_translation import Committed, Translator, translate_group
+from mirrorflow_core.offsets.offset_map import MappedOffset, MapStream, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, PartitionSyncs, Sync
+from mirrorflow_core.offsets.offset_translation import Committed, Translator, translate_group
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.offset_syncs import PENDING_MAX, SLOTS, TOO_OLD, OffsetSyncStore, PartitionSyncs, Sync
+from mirrorflow_core.offsets.offset_syncs import (
+    PENDING_MAX,
+    SLOTS,
+    TOO_OLD,
+    OffsetSyncStore,
+    PartitionSyncs,
+    Sync,
+)
 from mirrorflow_core.partitions import TopicPartition
 
 JAVA = json.loads((Path(__file__).parent / "offset_syncs_of_java.json").read_text())

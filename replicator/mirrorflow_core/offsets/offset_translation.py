@@ -1,4 +1,4 @@
-"""Translates the offsets of consumer groups from the source to the target, for `core.checkpoints`.
+"""Translates the offsets of consumer groups from the source to the target, for `checkpoints`.
 
 An exact translation by the offset map is used as it is. Where it has none, the offset syncs decide. If the map returns a
 bound, both are combined: neither lets a group skip a record, so the higher offset counts; if they contradict each other, the lower
@@ -9,8 +9,8 @@ them, as with old syncs (KAFKA-13659), so it uses only exact translations by the
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.offset_map import MappedOffset, OffsetMap
-from mirrorflow_core.offset_syncs import TOO_OLD, OffsetSyncStore
+from mirrorflow_core.offsets.offset_map import MappedOffset, OffsetMap
+from mirrorflow_core.offsets.offset_syncs import TOO_OLD, OffsetSyncStore
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import TopicTransforms
 

@@ -1,0 +1,1 @@
+"""Consumer group offsets: how they are translated, and which checkpoints and commits are due. Pure."""
