@@ -350,7 +350,7 @@ def test_the_version_is_the_packages(mirrorflow: Callable[..., Result]) -> None:
     assert (0, f"mirrorflow {version()}\n", "") == mirrorflow("--version")
 
 
-def test_a_package_that_is_missing_is_named(
+def test_the_error_names_a_missing_package(
     mirrorflow: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MirrorFlow was installed without its extra `cli`."""

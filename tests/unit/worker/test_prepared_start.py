@@ -1,4 +1,4 @@
-"""A replicator that was started before its arguments were known, as `mirrorflow run` does."""
+"""A replicator process that starts before its arguments are known, as for `mirrorflow run`."""
 
 import os
 import socket
@@ -29,15 +29,15 @@ def prepared() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
         process.wait()
 
 
-def test_it_ends_with_the_command_that_has_no_flow_for_it():
+def test_a_prepared_process_ends_when_its_command_ends():
     with prepared() as (process, connection):
         connection.close()
 
         assert 0 == process.wait(WAIT_S)
 
 
-def test_it_continues_with_its_arguments_and_logs_to_the_file_that_it_received(tmp_path: Path):
-    """A line of several megabytes arrives whole. The first file is the worker's, which is read last."""
+def test_a_prepared_process_uses_the_arguments_and_log_file_it_receives(tmp_path: Path):
+    """A line of several megabytes arrives whole. The first file is the worker's and is read last."""
     log = tmp_path / "log"
     with prepared() as (process, connection), log.open("wb") as output:
         files = [str(tmp_path / f"{number}-is-missing.properties") for number in range(30_000)]

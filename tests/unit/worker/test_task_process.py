@@ -1,4 +1,4 @@
-"""What a task's process does with the worker's messages; its clusters and its copying are stand-ins."""
+"""A task process handles the worker's messages. Its clusters and its copying are stubs."""
 
 import asyncio
 from typing import Any, cast
@@ -15,12 +15,14 @@ from tests.unit.connectors.flow_settings import settings
 WAIT_S, POLL_S = 10.0, 0.001
 START = Assign(
     assignment=TaskAssignment(partitions=(TopicPartition("orders", 0),), initial=True),
-    start=cast("Any", "a start"),
+    start=cast("Any", "a session"),
 )
 
 
-def test_a_start_that_ends_before_the_clusters_answer_is_reported_as_ended(monkeypatch: pytest.MonkeyPatch):
-    """The worker sends the next start only then; partitions that were found meanwhile belong to it."""
+def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Only then does the worker send the next session, with the partitions that were found meanwhile."""
     monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
     reports: list[TaskReport] = []
 
