@@ -12,7 +12,7 @@ from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.properties import POD_LAYOUT
-from tests.unit.cli.effective import effective
+from tests.unit.cli.effective_settings import effective
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/mm2.properties"))

@@ -1,4 +1,4 @@
-"""`kubectl mirrorflow`, with a kubectl that answers from files and forwards to a server of the test."""
+"""`kubectl mirrorflow` with a stub of kubectl that prints files and forwards ports to a server of the test."""
 
 import json
 import stat
@@ -53,7 +53,7 @@ OFFSET = {
     "written": False,
     "why": "no offset sync",
 }
-ANSWERS: dict[str, Any] = {
+RESPONSES: dict[str, Any] = {
     "/progress/partitions": {"partitions": [PARTITION]},
     "/offsets": {"offsets": [OFFSET]},
 }
@@ -66,26 +66,26 @@ def pod(connector: str, *, is_ready: bool = True) -> dict[str, Any]:
 
 class Pod(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        body = json.dumps(ANSWERS[self.path.partition("?")[0]]).encode()
+        self.server.paths.append(self.path)  # type: ignore[attr-defined]
+        body = json.dumps(RESPONSES[self.path.partition("?")[0]]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
-        """Nothing: the output is the plugin's."""
+        """Prints nothing: the output is the plugin's."""
 
 
 class Kubectl:
-    """A `kubectl` on PATH that writes down its arguments."""
+    """A stub of `kubectl` on PATH that records its arguments."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         script = folder / "kubectl"
         script.write_text(
             "#!/bin/sh\n"
-            f'echo "$@" >> {folder}/asked\n'
+            f'echo "$@" >> {folder}/arguments\n'
             'case "$*" in\n'
             f'  port-forward*) echo "Forwarding from 127.0.0.1:{port} -> 8080"; exec sleep 60;;\n'
             f"  logs*) exit 0;;\n"
@@ -95,26 +95,27 @@ class Kubectl:
             "esac\n"
         )
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        self.has("source", pod("source"))
-        self.has("checkpoint")
+        self.put("source", pod("source"))
+        self.put("checkpoint")
 
-    def has(self, what: str, *items: dict[str, Any]) -> None:
-        (self.folder / what).write_text(json.dumps({"items": items}))
+    def put(self, name: str, *items: dict[str, Any]) -> None:
+        """Makes *items* the response to a query for the flows or the pods of a connector."""
+        (self.folder / name).write_text(json.dumps({"items": items}))
 
     @property
-    def asked(self) -> list[str]:
-        return (self.folder / "asked").read_text().splitlines()
+    def calls(self) -> list[str]:
+        return (self.folder / "arguments").read_text().splitlines()
 
 
 @pytest.fixture
 def server() -> Iterator[HTTPServer]:
     """The HTTP port of a pod."""
-    with HTTPServer(("127.0.0.1", 0), Pod) as found:
-        found.asked = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=found.serve_forever, daemon=True)
+    with HTTPServer(("127.0.0.1", 0), Pod) as http_server:
+        http_server.paths = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=http_server.serve_forever, daemon=True)
         thread.start()
-        yield found
-        found.shutdown()
+        yield http_server
+        http_server.shutdown()
         thread.join()
 
 
@@ -127,7 +128,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: HTTPServer)
 def test_status_shows_each_flow_and_each_problem_once(
     kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl.has("flows", FLOW)
+    kubectl.put("flows", FLOW)
 
     assert main(["status", "-n", "payments"]) == 0
 
@@ -140,17 +141,17 @@ def test_status_shows_each_flow_and_each_problem_once(
         "orders: Ready is False (Stuck): 1 of 3 partitions is stuck.",
         "orders: Degraded is True (Warnings): An ACL is missing.",
     ]
-    assert kubectl.asked == ["get mirrorflows.mirrorflow.io --output=json --namespace=payments"]
+    assert kubectl.calls == ["get mirrorflows.mirrorflow.io --output=json --namespace=payments"]
 
 
-def test_status_is_one_json_object(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
-    kubectl.has("flows", FLOW)
+def test_status_prints_one_json_object(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+    kubectl.put("flows", FLOW)
 
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"flows": [{"name": "orders", "status": FLOW["status"]}]}
 
 
-def test_an_error_of_kubectl_is_the_error(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_kubectl_is_passed_on(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
     assert kubectl.folder.is_dir()
     assert main(["status"]) == 1
     assert capsys.readouterr().err == "Error: forbidden\n"
@@ -165,26 +166,26 @@ def test_partitions_are_read_from_the_source_pods(
     row = ["orders-source-0", "orders-2", "east.orders", "1,200", "10", "stopped", "RecordTooLarge"]
     assert lines[1].split() == row
     assert lines[2:] == ["orders-2: A record is too large."]
-    assert kubectl.asked[-1] == "port-forward pod/orders-source-0 :8080 --address=127.0.0.1 --context=prod"
+    assert kubectl.calls[-1] == "port-forward pod/orders-source-0 :8080 --address=127.0.0.1 --context=prod"
 
 
 def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
     kubectl: Kubectl, server: HTTPServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may share the pod of the source connector."""
+    """This may be the pod of the source connector."""
     assert main(["offsets", "orders", "--group", "a b"]) == 0
-    kubectl.has("checkpoint", pod("checkpoint"))
+    kubectl.put("checkpoint", pod("checkpoint"))
     assert main(["offsets", "orders"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["billing", "orders-2", "7", "-", "none", "no", "no", "offset", "sync"]
-    assert server.asked[0] == "/offsets?limit=100000&group=a%20b"  # type: ignore[attr-defined]
-    forwarded = [line.split()[1] for line in kubectl.asked if line.startswith("port-forward")]
+    assert server.paths[0] == "/offsets?limit=100000&group=a%20b"  # type: ignore[attr-defined]
+    forwarded = [line.split()[1] for line in kubectl.calls if line.startswith("port-forward")]
     assert forwarded == ["pod/orders-source-0", "pod/orders-checkpoint-0"]
 
 
-def test_a_flow_without_a_ready_pod_is_named(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
-    kubectl.has("source", pod("source", is_ready=False))
+def test_partitions_fail_without_a_ready_pod(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+    kubectl.put("source", pod("source", is_ready=False))
 
     assert main(["partitions", "orders"]) == 1
     assert "Flow orders has no ready pod of its source connector" in capsys.readouterr().err
@@ -198,11 +199,13 @@ def test_a_flow_without_a_ready_pod_is_named(kubectl: Kubectl, capsys: pytest.Ca
         (["logs", "orders", "seed", "-f"], "mirrorflow.io/run-of=orders,mirrorflow.io/run=seed"),
     ],
 )
-def test_logs_are_those_of_kubectl(kubectl: Kubectl, words: list[str], selector: str) -> None:
+def test_logs_call_kubectl_with_the_selector_of_the_pods(
+    kubectl: Kubectl, words: list[str], selector: str
+) -> None:
     assert main(words) == 0
 
     follow = " --follow" if "-f" in words else ""
-    assert kubectl.asked == [f"logs --selector={selector} --prefix --tail=-1{follow}"]
+    assert kubectl.calls == [f"logs --selector={selector} --prefix --tail=-1{follow}"]
 
 
 @pytest.mark.parametrize("command", ["", " status", " partitions", " offsets", " logs"])
