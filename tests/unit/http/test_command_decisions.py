@@ -121,7 +121,7 @@ def test_refusals_are_connects(command, status, message):
     assert (status, message) == (caught.value.status, str(caught.value))
 
 
-def test_all_errors_are_reported_at_once():
+def test_all_errors_of_a_flow_are_reported_together():
     """In Connect's words around ours; a connector with a wrong config is not written."""
     command = Configure(name="a\n", properties={**SOURCE, "name": "a\n"}, may_exist=True)
 

@@ -200,7 +200,7 @@ def test_unfinished_request_times_out():
     assert statuses(answers=1, limits=brief) == [None]
 
 
-def test_connections_are_limited():
+def test_connections_above_the_limit_are_closed():
     """One more than allowed is dropped; when one leaves there is room again."""
 
     async def client(port, _):

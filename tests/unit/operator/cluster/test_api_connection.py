@@ -1,4 +1,4 @@
-"""Where the operator finds the API server, and that it notices when kopf gives up."""
+"""The operator's connection to the API server, and the end of its watches."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from tests.harness.kafka.processes import wait_until
         ("", "443", "https://kubernetes.default.svc"),
     ],
 )
-def test_a_pod_finds_the_api_server_without_dns(
+def test_a_pod_connects_to_the_api_server_without_dns(
     host: str, port: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
     in_pod = kopf.ConnectionInfo(server="https://kubernetes.default.svc", token="secret")
@@ -29,13 +29,13 @@ def test_a_pod_finds_the_api_server_without_dns(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
 
-    found = connection()
+    api_server = connection()
 
-    assert (found.server, found.token) == (expected, "secret")
+    assert (api_server.server, api_server.token) == (expected, "secret")
 
 
-def test_watches_that_never_began_are_not_alive(monkeypatch: pytest.MonkeyPatch):
-    """kopf ends where the API server does not answer its first requests, while a thread waits for the flag that stops it."""
+def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
+    """kopf ends if the API server does not respond to its first requests. Its thread still waits for the stop flag."""
 
     async def kopf_that_gives_up(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
