@@ -14,7 +14,7 @@ from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, Pa
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_replicator.http import metrics
 from tests.contract.expressions import asked_for
-from tests.unit.http.reports import NOW_S, connector, moved, partition, task, view
+from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "charts" / "mirrorflow" / "files"
@@ -52,7 +52,7 @@ def _of_connectors() -> str:
         translations={"exact": 7, "bound": 2, "unknown": 1},
     )  # fmt: skip
     checkpoints = connector(task(), name="MirrorCheckpointConnector", groups=groups)
-    return "".join(metrics.render(view(source, *paused, checkpoints, samples=moved(source))))
+    return "".join(metrics.render(view(source, *paused, checkpoints, samples=samples_of_progress(source))))
 
 
 def _series() -> dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
