@@ -10,7 +10,7 @@ from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http import metrics
 from mirrorflow_replicator.http.partition_rates import Window
 from mirrorflow_replicator.process import ResourceUsage
-from tests.contract.expressions import asked_for
+from tests.contract.expressions import selections
 from tests.unit.http.reports import connector, partition, samples_of_progress, task, view
 from tests.unit.http.test_metrics import exposition, parse, value
 
@@ -114,7 +114,7 @@ def is_matched(matcher, labels):
 def test_each_query_of_strimzis_dashboard_finds_series(query):
     """The series have the metric's name, match each matcher, and have each label of `by`."""
     series = [(name, {**POD_LABELS, **dict(labels)}) for name, labels in scrape()]
-    needed = {selector.metric: selector.labels for selector in asked_for(query)}
+    needed = {selector.metric: selector.labels for selector in selections(query)}
 
     for metric, conditions in matchers(query):
         selected = [

@@ -240,7 +240,7 @@ def _seed_ended(outcome: str, **changes: Any) -> Observation:
 
 
 def _seeded_in_spite_of_failures() -> Observation:
-    """The first Job was deleted. Of the next Job one driver was killed, and two tasks of the other driver."""
+    """The first Job was deleted. In the next Job one driver was killed, and so were two tasks of the other."""
     message = "2 tasks were cut off; others went on in their place."
     seeded = _seed_ended("Complete", report={"message": message})
     killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
