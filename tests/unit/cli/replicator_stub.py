@@ -32,11 +32,11 @@ def end(reason: str) -> None:
 
 def response(path: str) -> bytes:
     rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
-    behind = sum(not row["reachedStartEnd"] for row in rows)
+    lagging = sum(not row["reachedStartEnd"] for row in rows)
     uncopied = json.loads(os.environ.get("STUB_UNCOPIED", "[]"))
     summary = {
-        "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
-        "caughtUp": bool(rows) and behind == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
+        "version": 1, "partitions": {"total": len(rows), "behindStart": lagging}, "lagRecords": 0,
+        "caughtUp": bool(rows) and lagging == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
         "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
     }  # fmt: skip
     table = {"version": 1, "partitions": rows, "uncopied": uncopied, "uncopiedTotal": len(uncopied)}

@@ -128,7 +128,7 @@ SETTINGS = st.fixed_dictionaries(
 
 @given(SETTINGS)
 def test_a_round_trip_keeps_any_combination_of_settings(lines: dict[str, str]) -> None:
-    """Each setting with a counterpart is kept, whatever the other settings are."""
+    """Each setting with a counterpart is kept, independent of other settings."""
     source = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
     has_no_syncs = lines.get("A->B.emit.offset-syncs.enabled") == "false"
     source += "".join(

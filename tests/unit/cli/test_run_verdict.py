@@ -8,7 +8,7 @@ from mirrorflow_cli.flow_runner import HEALS_WITHIN_S, LISTED_AGAIN_WITHIN_S, bl
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
-BEHIND = {"reachedStartEnd": False, "phase": "copying"}
+LAGGING = {"reachedStartEnd": False, "phase": "copying"}
 STOPPED = {"reachedStartEnd": False, "phase": "stopped", "message": "t-0: the record is too large."}
 REFUSED = "Target topic east.t cannot be created: no."
 
@@ -22,10 +22,10 @@ def progress(
     nothing: str = "",
     reason: str = "",
 ) -> Progress:
-    behind = sum(not row["reachedStartEnd"] for row in rows)
+    lagging_partitions = sum(not row["reachedStartEnd"] for row in rows)
     summary = {
         "partitions": {"total": len(rows)},
-        "caughtUp": bool(rows) and not behind and not uncopied and not nothing,
+        "caughtUp": bool(rows) and not lagging_partitions and not uncopied and not nothing,
     }
     return Progress(
         connector="C",
@@ -44,14 +44,14 @@ def progress(
     [
         (None, 600.0),
         (progress(), 600.0),
-        (progress(BEHIND), 600.0),
-        (progress(BEHIND, STOPPED), 600.0),
-        (progress(BEHIND, uncopied=(REFUSED,)), 600.0),
+        (progress(LAGGING), 600.0),
+        (progress(LAGGING, STOPPED), 600.0),
+        (progress(LAGGING, uncopied=(REFUSED,)), 600.0),
         (progress(uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
         (progress(DONE, uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
         (progress(DONE, nothing=NOTHING), LISTED_AGAIN_WITHIN_S - 1),
         (progress(reason="Unreachable"), HEALS_WITHIN_S - 1),
-        (progress(BEHIND, reason="Unreachable"), 600.0),
+        (progress(LAGGING, reason="Unreachable"), 600.0),
     ],
     ids=[
         "no response yet", "topics not listed yet", "copying", "one copying, one stopped",

@@ -262,8 +262,8 @@ def test_only_an_interrupted_run_announces_that_ctrl_c_kills(
 @pytest.mark.timing  # the stub has to start within the time limit of a second
 def test_a_run_that_has_not_caught_up_in_time_exits_with_1(run: Callable[..., RunnerProcess]) -> None:
     """The replicator is stopped gracefully."""
-    behind = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
-    running = run("serve", until=True, time_limit_s=1.0, STUB_ROWS=json.dumps([behind]))
+    lagging = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
+    running = run("serve", until=True, time_limit_s=1.0, STUB_ROWS=json.dumps([lagging]))
 
     assert 1 == running.wait()
     assert str(running.events()[-1]["message"]).startswith("Not caught up within 1 s: ")

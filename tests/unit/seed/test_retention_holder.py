@@ -150,7 +150,7 @@ def test_a_connector_ends_a_hold_that_is_not_renewed_despite_a_wrong_wall_clock(
 
 
 def test_a_seed_takes_over_the_hold_of_a_killed_seed_and_restores_retention(target: TargetStub) -> None:
-    """The held topics show no retention of their own, and the lease of the killed seed ends meanwhile."""
+    """While held, the topics have no retention to restore. The lease of the killed seed ends meanwhile."""
     retentions: list[str | None] = []
 
     async def test() -> None:

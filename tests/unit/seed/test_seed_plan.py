@@ -57,7 +57,7 @@ def test_a_job_with_a_rate_limit_has_no_more_tasks_than_slots(sizes: list[int], 
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
-def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
+def test_tasks_have_similar_sizes(sizes: list[int], slots: int) -> None:
     """A task without its smallest partition is no larger than the smallest task."""
     tasks = tasks_of([_range(index, size) for index, size in enumerate(sizes)], slots=slots)
 
@@ -100,7 +100,7 @@ def test_a_slot_has_one_task_in_a_small_seed_and_several_in_a_large_one():
     assert len(tasks_of(large, slots=2)) == 16
 
 
-def test_large_partition_has_a_task_of_its_own():
+def test_a_large_partition_has_its_own_task():
     """Small partitions share the other tasks."""
     large = [_range(index, 2 << 30) for index in range(2)]
     small = [_range(index, 1 << 20) for index in range(2, 10)]

@@ -48,7 +48,7 @@ def test_task_reports_progress_over_http():
     assert coordinator.next_offsets == {3: 17}
 
 
-def test_without_a_listener_for_tasks_only_progress_is_missing():
+def test_a_seed_without_a_listener_for_tasks_has_no_progress():
     """For example, the driver has the address of a load balancer."""
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=Coordinator())
     try:

@@ -95,7 +95,7 @@ def test_a_state_is_written_once_the_files_of_all_nodes_have_it(order: list[int]
     assert [RUNNING, PAUSED, RUNNING] == topic.written
 
 
-def test_files_that_differ_only_in_the_state_are_no_problem() -> None:
+def test_files_that_differ_only_in_the_state_cause_no_error() -> None:
     topic = Topic()
     first, second = group_leader(topic, RUNNING), group_leader(topic, RUNNING)
     lead(first, [second])

@@ -59,16 +59,16 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
 
 
 class StartRecorder(IdleConnector):
-    """A connector that sets *begun* when it starts. The test sets *has_reported_all*."""
+    """A connector that sets *has_started* when it starts. The test sets *has_reported_all*."""
 
     has_reported_all = False
 
     def __init__(self, settings: ConnectorSettings) -> None:
         super().__init__(settings.name, settings.properties, state="RUNNING")
-        self.begun = asyncio.Event()
+        self.has_started = asyncio.Event()
 
     async def run(self) -> None:
-        self.begun.set()
+        self.has_started.set()
         await super().run()
 
 
@@ -100,10 +100,10 @@ def test_other_connectors_start_after_the_source_connector_has_reported(
         fixed, started = herder_of(monkeypatch, HEARTBEATS, SOURCE)
         running = asyncio.create_task(fixed.run())
         async with asyncio.timeout(300):
-            await started["source"].begun.wait()
-            assert not started["heartbeats"].begun.is_set()
+            await started["source"].has_started.wait()
+            assert not started["heartbeats"].has_started.is_set()
             started["source"].has_reported_all = True
-            await started["heartbeats"].begun.wait()
+            await started["heartbeats"].has_started.wait()
         running.cancel()
 
     asyncio.run(main())
@@ -120,7 +120,7 @@ def test_heartbeats_start_without_a_report_of_the_source_connector(
         fixed, started = herder_of(monkeypatch, *files)
         running = asyncio.create_task(fixed.run())
         async with asyncio.timeout(300):
-            await started["heartbeats"].begun.wait()
+            await started["heartbeats"].has_started.wait()
         running.cancel()
 
     asyncio.run(main())

@@ -27,14 +27,14 @@ def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_en
     reports: list[TaskReport] = []
 
     async def test() -> None:
-        reachable, begun = asyncio.Event(), asyncio.Event()
+        reachable, begin_called = asyncio.Event(), asyncio.Event()
 
         async def connect(*_: object, **__: object) -> tuple[()]:
             await reachable.wait()
             return ()
 
         async def begin(*_: object) -> None:
-            begun.set()
+            begin_called.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(task_process, "connect_both", connect)
@@ -48,9 +48,9 @@ def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_en
         await until(lambda: reports)
         reachable.set()
         await until(lambda: reports[-1].sessions_ended == 1)
-        assert not begun.is_set()
+        assert not begin_called.is_set()
         stream.feed_data(encode(START))
-        await until(begun.is_set)
+        await until(begin_called.is_set)
         stream.feed_data(encode(Stop()))
         monkeypatch.setattr(task_process, "STOP_WAIT_S", POLL_S)
         await serving

@@ -141,7 +141,7 @@ def test_driver_and_executors_mount_the_same_secrets_as_the_connector(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_job_accepts_the_files_of_its_config_map(name: str, tmp_path: Path) -> None:
-    """It knows each key, and the values are those of the spec."""
+    """Each key is known, and the values are those of the spec."""
     flow = _example(name)
     for config in _of_kind(_jobs(name), "ConfigMap"):
         folder = tmp_path / config["metadata"]["name"]

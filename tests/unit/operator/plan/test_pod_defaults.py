@@ -131,7 +131,7 @@ def test_a_new_flow_has_the_defaults() -> None:
     assert applied(None) == deployment(planned())
 
 
-def test_defaults_added_by_the_api_server_cause_no_rollout() -> None:
+def test_defaults_added_by_the_api_server_replace_no_pod() -> None:
     earlier = deployment(planned(has_defaults=False))
     live = copy.deepcopy(earlier)
     live["spec"]["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}

@@ -32,7 +32,7 @@ def test_an_unchanged_deployment_has_no_reason_to_roll():
     assert reasons_to_roll(DEPLOYMENT, DEPLOYMENT, FILES, FILES) == ()
 
 
-def test_scaling_is_no_reason_to_roll():
+def test_scaling_does_not_roll_pods():
     scaled = copy.deepcopy(DEPLOYMENT)
     scaled["spec"]["replicas"] = 5
 
@@ -77,7 +77,7 @@ def test_each_changed_part_of_a_pod_is_named():
     )
 
 
-def test_defaults_of_the_api_server_are_no_reason_to_roll():
+def test_defaults_added_by_the_api_server_do_not_roll_pods():
     old = _changed(
         container={"resources": {}, "terminationMessagePath": "/dev"}, terminationGracePeriodSeconds=30
     )

@@ -16,7 +16,7 @@ def reasons(message: str) -> list[Reason]:
 
 
 @pytest.mark.parametrize("kind", ["configmap", "secret"])
-def test_an_outdated_kubelet_cache_is_no_problem(kind: str) -> None:
+def test_an_outdated_kubelet_cache_is_not_a_problem(kind: str) -> None:
     """The kubelet retries within seconds."""
     message = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
 
