@@ -123,7 +123,7 @@ def test_alerts_use_existing_metrics_labels_and_values(alert: dict[str, Any]) ->
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
-    """An alert links to a heading of docs/runbooks.md, which has what it means and what to do."""
+    """An alert links to a heading of docs/runbooks.md, which explains the alert and what to do."""
     sections = dict(
         re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL)
     )

@@ -1,4 +1,4 @@
-"""Wrong arguments and files end a command with status 2 and one sentence; and commands that need no cluster."""
+"""Commands that need no cluster, and the errors for wrong arguments and files: status 2 and one sentence."""
 
 import shlex
 from collections.abc import Callable
@@ -208,7 +208,7 @@ def test_check_names_the_missing_secret(mirrorflow: Callable[..., Result], tmp_p
 
 
 def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result]) -> None:
-    """A name becomes a literal, a prefix is prefixed, and any other pattern becomes all topics."""
+    """A name is granted literally, a prefix by prefix, and any other pattern as all topics."""
 
     def topics(*include: str) -> list[str]:
         flags = [flag for pattern in include for flag in ("--topics", pattern)]

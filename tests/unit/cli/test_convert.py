@@ -57,7 +57,7 @@ def differences(source: str, back: str) -> dict[str, tuple[Any, Any]]:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_round_trip_keeps_the_effective_settings_of_a_block(name: str) -> None:
-    """Except those that the conversion lists."""
+    """Only settings that the conversion lists may differ."""
     back, findings, losses = round_trip(BLOCKS[name])
 
     different = {key.rpartition(".")[2] for key in differences(BLOCKS[name], back)}
@@ -69,7 +69,7 @@ def test_a_round_trip_keeps_the_effective_settings_of_a_block(name: str) -> None
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_heartbeats_are_emitted_between_the_same_clusters(name: str) -> None:
-    """Except pairs without a flow in either direction, which the conversion lists."""
+    """Only pairs without a flow in either direction may be missing, and the conversion lists them."""
     back, findings, _ = round_trip(BLOCKS[name])
 
     lost = emitting(BLOCKS[name]) - emitting(back)

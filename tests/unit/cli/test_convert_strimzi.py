@@ -260,7 +260,7 @@ def changed(path: str, value: Any, text: str = V1) -> str:
     ],
 )
 def test_a_null_value_is_an_absent_one(path: str) -> None:
-    """As on the API server. Otherwise the text `None` would become part of a topic name."""
+    """The API server treats them equally. Otherwise the text `None` would become part of a topic name."""
     findings, plain = ConversionFindings(), ConversionFindings()
 
     assert converted(changed(path, None), findings) == converted(V1, plain)

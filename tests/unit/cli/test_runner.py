@@ -57,7 +57,7 @@ class RunnerProcess:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*, at most `WAIT_S`."""
+    """Waits until *condition* holds, at most `WAIT_S`."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"The condition was not met in time: {what}."

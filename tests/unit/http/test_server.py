@@ -122,7 +122,7 @@ def test_the_response_to_head_has_only_headers():
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 def test_the_server_closes_the_connection_after_connection_close(version):
-    """HTTP/1.0 requests are the same."""
+    """The same holds for requests with HTTP/1.0."""
     request = b"GET /connectors HTTP/" + version + b"\r\nHost: h\r\nConnection: close\r\n\r\n"
 
     assert statuses(request, responses=2) == [200, None]

@@ -1,4 +1,4 @@
-"""Tests that compacted partitions are compared by the newest record records_of each key."""
+"""Tests that compacted partitions are compared by the newest record of each key."""
 
 from collections.abc import Sequence
 

@@ -16,7 +16,7 @@ WINDOW = 7
 
 
 def record(number: int, **changes: object) -> Record:
-    """Returns a record that differs from all target_sizes."""
+    """Returns a record that differs from all others."""
     plain = Record(number, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number, ((b"h", b"x"),))
     return plain._replace(**changes)  # type: ignore[arg-type]  # fields of a record
 

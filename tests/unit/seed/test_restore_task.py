@@ -1,4 +1,4 @@
-"""Tests that the settings of a restore task do not connect to the source."""
+"""Tests that the settings of a restore task need no connection to the source."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ def properties(path: Path, lines: Mapping[str, str]) -> Path:
 
 @pytest.fixture
 def run_main(capsys: pytest.CaptureFixture[str]) -> RunMain:
-    """Runs `main` with the contents arguments; returns its status and standard error."""
+    """Runs `main` with the given arguments; returns its status and standard error."""
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         status = main([str(argument) for argument in arguments])

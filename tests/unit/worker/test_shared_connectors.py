@@ -23,7 +23,7 @@ CONNECTOR = (
 
 
 async def publish_nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
-    """Stores publish_nothing."""
+    """Stores nothing."""
 
 
 def shared_connector(publish: Publish, share: TaskShare) -> SharedConnector:

@@ -51,7 +51,7 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
 
 
 def test_a_flow_that_matches_the_selector_again_is_cached_again():
-    """The API server reports a MirrorFlow whose label is removed as deleted; its uid stays."""
+    """If the label of a MirrorFlow is removed, the API server reports it as deleted. Its uid stays."""
     cache = ClusterCache()
 
     def labelled(version: int) -> dict[str, Any]:

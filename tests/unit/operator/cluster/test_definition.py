@@ -8,7 +8,7 @@ from mirrorflow_operator.cluster.definition import annotated_definition, is_due
 
 
 def test_an_equal_crd_of_the_same_release_is_not_replaced() -> None:
-    """The API server adds fields."""
+    """The API server adds fields to the stored CRD."""
     stored = deepcopy(annotated_definition("0.2.0"))
     stored["spec"]["conversion"] = {"strategy": "None"}
 

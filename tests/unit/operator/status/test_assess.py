@@ -535,7 +535,7 @@ def test_the_settle_time_is_a_setting() -> None:
 
 
 def test_the_first_status_has_the_generation_and_ready_unknown() -> None:
-    """kstatus reads a resource without these as finished."""
+    """kstatus reads a resource without a generation and conditions as finished."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     observation = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
     status = assess(observation).status
@@ -610,7 +610,7 @@ def test_a_timestamp_is_unchanged_by_a_round_trip(time_s: float) -> None:
 
 
 def test_each_condition_and_reason_is_documented() -> None:
-    """docs/conditions.md has what each means and what to do."""
+    """docs/conditions.md explains each of them and what to do."""
     text = (ROOT / "docs" / "conditions.md").read_text()
     rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 

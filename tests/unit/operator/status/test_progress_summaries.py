@@ -77,7 +77,7 @@ def test_the_operator_reads_the_replicators_summary() -> None:
 
 
 def test_a_missing_file_outside_the_mounts_is_not_reported_as_a_secret() -> None:
-    """Only paths below the mounts of Secrets and ConfigMaps are."""
+    """Only paths below the mounts of Secrets and ConfigMaps are reported."""
     paths = ["/etc/east-mirror", f"{POD_LAYOUT.secrets}/..", f"{POD_LAYOUT.secrets}/a/b", "east-mirror", "/"]
 
     assert [None] * 5 == [_summary(connector(missing=(path, "key"))).missing for path in paths]
