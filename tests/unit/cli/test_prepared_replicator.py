@@ -17,7 +17,7 @@ from mirrorflow_cli.prepared_replicator import PreparedReplicator
 sys.platform = "{platform}"
 with PreparedReplicator({{"MORE": "1"}}) as prepared:
     {body}
-print("the command_process continues")
+print("the command continues")
 """
 TAKE = """log = open(sys.argv[1], "wb")
     process = prepared.take(["standalone", "worker", "connector"], {{}}, output=log.fileno())
@@ -41,7 +41,7 @@ def test_a_prepared_replicator_runs_its_arguments_and_never_returns_into_the_com
     with command_process(TAKE, log, form) as process:
         out, _ = process.communicate(timeout=WAIT_S)
 
-    assert (0, "2 2 None\nthe command_process continues\n") == (process.returncode, out)
+    assert (0, "2 2 None\nthe command continues\n") == (process.returncode, out)
     assert "connector cannot be read: No such file or directory.\n" == log.read_text()
 
 
@@ -50,7 +50,7 @@ def test_a_prepared_replicator_ends_when_the_command_leaves_its_block(form: str,
         out, _ = process.communicate(timeout=WAIT_S)
 
     pid, end = out.splitlines()
-    assert "the command_process continues" == end
+    assert "the command continues" == end
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
 
