@@ -64,7 +64,7 @@ def pod(connector: str, *, is_ready: bool = True) -> dict[str, Any]:
     return {"metadata": {"name": f"orders-{connector}-0"}, "status": {"conditions": [ready]}}
 
 
-class Pod(BaseHTTPRequestHandler):
+class PodHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.paths.append(self.path)  # type: ignore[attr-defined]
         body = json.dumps(RESPONSES[self.path.partition("?")[0]]).encode()
@@ -77,7 +77,7 @@ class Pod(BaseHTTPRequestHandler):
         """Prints nothing: the output is the plugin's."""
 
 
-class Kubectl:
+class KubectlStub:
     """A stub of `kubectl` on PATH that records its arguments."""
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -110,7 +110,7 @@ class Kubectl:
 @pytest.fixture
 def server() -> Iterator[HTTPServer]:
     """The HTTP port of a pod."""
-    with HTTPServer(("127.0.0.1", 0), Pod) as http_server:
+    with HTTPServer(("127.0.0.1", 0), PodHandler) as http_server:
         http_server.paths = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=http_server.serve_forever, daemon=True)
         thread.start()
@@ -120,13 +120,13 @@ def server() -> Iterator[HTTPServer]:
 
 
 @pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: HTTPServer) -> Kubectl:
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: HTTPServer) -> KubectlStub:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return Kubectl(tmp_path, server.server_port)
+    return KubectlStub(tmp_path, server.server_port)
 
 
 def test_status_shows_each_flow_and_each_problem_once(
-    kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
+    kubectl: KubectlStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubectl.put("flows", FLOW)
 
@@ -144,21 +144,21 @@ def test_status_shows_each_flow_and_each_problem_once(
     assert kubectl.calls == ["get mirrorflows.mirrorflow.io --output=json --namespace=payments"]
 
 
-def test_status_prints_one_json_object(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_one_json_object(kubectl: KubectlStub, capsys: pytest.CaptureFixture[str]) -> None:
     kubectl.put("flows", FLOW)
 
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"flows": [{"name": "orders", "status": FLOW["status"]}]}
 
 
-def test_an_error_of_kubectl_is_passed_on(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_kubectl_is_passed_on(kubectl: KubectlStub, capsys: pytest.CaptureFixture[str]) -> None:
     assert kubectl.folder.is_dir()
     assert main(["status"]) == 1
     assert capsys.readouterr().err == "Error: forbidden\n"
 
 
 def test_partitions_are_read_from_the_source_pods(
-    kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
+    kubectl: KubectlStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["partitions", "orders", "--context", "prod"]) == 0
 
@@ -170,7 +170,7 @@ def test_partitions_are_read_from_the_source_pods(
 
 
 def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
-    kubectl: Kubectl, server: HTTPServer, capsys: pytest.CaptureFixture[str]
+    kubectl: KubectlStub, server: HTTPServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This may be the pod of the source connector."""
     assert main(["offsets", "orders", "--group", "a b"]) == 0
@@ -184,7 +184,9 @@ def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
     assert forwarded == ["pod/orders-source-0", "pod/orders-checkpoint-0"]
 
 
-def test_partitions_fail_without_a_ready_pod(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions_fail_without_a_ready_pod(
+    kubectl: KubectlStub, capsys: pytest.CaptureFixture[str]
+) -> None:
     kubectl.put("source", pod("source", is_ready=False))
 
     assert main(["partitions", "orders"]) == 1
@@ -200,7 +202,7 @@ def test_partitions_fail_without_a_ready_pod(kubectl: Kubectl, capsys: pytest.Ca
     ],
 )
 def test_logs_call_kubectl_with_the_selector_of_the_pods(
-    kubectl: Kubectl, words: list[str], selector: str
+    kubectl: KubectlStub, words: list[str], selector: str
 ) -> None:
     assert main(words) == 0
 

@@ -199,13 +199,13 @@ def test_plain_output_holds_a_cause_back_for_a_while(
 def test_only_a_terminal_that_can_redraw_shows_the_table(
     monkeypatch: pytest.MonkeyPatch, term: str, *, expected: bool
 ) -> None:
-    class Terminal(io.StringIO):
+    class TerminalStub(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setenv("TERM", term)
 
-    assert is_live_terminal(Terminal()) is expected
+    assert is_live_terminal(TerminalStub()) is expected
     assert not is_live_terminal(io.StringIO())
 
 

@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_cli.output import print_table, shortened
 
 
-class Terminal(io.StringIO):
+class NarrowTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -20,7 +20,7 @@ def test_dispensable_columns_are_left_out_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, width: int, columns: list[str]
 ) -> None:
     """The other columns stay at any width."""
-    terminal = Terminal()
+    terminal = NarrowTerminal()
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((width, 24)))
     print_table(("flow", "lag", "address"), [("a-to-b", "1", "http:x")], dispensable=("address",))

@@ -164,7 +164,7 @@ def test_a_long_url_is_refused(console: ServedConsole):
     assert get(console, "/events?query=" + "x" * 5_000)[0] == 404
 
 
-class Stream:
+class EventStream:
     """The event stream of an open page."""
 
     def __init__(self, console: ServedConsole, path: str = "/", query: str = "") -> None:
@@ -199,7 +199,7 @@ def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_partition_appears_and_disappears_in_an_open_page():
     source = FixedFlows([reading(healthy(partition(0), partition(3)))])
     with served(source) as console:
-        stream = Stream(console, "/flow", "flow=east-to-west")
+        stream = EventStream(console, "/flow", "flow=east-to-west")
         assert "RecordTooLarge" not in stream.event()[1]
 
         source.readings = [reading(healthy(partition(0), partition(3, **STOPPED)))]
@@ -219,7 +219,7 @@ def test_newlines_in_names_do_not_split_an_event():
     """Otherwise a name could begin a new field of the stream."""
     name = "a\n\nevent: signed-out\ndata: x"
     with served(FixedFlows([reading(healthy(partition(0)), name=name)])) as console:
-        stream = Stream(console)
+        stream = EventStream(console)
         assert [stream.event()[0], stream.event()[0]] == ["page", "page"]
         stream.close()
 
@@ -236,7 +236,7 @@ def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.Monk
             return original(page, path, *rest, **more)
 
         monkeypatch.setattr(console.console, "_text", record)
-        streams = [Stream(console) for _ in range(200)]
+        streams = [EventStream(console) for _ in range(200)]
         for stream in streams:
             stack.callback(stream.close)
         wait_until("all streams are open", lambda: console.console.streams == 200)
@@ -252,11 +252,11 @@ def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.Monk
 def test_streams_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "STREAMS_MAX", 2)
     with served(flows()) as console, ExitStack() as stack:
-        first = [Stream(console) for _ in range(2)]
+        first = [EventStream(console) for _ in range(2)]
         for stream in first:
             stack.callback(stream.close)
         wait_until("both streams are open", lambda: console.console.streams == 2)
-        third = Stream(console)
+        third = EventStream(console)
         assert third.status == 503
         third.close()
         first[0].close()
@@ -275,7 +275,7 @@ def test_a_slow_reader_is_disconnected_and_delays_no_other(monkeypatch: pytest.M
             b"GET /events?path=%2Fpartitions&query=flow%3Deast-to-west HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         )
         wait_until("the stream is open", lambda: console.console.streams == 1)
-        other = Stream(console)
+        other = EventStream(console)
         for _ in range(5):
             assert other.event()[0] == "page"
         other.close()
@@ -312,7 +312,7 @@ def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
             assert status == 200
             assert "secret" not in body.replace('value="secret"', "").replace("q=secret", "")
         assert get(console, "/flow?flow=secret")[0] == 404
-        stream = Stream(console, "/")
+        stream = EventStream(console, "/")
         stream.close()
 
 

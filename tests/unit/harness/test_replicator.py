@@ -107,14 +107,14 @@ def test_the_wait_uses_the_report_alone_without_a_source_or_topic():
 def test_the_request_for_end_offsets_is_retried():
     """During a leader election the end offset is unknown."""
 
-    class Electing(SourceStub):
+    class SourceDuringElection(SourceStub):
         def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
             if not self.requests:
                 self.requests.append((topic, isolation))
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
             return super().end_offsets(topic, isolation=isolation)
 
-    waiting = replicator(Electing({"t": {0: 10}}), [row_at(5)], [row_at(9)], [row_at(10)])
+    waiting = replicator(SourceDuringElection({"t": {0: 10}}), [row_at(5)], [row_at(9)], [row_at(10)])
     waiting.wait_until_caught_up()
 
     assert [[row_at(10)]] == waiting.responses

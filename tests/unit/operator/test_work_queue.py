@@ -12,7 +12,7 @@ from mirrorflow_operator.work_queue import BACKOFF_MAX_S, BACKOFF_MIN_S, INTERVA
 
 
 @dataclass(slots=True)
-class Clock:
+class QueueClock:
     now_s: float = 100.0
 
     def __call__(self) -> float:
@@ -21,7 +21,7 @@ class Clock:
 
 @dataclass(slots=True)
 class QueueWithClock:
-    clock: Clock = field(default_factory=Clock)
+    clock: QueueClock = field(default_factory=QueueClock)
     queue: WorkQueue[str] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class TargetStub:
         """A new reader of the identity topic, as a new process has it."""
         target: Any = self
         log = HoldLog(target, "east", replication_factor=1)
-        log._log = Reader(self)  # type: ignore[assignment]
+        log._log = IdentityTopicReader(self)  # type: ignore[assignment]
         return log
 
     def connector(self, *, clock_error_ms: int = 0) -> RetentionWriter:
@@ -47,7 +47,7 @@ class TargetStub:
         return RetentionWriter(target, self.log(), now_ms=lambda: WALL_MS + clock_error_ms)
 
     def job(self) -> ClaimedFlow:
-        cluster, owner = cast("Any", self), cast("Any", Owner())
+        cluster, owner = cast("Any", self), cast("Any", FlowOwnerStub())
         return ClaimedFlow(
             settings=settings(), source=cluster, target=cluster, hold_log=self.log(), group="", owner=owner
         )
@@ -86,7 +86,7 @@ class TargetStub:
         return dict.fromkeys(partitions, SimpleNamespace(error=0, offset=-1))  # all records are old
 
 
-class Reader:
+class IdentityTopicReader:
     topic = "mm2-identity.east.internal"
 
     def __init__(self, target: TargetStub) -> None:
@@ -101,7 +101,7 @@ class Reader:
             yield record
 
 
-class Owner:
+class FlowOwnerStub:
     """Owns the flow immediately."""
 
     is_first = True

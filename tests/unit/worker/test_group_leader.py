@@ -17,7 +17,7 @@ from mirrorflow_replicator.worker.group_node import GroupLeader
 OLD, NEW = ({"name": "x", "topics": text} for text in ("old", "new"))
 
 
-class Topic:
+class ConfigTopicStub:
     """A config topic that all nodes read immediately."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Topic:
             self.keys += isinstance(record, SessionKey)
 
 
-def group_leader(topic: Topic, file: Mapping[str, str]) -> GroupLeader:
+def group_leader(topic: ConfigTopicStub, file: Mapping[str, str]) -> GroupLeader:
     return GroupLeader(cast("Any", topic), SessionKeySettings(), [file])
 
 
@@ -51,7 +51,7 @@ def problem(node: GroupLeader) -> FilesDifferError | None:
 
 
 def test_a_file_is_written_once_although_the_leader_changes() -> None:
-    topic = Topic()
+    topic = ConfigTopicStub()
     first, second = group_leader(topic, OLD), group_leader(topic, OLD)
     lead(first, [second])
     lead(second, [first])
@@ -62,7 +62,7 @@ def test_a_file_is_written_once_although_the_leader_changes() -> None:
 
 def test_a_replaced_file_is_not_written_again() -> None:
     """A leader that still has the replaced file reports the connector instead."""
-    topic = Topic()
+    topic = ConfigTopicStub()
     first, second = group_leader(topic, OLD), group_leader(topic, OLD)
     lead(first, [second])
     renewed = group_leader(topic, NEW)
@@ -82,7 +82,7 @@ PAUSED = {**RUNNING, "mirrorflow.state": "paused"}
 @given(st.permutations(range(3)), st.lists(st.integers(min_value=0, max_value=2), min_size=3, max_size=3))
 def test_a_state_is_written_once_the_files_of_all_nodes_have_it(order: list[int], leaders: list[int]) -> None:
     """The kubelet updates the files one by one and leaders change. No leader reverts the state."""
-    topic = Topic()
+    topic = ConfigTopicStub()
     nodes = [group_leader(topic, RUNNING) for _ in range(3)]
     lead(nodes[0], nodes[1:])
     for file in (PAUSED, RUNNING):
@@ -96,7 +96,7 @@ def test_a_state_is_written_once_the_files_of_all_nodes_have_it(order: list[int]
 
 
 def test_files_that_differ_only_in_the_state_cause_no_error() -> None:
-    topic = Topic()
+    topic = ConfigTopicStub()
     first, second = group_leader(topic, RUNNING), group_leader(topic, RUNNING)
     lead(first, [second])
     first.renew([PAUSED])
@@ -110,7 +110,7 @@ def test_a_rolling_restart_never_returns_to_the_old_file(
     before: list[int], order: list[int], data: st.DataObject
 ) -> None:
     """At each step any node may lead except the one that restarts."""
-    topic = Topic()
+    topic = ConfigTopicStub()
     nodes = [group_leader(topic, OLD) for _ in range(3)]
     leader = 0
     for number in [0, *before]:

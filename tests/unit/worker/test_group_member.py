@@ -52,7 +52,7 @@ def assignment(
 
 
 @dataclass
-class Coordinator:
+class CoordinatorStub:
     """Returns the next of *assignments* at each rebalance, and the next of *standings* at each heartbeat."""
 
     assignments: list[bytes]
@@ -90,13 +90,13 @@ class Coordinator:
 
 
 @dataclass
-class Topic:
+class ConfigTopicWithOffset:
     configs: WorkerConfigs = field(default_factory=WorkerConfigs)
     offset: int = 5
 
 
-def two_tasks() -> Topic:
-    topic = Topic()
+def two_tasks() -> ConfigTopicWithOffset:
+    topic = ConfigTopicWithOffset()
     for record in (
         ConnectorConfig(connector="c", properties={}),
         TaskConfig(connector="c", task=0, properties={}),
@@ -108,7 +108,7 @@ def two_tasks() -> Topic:
 
 
 def run(
-    coordinator: Coordinator, topic: Topic, until: Callable[[GroupMember], bool]
+    coordinator: CoordinatorStub, topic: ConfigTopicWithOffset, until: Callable[[GroupMember], bool]
 ) -> tuple[GroupMember, list[frozenset[Unit]]]:
     """Returns the node when *until* is true, and the units it held at each call of `follow`."""
     followed: list[frozenset[Unit]] = []
@@ -147,11 +147,13 @@ def held(state: MemberState) -> frozenset[Unit]:
 
 
 def test_revoked_units_end_before_the_next_rebalance_and_the_rest_keeps_running() -> None:
-    coordinator = Coordinator(
+    coordinator = CoordinatorStub(
         [assignment(FIRST, SECOND), assignment(revoked=[SECOND]), assignment()],
         [MemberStanding.MEMBER, MemberStanding.REBALANCING],
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
+    node, followed = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.generation == 3 and not node.is_rebalancing
+    )
     assert [{FIRST, SECOND}, {FIRST}, {FIRST}] == followed
     assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.member_states]
     assert "http://leader/" == node.leader_url
@@ -159,7 +161,7 @@ def test_revoked_units_end_before_the_next_rebalance_and_the_rest_keeps_running(
 
 def test_node_acts_for_a_leader_that_serves_no_http() -> None:
     """A leader with HTTP writes the tasks for the node. A Java leader may have no listener."""
-    coordinator = Coordinator(
+    coordinator = CoordinatorStub(
         [assignment(FIRST), assignment(leader_url=NO_URL)], [MemberStanding.REBALANCING]
     )
     acted = []
@@ -169,22 +171,22 @@ def test_node_acts_for_a_leader_that_serves_no_http() -> None:
             acted.append(node.acts_for_leader)
         return node.generation == 2 and not node.is_rebalancing
 
-    node, _ = run(coordinator, Topic(), until)
+    node, _ = run(coordinator, ConfigTopicWithOffset(), until)
     assert [False, True] == [acted[0], acted[-1]]
     assert not node.leads
 
 
 def test_an_expired_member_stops_its_units_and_rejoins_without_any() -> None:
-    coordinator = Coordinator([assignment(FIRST), assignment(SECOND)], [MemberStanding.LOST])
-    _, followed = run(coordinator, Topic(), lambda node: node.held == {SECOND})
+    coordinator = CoordinatorStub([assignment(FIRST), assignment(SECOND)], [MemberStanding.LOST])
+    _, followed = run(coordinator, ConfigTopicWithOffset(), lambda node: node.held == {SECOND})
     assert [{FIRST}, set(), {SECOND}] == followed
     assert set() == held(coordinator.member_states[1])
 
 
 def test_work_continues_while_the_coordinator_is_unreachable() -> None:
-    coordinator = Coordinator([assignment(FIRST)], [UNREACHABLE] * 5)
+    coordinator = CoordinatorStub([assignment(FIRST)], [UNREACHABLE] * 5)
     node, followed = run(
-        coordinator, Topic(), lambda node: not coordinator.standings and node.problem is None
+        coordinator, ConfigTopicWithOffset(), lambda node: not coordinator.standings and node.problem is None
     )
     assert [{FIRST}] == followed
     assert {FIRST} == node.held
@@ -192,10 +194,12 @@ def test_work_continues_while_the_coordinator_is_unreachable() -> None:
 
 
 def test_units_keep_running_while_the_leader_lags_in_the_config_topic() -> None:
-    coordinator = Coordinator(
+    coordinator = CoordinatorStub(
         [assignment(FIRST), assignment(error=CONFIG_MISMATCH), assignment()], [MemberStanding.REBALANCING]
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
+    node, followed = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.generation == 3 and not node.is_rebalancing
+    )
     assert {FIRST} == node.held
     assert all(units == {FIRST} for units in followed)
 
@@ -206,7 +210,7 @@ def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(group_member, "BACKOFF_MIN_S", 0.001)
     monkeypatch.setattr(GroupMember, "_note_problem", lambda _, error: reported.append(error))
 
-    class Unready(Coordinator):
+    class UnreadyCoordinator(CoordinatorStub):
         failures = 4
 
         async def join(self, metadata: Mapping[str, bytes]) -> Joined:
@@ -215,19 +219,21 @@ def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch
                 raise UNREACHABLE
             return await super().join(metadata)
 
-    run(Unready([assignment(FIRST)]), Topic(), lambda node: node.held == {FIRST})
+    run(UnreadyCoordinator([assignment(FIRST)]), ConfigTopicWithOffset(), lambda node: node.held == {FIRST})
     assert [UNREACHABLE, UNREACHABLE] == reported
 
 
 def test_unreadable_assignment_is_reported_and_causes_a_rejoin() -> None:
-    coordinator = Coordinator([b"", assignment(FIRST)])
-    node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.is_rebalancing)
+    coordinator = CoordinatorStub([b"", assignment(FIRST)])
+    node, _ = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.held == {FIRST} and not node.is_rebalancing
+    )
     assert node.problem is None
 
 
 def test_a_leader_assigns_the_units_of_the_config_topic_and_rebalances_when_they_change() -> None:
     other = encode_state(MemberState(url="http://you/", config_offset=5), 2)
-    coordinator = Coordinator([], leader="me", members={"you": other})
+    coordinator = CoordinatorStub([], leader="me", members={"you": other})
     topic = two_tasks()
 
     def until(node: GroupMember) -> bool:
@@ -247,7 +253,7 @@ def test_a_leader_assigns_the_units_of_the_config_topic_and_rebalances_when_they
 
 def test_a_leader_that_lags_behind_a_member_assigns_a_config_mismatch() -> None:
     ahead = encode_state(MemberState(url="u", config_offset=6), 2)
-    coordinator = Coordinator([], leader="me", members={"you": ahead})
+    coordinator = CoordinatorStub([], leader="me", members={"you": ahead})
     topic = two_tasks()
 
     def until(node: GroupMember) -> bool:

@@ -50,8 +50,8 @@ def test_a_certificate_without_the_expected_name_is_refused(name: str):
         call_status(name)
 
 
-ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"
-FLOWS = [("A", "B"), ("A", ODD)]
+ALIAS_WITH_SPECIAL_CHARACTERS = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"
+FLOWS = [("A", "B"), ("A", ALIAS_WITH_SPECIAL_CHARACTERS)]
 aliases = st.text(min_size=1, max_size=12).filter(lambda text: text.strip("/"))
 
 
@@ -70,7 +70,9 @@ def test_a_path_with_any_alias_selects_its_flow(source: str, target: str) -> Non
 
 def test_special_characters_in_aliases_are_percent_encoded() -> None:
     assert flow_path("A", "B c/d").endswith("/B%20c%2Fd")
-    assert Fence(name="x") == routed("PUT", f"{flow_path('A', ODD)}/connectors/x/fence")
+    assert Fence(name="x") == routed(
+        "PUT", f"{flow_path('A', ALIAS_WITH_SPECIAL_CHARACTERS)}/connectors/x/fence"
+    )
 
 
 @pytest.mark.parametrize(

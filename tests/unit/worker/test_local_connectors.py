@@ -11,7 +11,7 @@ from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 BOUND_S = 300.0
 
 
-class Recorded(IdleConnector):
+class RecordingConnector(IdleConnector):
     """A connector that records its start and end in *events*, and ends only when *may_end* is set."""
 
     def __init__(self, name, wanted, events, may_end):
@@ -37,7 +37,7 @@ async def run_slot(use):
     may_end = asyncio.Event()
     slot: ConnectorSlot[Wanted] = ConnectorSlot(
         "a",
-        make=lambda name, wanted: Recorded(name, wanted, events, may_end),
+        make=lambda name, wanted: RecordingConnector(name, wanted, events, may_end),
         on_unexpected_end=unexpected_ends.append,
         grace_s=1.0,
     )
@@ -89,7 +89,7 @@ def test_equal_settings_restart_nothing():
 def test_an_unexpected_end_of_a_connector_is_reported():
     """The process ends on it, but not when a connector was stopped."""
 
-    class Broken(IdleConnector):
+    class FailingSlotConnector(IdleConnector):
         async def run(self):
             message = "a bug"
             raise RuntimeError(message)
@@ -98,7 +98,7 @@ def test_an_unexpected_end_of_a_connector_is_reported():
         unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
         slot: ConnectorSlot[Wanted] = ConnectorSlot(
             "a",
-            make=lambda name, wanted: Broken(name, wanted.properties, state="RUNNING"),
+            make=lambda name, wanted: FailingSlotConnector(name, wanted.properties, state="RUNNING"),
             on_unexpected_end=unexpected_ends.put_nowait,
             grace_s=1.0,
         )

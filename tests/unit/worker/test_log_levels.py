@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_replicator.logs import NUMBERS, Loggers
 
 
-class Follower:
+class FollowerStub:
     def __init__(self):
         self.levels = []
 
@@ -27,7 +27,7 @@ def root():
 
 
 def test_a_level_applies_to_a_logger_and_its_children():
-    loggers, own, follower = Loggers(), f"t{uuid.uuid4().hex[:6]}", Follower()
+    loggers, own, follower = Loggers(), f"t{uuid.uuid4().hex[:6]}", FollowerStub()
     loggers.followers.add(follower)
     logging.getLogger(f"{own}.a.b")
     logging.getLogger(f"{own}x")

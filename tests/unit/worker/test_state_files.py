@@ -77,7 +77,7 @@ def test_a_file_that_is_missing_temporarily_changes_nothing(tmp_path: Path) -> N
 SETTINGS = load_standalone(WORKER, [FILE]).connectors[0]
 
 
-class Recorded(IdleConnector):
+class StateRecordingConnector(IdleConnector):
     """A connector that records its start, stop and end in *events*, and stops only when *may_stop* is set."""
 
     def __init__(
@@ -107,7 +107,9 @@ def run_steps(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
 
     async def run() -> None:
         events, may_stop = asyncio.Queue[str](), asyncio.Event()
-        monkeypatch.setattr(herder, "host", lambda settings, **_: Recorded(settings, events, may_stop))
+        monkeypatch.setattr(
+            herder, "host", lambda settings, **_: StateRecordingConnector(settings, events, may_stop)
+        )
         connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
         running = asyncio.create_task(connector.run())
         async with asyncio.timeout(BOUND_S):
@@ -153,11 +155,11 @@ def test_a_stopping_process_starts_no_connector(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_error_of_a_connector_ends_the_herder(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    class Broken(IdleConnector):
+    class FailingConnector(IdleConnector):
         async def run(self) -> None:
             raise RuntimeError("a bug")
 
-    broken = Broken("beats", SETTINGS.properties, state="RUNNING")
+    broken = FailingConnector("beats", SETTINGS.properties, state="RUNNING")
     monkeypatch.setattr(herder, "host", lambda *_, **__: broken)
     connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
     with pytest.raises(RuntimeError, match="a bug"):

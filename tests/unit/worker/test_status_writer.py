@@ -12,7 +12,7 @@ from mirrorflow_replicator.worker.status_writer import SharedStatuses
 UNITS = frozenset({Unit(connector="x"), Unit(connector="x", task=0)})
 
 
-class Topic:
+class StatusTopicStub:
     """A status topic that all nodes read immediately."""
 
     def __init__(self) -> None:
@@ -29,7 +29,11 @@ class Topic:
 
 
 def publish(
-    topic: Topic, node: SharedStatuses, *, wanted: frozenset[Unit] | None = None, generation: int = 1
+    topic: StatusTopicStub,
+    node: SharedStatuses,
+    *,
+    wanted: frozenset[Unit] | None = None,
+    generation: int = 1,
 ) -> list[WorkerStatus]:
     """The statuses that *node*, which holds all units, writes."""
     written_before = len(topic.written)
@@ -47,12 +51,12 @@ def publish(
     return topic.written[written_before:]
 
 
-def status_writer(topic: Topic, name: str = "here:1") -> SharedStatuses:
+def status_writer(topic: StatusTopicStub, name: str = "here:1") -> SharedStatuses:
     return SharedStatuses(cast("Any", topic), worker_id=lambda: name)
 
 
 def test_an_unchanged_status_is_not_written_again() -> None:
-    topic = Topic()
+    topic = StatusTopicStub()
     member = status_writer(topic)
     assert UNITS == {
         Unit(connector="x", task=-1 if status.task is None else status.task)
@@ -62,7 +66,7 @@ def test_an_unchanged_status_is_not_written_again() -> None:
 
 
 def test_status_of_a_task_unknown_to_the_leader_is_written_again() -> None:
-    topic = Topic()
+    topic = StatusTopicStub()
     member, leader = status_writer(topic), SharedStatuses(cast("Any", topic), worker_id=lambda: "there:1")
     publish(topic, member)
     asyncio.run(leader.publish([], held=frozenset(), wanted=frozenset({Unit(connector="x")}), generation=1))
@@ -74,7 +78,7 @@ def test_status_of_a_task_unknown_to_the_leader_is_written_again() -> None:
 
 
 def test_a_node_of_an_older_generation_does_not_overwrite_newer_statuses() -> None:
-    topic = Topic()
+    topic = StatusTopicStub()
     old, new = status_writer(topic), status_writer(topic, "there:1")
     publish(topic, old, generation=1)
     publish(topic, new, generation=2)

@@ -18,7 +18,7 @@ from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFenc
 NAME, TASK = "MirrorSourceConnector", 1
 
 
-class Group:
+class GroupNodeStub:
     """A node that leads or follows; *done* lists its steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool = False) -> None:
@@ -70,7 +70,7 @@ def test_a_claim_fences_earlier_tasks_takes_the_id_and_then_checks_the_assignmen
     leads: bool,  # noqa: FBT001
     first: str,
 ) -> None:
-    group = Group(monkeypatch, leads=leads)
+    group = GroupNodeStub(monkeypatch, leads=leads)
     group.claim()
     assert group.done == [first, f"take A-mm2-{NAME}-{TASK}", "read"]
 
@@ -78,18 +78,18 @@ def test_a_claim_fences_earlier_tasks_takes_the_id_and_then_checks_the_assignmen
 def test_a_claim_fails_if_the_task_was_revoked_or_reconfigured_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    revoked = Group(monkeypatch)
+    revoked = GroupNodeStub(monkeypatch)
     revoked.on_read = revoked.node.held.clear
     with pytest.raises(NotAssignedError):
         revoked.claim()
-    reconfigured = Group(monkeypatch)
+    reconfigured = GroupNodeStub(monkeypatch)
     reconfigured.on_read = lambda: reconfigured.configs.tasks.update({NAME: ({},)})
     with pytest.raises(NotAssignedError):
         reconfigured.claim()
 
 
 def test_a_claim_fails_during_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Group(monkeypatch)
+    group = GroupNodeStub(monkeypatch)
     group.node.is_rebalancing = True
     with pytest.raises(NotAssignedError):
         group.claim()

@@ -37,7 +37,7 @@ def test_a_pod_connects_to_the_api_server_without_dns(
 def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
     """kopf ends if the API server does not respond to its first requests. Its thread still waits for the stop flag."""
 
-    async def kopf_that_gives_up(*, stop_flag: threading.Event, **_: object) -> None:
+    async def failing_kopf(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
         raise NoAnswerError("GET /apis", "no answer")
 
@@ -49,5 +49,5 @@ def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
         finally:
             await watches.stop()
 
-    monkeypatch.setattr(kopf, "operator", kopf_that_gives_up)
+    monkeypatch.setattr(kopf, "operator", failing_kopf)
     asyncio.run(watch())

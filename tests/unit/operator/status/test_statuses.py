@@ -239,7 +239,7 @@ def _seed_ended(outcome: str, **changes: Any) -> Observation:
     return _seed(job(outcome=outcome, ended_s=NOW_S - 30, pods=(ended,), **changes))
 
 
-def _seeded_in_spite_of_failures() -> Observation:
+def _seeded_despite_failures() -> Observation:
     """The first Job was deleted. In the next Job one driver was killed, and so were two tasks of the other."""
     message = "2 tasks were cut off; others went on in their place."
     seeded = _seed_ended("Complete", report={"message": message})
@@ -653,7 +653,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "True",
         "Replicating",
     ),
-    "seeded-in-spite-of-failures": (_seeded_in_spite_of_failures, "True", "Replicating"),
+    "seeded-in-spite-of-failures": (_seeded_despite_failures, "True", "Replicating"),
     "seed-failed": (
         lambda: _seed_ended(
             "Failed",
