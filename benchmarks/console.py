@@ -35,7 +35,7 @@ from mirrorflow_console.local_server import HOSTS, listening_socket, server_conf
 from mirrorflow_console.poller import OPEN_INTERVAL_S, SharedPoller
 from mirrorflow_console.server import Console
 from tests.harness.kafka.processes import Child, cpu_s, pss_bytes, start, wait_until
-from tests.unit.console.worlds import healthy, table
+from tests.unit.console.flow_readings import healthy, table
 from tests.unit.http.reports import partition
 
 FLOWS, PARTITIONS, LARGE = 1_000, 10, 10_000

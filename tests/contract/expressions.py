@@ -1,4 +1,4 @@
-"""A PromQL expression by a parser of its own: which series it asks for, and by which labels it sums."""
+"""Parses a PromQL expression: which metrics it selects, and which labels it needs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,40 +8,43 @@ import promql_parser
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """One selector: the metric, every label that the expression needs of it, and the values that it must be able to have."""
+class Selection:
+    """One selector: the metric, the labels that the expression needs, and the values that the labels must be able to have."""
 
     metric: str
     labels: frozenset[str]
     values: frozenset[tuple[str, str]]
 
 
-def asked_for(expression: str) -> list[Asked]:
-    """Raises ValueError where *expression* is no PromQL."""
+def selections(expression: str) -> list[Selection]:
+    """Returns the selectors of *expression*; raises ValueError if it is not PromQL."""
     return list(_below(promql_parser.parse(expression), frozenset()))
 
 
-def _below(node: Any, needed: frozenset[str]) -> Iterator[Asked]:
+def _below(node: Any, needed: frozenset[str]) -> Iterator[Selection]:
     if isinstance(node, promql_parser.VectorSelector):
         matchers = node.matchers.matchers
-        wanted = {(one.name, one.value) for one in matchers if one.op == promql_parser.MatchOp.Equal}
-        wanted |= {
-            (one.name, word)
-            for one in matchers
-            if one.op == promql_parser.MatchOp.Re and "$" not in one.value
-            for word in one.value.split("|")
+        values = {
+            (matcher.name, matcher.value) for matcher in matchers if matcher.op == promql_parser.MatchOp.Equal
         }
-        yield Asked(
+        values |= {
+            (matcher.name, value)
+            for matcher in matchers
+            if matcher.op == promql_parser.MatchOp.Re and "$" not in matcher.value
+            for value in matcher.value.split("|")
+        }
+        yield Selection(
             metric=node.name or "",
-            labels=needed | {one.name for one in matchers},
-            values=frozenset(wanted),
+            labels=needed | {matcher.name for matcher in matchers},
+            values=frozenset(values),
         )
         return
     if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
-        assert node.modifier.type == promql_parser.AggModifierType.By, "name what is kept"
-        needed = frozenset(
-            node.modifier.labels
-        )  # those of an outer sum are among them, or Prometheus drops them
+        assert node.modifier.type == promql_parser.AggModifierType.By, (
+            "The expression must use `by`, not `without`."
+        )
+        # The labels of an outer sum must be among them.
+        needed = frozenset(node.modifier.labels)
     for name in ("lhs", "rhs", "expr"):
         below = getattr(node, name, None)
         if below is not None:
@@ -53,6 +56,6 @@ def _below(node: Any, needed: frozenset[str]) -> Iterator[Asked]:
 
 
 def _matched(node: Any) -> frozenset[str]:
-    """What the right side of an operator is found by; its other labels go."""
+    """The labels by which the right side of an operator is matched; the others are dropped."""
     matching = node.modifier.matching if node.modifier is not None else None
     return frozenset(matching.labels) if matching is not None else frozenset()

@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown page, and the commands in them."""
+"""Reads the code blocks of a Markdown page and the commands in them."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ _FENCE = re.compile(r"^```(\w*)\s*$")
 _INDENT = " " * 4
 _LIST_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ")
 _MARK = re.compile(r"^<!-- not checked: (.+) -->$")
-_DRAWN = "──"  # of a picture in which a program is a box
+_DRAWN = "──"  # part of a box in a diagram
 _PROGRAM = re.compile(r"^(?:\$ )?(mirrorflow(?:-replicator)?) ")
 # What follows a command on its line: a comment, or, in a table of commands, a second column.
 _REMARK = re.compile(r"\s#.*$|\s{3,}\S.*$")
@@ -18,7 +18,7 @@ _REMARK = re.compile(r"\s#.*$|\s{3,}\S.*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A block of *page*, fenced or indented; *line* is where its text begins, *unchecked* why nothing is asserted about it."""
+    """A fenced or indented block. *line* is the line where its text begins, *unchecked* the reason why it is not checked."""
 
     page: Path
     line: int
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A line of a block that starts one of our programs."""
+    """A line of a block that starts a program of MirrorFlow."""
 
     block: Block
     line: int
@@ -46,41 +46,45 @@ class Command:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Each block of *page*, in order."""
+    """Yields each block of *page* in order."""
     lines = page.read_text().splitlines()
-    at = 0
-    while at < len(lines):
-        fence = _FENCE.match(lines[at])
+    index = 0
+    while index < len(lines):
+        fence = _FENCE.match(lines[index])
         if fence is not None:
-            end = next(number for number in range(at + 1, len(lines)) if lines[number].startswith("```"))
-            yield _block(page, lines, at + 1, end, language=fence.group(1), before=at)
-            at = end + 1
-        elif _begins_indented(lines, at):
-            end = at
+            end = next(number for number in range(index + 1, len(lines)) if lines[number].startswith("```"))
+            yield _block(page, lines, index + 1, end, language=fence.group(1), before=index)
+            index = end + 1
+        elif _begins_indented(lines, index):
+            end = index
             while end < len(lines) and (lines[end].startswith(_INDENT) or not lines[end].strip()):
                 end += 1
-            yield _block(page, lines, at, end, language="", before=at)
-            at = end
+            yield _block(page, lines, index, end, language="", before=index)
+            index = end
         else:
-            at += 1
+            index += 1
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """Each line of *block* that starts one of our programs."""
+    """Yields each line of *block* that starts a program of MirrorFlow."""
     for number, line in enumerate(block.text.splitlines(), block.line):
-        found = None if _DRAWN in line else _PROGRAM.match(line)
-        if found is not None:
-            written = _REMARK.sub("", line[found.end() :]).partition(" > ")[0]
-            # A synopsis: what may be left out is given, what may be repeated is given once.
+        match = None if _DRAWN in line else _PROGRAM.match(line)
+        if match is not None:
+            written = _REMARK.sub("", line[match.end() :]).partition(" > ")[0]
+            # In a synopsis, optional arguments are kept, and repeatable ones are given once.
             words = shlex.split(written.replace("[", "").replace("]", "").replace("...", ""))
-            yield Command(block=block, line=number, program=found.group(1), arguments=tuple(words))
+            yield Command(block=block, line=number, program=match.group(1), arguments=tuple(words))
 
 
-def _begins_indented(lines: list[str], at: int) -> bool:
-    """Whether line *at* begins an indented block: after an empty line, and not within a list."""
-    if not lines[at].startswith(_INDENT) or not lines[at].strip() or (at and lines[at - 1].strip()):
+def _begins_indented(lines: list[str], index: int) -> bool:
+    """Whether line *index* begins an indented block. It must follow an empty line and not be in a list."""
+    if (
+        not lines[index].startswith(_INDENT)
+        or not lines[index].strip()
+        or (index and lines[index - 1].strip())
+    ):
         return False
-    before = [line for line in lines[:at] if line.strip() and not line.startswith(" ")]
+    before = [line for line in lines[:index] if line.strip() and not line.startswith(" ")]
     return not before or not _LIST_ITEM.match(before[-1])
 
 

@@ -1,4 +1,4 @@
-"""Alerts and dashboards ask for what `/metrics` has: every name, label and word, of connectors and of the operator."""
+"""Alerts and dashboards use only metrics, labels and values that connectors and the operator export."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_replicator.http import metrics
-from tests.contract.expressions import asked_for
-from tests.unit.http.reports import NOW_S, connector, moved, partition, task, view
+from tests.contract.expressions import selections
+from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "charts" / "mirrorflow" / "files"
@@ -23,16 +23,16 @@ ALERTS: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
-# What Prometheus and the monitors of the chart put on every series.
-OF_PROMETHEUS = frozenset({"namespace", "pod", "container", "job", "instance"})
-PROMETHEUS_OWN = {"up": OF_PROMETHEUS}
+# The labels that Prometheus and the monitors of the chart add to each series.
+PROMETHEUS_LABELS = frozenset({"namespace", "pod", "container", "job", "instance"})
+PROMETHEUS_OWN = {"up": PROMETHEUS_LABELS}
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ", re.MULTILINE)
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 ON_LABELS = re.compile(r"\bon \(([^)]*)\)")
 
 
-def _of_connectors() -> str:
-    """A real page: a source connector that has met everything, a paused one that has failed, and a checkpoint connector."""
+def _connector_metrics() -> str:
+    """Metrics with every series: of a source connector with errors, of stopped ones, and of a checkpoint connector."""
     source = connector(
         task(
             partition(0, latency_ms=5, record_age_ms=3, batches_raw=7),
@@ -52,78 +52,78 @@ def _of_connectors() -> str:
         translations={"exact": 7, "bound": 2, "unknown": 1},
     )  # fmt: skip
     checkpoints = connector(task(), name="MirrorCheckpointConnector", groups=groups)
-    return "".join(metrics.render(view(source, *paused, checkpoints, samples=moved(source))))
+    return "".join(metrics.render(view(source, *paused, checkpoints, samples=samples_of_progress(source))))
 
 
 def _series() -> dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
-    """Of each metric of connectors: its labels, and the words that they can be."""
-    found: dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]] = {}
-    for name, inside in SAMPLE.findall(_of_connectors()):
+    """Maps each metric of connectors to its labels and their possible values."""
+    series: dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]] = {}
+    for name, inside in SAMPLE.findall(_connector_metrics()):
         pairs = frozenset(LABEL.findall(inside))
-        labels, words = found.get(name, (frozenset(), frozenset()))
-        found[name] = (labels | {label for label, _ in pairs}, words | pairs)
-    return found
+        labels, values = series.get(name, (frozenset(), frozenset()))
+        series[name] = (labels | {label for label, _ in pairs}, values | pairs)
+    return series
 
 
-def _of_the_operator() -> dict[str, frozenset[str]]:
-    """Each series that the operator's metrics have, and its labels."""
-    found: dict[str, frozenset[str]] = {}
+def _operator_series() -> dict[str, frozenset[str]]:
+    """Maps each metric of the operator to its labels."""
+    series: dict[str, frozenset[str]] = {}
     for metric in vars(Metrics()).values():
         if not isinstance(metric, MetricWrapperBase):
             continue
         (family,) = metric.describe()
         labels = frozenset(metric._labelnames)
-        found[f"{family.name}_total" if family.type == "counter" else family.name] = labels
+        series[f"{family.name}_total" if family.type == "counter" else family.name] = labels
         if family.type == "histogram":
-            found[f"{family.name}_bucket"] = labels | {"le"}
-    return found
+            series[f"{family.name}_bucket"] = labels | {"le"}
+    return series
 
 
 SERIES = _series()
-OF_OPERATOR = _of_the_operator()
+OPERATOR_SERIES = _operator_series()
 
 
-def _wrong(expression: str) -> Iterator[str]:
-    """What *expression* asks for in vain."""
-    for asked in asked_for(expression):
-        labels, words = SERIES.get(asked.metric, (OF_OPERATOR.get(asked.metric), frozenset()))
-        if asked.metric in PROMETHEUS_OWN:
+def _errors(expression: str) -> Iterator[str]:
+    """Yields each metric, label and value in *expression* that does not exist."""
+    for selection in selections(expression):
+        labels, values = SERIES.get(selection.metric, (OPERATOR_SERIES.get(selection.metric), frozenset()))
+        if selection.metric in PROMETHEUS_OWN:
             continue
         if labels is None:
-            yield f"{asked.metric} is no metric"
+            yield f"{selection.metric} is no metric"
             continue
-        for label in sorted(asked.labels - labels - OF_PROMETHEUS):
-            yield f"{asked.metric} has no label {label}"
-        for label, word in sorted(asked.values):
-            if asked.metric in SERIES and label in labels and (label, word) not in words:
-                yield f"{asked.metric} is never {label}={word}"
+        for label in sorted(selection.labels - labels - PROMETHEUS_LABELS):
+            yield f"{selection.metric} has no label {label}"
+        for label, value in sorted(selection.values):
+            if selection.metric in SERIES and label in labels and (label, value) not in values:
+                yield f"{selection.metric} is never {label}={value}"
 
 
-def test_the_real_pages_have_something_on_them() -> None:
-    """What the other tests stand on; docs/metrics.md names every one."""
-    told = (ROOT / "docs" / "metrics.md").read_text()
+def test_each_metric_is_documented() -> None:
+    """The other tests of this module rely on these metrics."""
+    text = (ROOT / "docs" / "metrics.md").read_text()
 
     assert len(SERIES) > 30
-    assert len(OF_OPERATOR) > 8
-    assert [] == [name for name in SERIES if name.startswith("mirrorflow_") and name not in told]
-    assert [] == [name for name in OF_OPERATOR if not name.endswith("_bucket") and name not in told]
+    assert len(OPERATOR_SERIES) > 8
+    assert [] == [name for name in SERIES if name.startswith("mirrorflow_") and name not in text]
+    assert [] == [name for name in OPERATOR_SERIES if not name.endswith("_bucket") and name not in text]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_alerts_ask_for_what_there_is(alert: dict[str, Any]) -> None:
-    """And say so in words, with labels that the expression keeps."""
+def test_alerts_use_existing_metrics_labels_and_values(alert: dict[str, Any]) -> None:
+    """Their annotations use only labels that the expression keeps."""
     expression = alert["expr"]
     kept = {label for labels in re.findall(r"by \(([^)]*)\)", expression) for label in labels.split(", ")}
     used = set(re.findall(r"\$labels\.(\w+)", json.dumps(alert["annotations"])))
 
-    assert list(_wrong(expression)) == []
+    assert list(_errors(expression)) == []
     assert used <= kept
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
 
 
-def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
-    """The link of an alert leads to a heading of docs/runbooks.md, which says what it means, and what to do."""
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    """An alert links to a heading of docs/runbooks.md, which explains the alert and what to do."""
     sections = dict(
         re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL)
     )
@@ -138,42 +138,44 @@ def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_dashboards_ask_for_what_there_is(dashboard: Path) -> None:
-    """Panel by panel, variables too; legends name labels that the sum keeps."""
+def test_dashboards_use_existing_metrics_labels_and_values(dashboard: Path) -> None:
+    """This covers panels and variables. Legends use only labels that the expression keeps."""
     content = json.loads(dashboard.read_text())
     expressions = [target["expr"] for panel in content["panels"] for target in panel["targets"]]
-    queries = [one["query"] for one in content["templating"]["list"] if one["type"] == "query"]
-    series = [found[1] for query in queries if (found := re.match(r"label_values\((.*), \w+\)$", query))]
+    queries = [variable["query"] for variable in content["templating"]["list"] if variable["type"] == "query"]
+    series = [match[1] for query in queries if (match := re.match(r"label_values\((.*), \w+\)$", query))]
 
     assert len(series) == len(queries)
     assert [] == [
-        (expression, wrong)
+        (expression, error)
         for expression in (*expressions, *series)
-        for wrong in _wrong(expression.replace("$__rate_interval", "5m").replace("$__range", "3h"))
+        for error in _errors(expression.replace("$__rate_interval", "5m").replace("$__range", "3h"))
     ]
     for panel in content["panels"]:
         for target in panel["targets"]:
             kept = {
-                one for labels in re.findall(r"by \(([^)]*)\)", target["expr"]) for one in labels.split(", ")
+                label
+                for labels in re.findall(r"by \(([^)]*)\)", target["expr"])
+                for label in labels.split(", ")
             }
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, panel["title"]
 
 
-def test_the_dashboard_of_flows_begins_with_single_figures_and_its_filters_apply() -> None:
-    """What is wrong is seen at once; each panel honours the namespace and the flow, but for those of the whole operator."""
+def test_the_dashboard_of_flows_begins_with_single_values_and_applies_its_filters() -> None:
+    """Each panel filters by namespace and flow, except those about the whole operator."""
     content = json.loads((FILES / "dashboards" / "flows.json").read_text())
-    top = [one for one in content["panels"] if one["gridPos"]["y"] == 0]
+    top = [panel for panel in content["panels"] if panel["gridPos"]["y"] == 0]
     unfiltered = {"Flows not Ready", "Versions"}
 
-    assert [one["name"] for one in content["templating"]["list"]] == [
+    assert [variable["name"] for variable in content["templating"]["list"]] == [
         "datasource",
         "namespace",
         "flow",
         "topic",
     ]
-    assert {one["type"] for one in top} == {"stat"}
-    assert {"Flows not Ready", "Worst lag", "Losses"} <= {one["title"] for one in top}
-    assert "table" in {one["type"] for one in content["panels"]}
+    assert {panel["type"] for panel in top} == {"stat"}
+    assert {"Flows not Ready", "Worst lag", "Losses"} <= {panel["title"] for panel in top}
+    assert "table" in {panel["type"] for panel in content["panels"]}
     assert [] == [
         panel["title"]
         for panel in content["panels"]
@@ -183,10 +185,10 @@ def test_the_dashboard_of_flows_begins_with_single_figures_and_its_filters_apply
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_neither_overlap_nor_share_a_number(dashboard: Path) -> None:
-    """Grafana would hide one of two."""
+def test_panels_do_not_overlap_and_have_unique_ids(dashboard: Path) -> None:
+    """Grafana hides one of two panels with the same id or position."""
     panels = json.loads(dashboard.read_text())["panels"]
-    places = [
+    cells = [
         (x, y)
         for panel in panels
         for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
@@ -194,16 +196,15 @@ def test_panels_neither_overlap_nor_share_a_number(dashboard: Path) -> None:
     ]
 
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert len(set(places)) == len(places)
-    assert max(x for x, _ in places) < 24
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
 
 
-def test_a_wrong_expression_is_found() -> None:
-    """The checks themselves."""
-    assert list(_wrong("sum by (flow) (mirrorflow_lag)")) == ["mirrorflow_lag is no metric"]
-    assert list(_wrong("sum by (colour) (mirrorflow_record_lag)")) == [
+def test_errors_in_expressions_are_found() -> None:
+    assert list(_errors("sum by (flow) (mirrorflow_lag)")) == ["mirrorflow_lag is no metric"]
+    assert list(_errors("sum by (colour) (mirrorflow_record_lag)")) == [
         "mirrorflow_record_lag has no label colour"
     ]
-    assert list(_wrong('mirrorflow_groups{state="broken"}')) == ["mirrorflow_groups is never state=broken"]
+    assert list(_errors('mirrorflow_groups{state="broken"}')) == ["mirrorflow_groups is never state=broken"]
     with pytest.raises(ValueError, match="unclosed left parenthesis"):
-        asked_for("sum by (flow (x)")
+        selections("sum by (flow (x)")

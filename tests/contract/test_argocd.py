@@ -1,4 +1,4 @@
-"""Argo CD's health check, run by a Lua interpreter on every recorded status, without the libraries that Argo CD leaves out."""
+"""Argo CD's health check, run by a Lua interpreter on each recorded status, without the libraries that Argo CD disables."""
 
 from functools import cache
 from pathlib import Path
@@ -49,19 +49,19 @@ EXPECTED = {
 
 
 def _read(path: Path) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.load(path.read_text(), yaml.CSafeLoader)
-    return read
+    document: dict[str, Any] = yaml.load(path.read_text(), yaml.CSafeLoader)
+    return document
 
 
 def health(resource: dict[str, Any]) -> tuple[str, str]:
-    """Status and message, as the Lua file gives them."""
+    """The status and message that the Lua file returns."""
     lua = lua51.LuaRuntime(unpack_returned_tuples=True, register_eval=False, register_builtins=False)
     for name in LIBRARIES:
         lua.globals()[name] = None
     lua.globals()["python"] = None
     lua.globals()["obj"] = lua.table_from(resource, recursive=True)
-    found = lua.execute((CHECK / "health.lua").read_text())
-    return found["status"], found["message"]
+    result = lua.execute((CHECK / "health.lua").read_text())
+    return result["status"], result["message"]
 
 
 @cache
@@ -71,61 +71,65 @@ def _health_of(name: str) -> tuple[str, str]:
 
 def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
     return next(
-        (one for one in resource["status"]["conditions"] if one["type"] == kind), {"status": "Unknown"}
+        (condition for condition in resource["status"]["conditions"] if condition["type"] == kind),
+        {"status": "Unknown"},
     )
 
 
 @pytest.mark.parametrize("name", STATUS_NAMES)
-def test_health_says_what_the_conditions_say(name: str) -> None:
-    """Healthy where kstatus would say Current and no difference is known; Degraded where a user must act.
+def test_health_follows_from_the_conditions(name: str) -> None:
+    """Healthy means Current in kstatus without differences; Degraded means that a user must act.
 
-    The message is a condition's.
+    The message is that of a condition.
     """
     resource = recorded_status(name)
     status, message = _health_of(name)
     ready, stalled, reconciling, verified = (
-        _condition(resource, one) for one in ("Ready", "Stalled", "Reconciling", "Verified")
+        _condition(resource, kind) for kind in ("Ready", "Stalled", "Reconciling", "Verified")
     )
     current = (ready["status"], stalled["status"], reconciling["status"]) == ("True", "False", "False")
     current = current and verified["status"] != "False"
 
     assert (status == "Healthy") == current
     assert status == "Degraded" or stalled["status"] != "True"
-    assert message in {one["message"] for one in (ready, stalled, reconciling, verified) if "message" in one}
+    assert message in {
+        condition["message"]
+        for condition in (ready, stalled, reconciling, verified)
+        if "message" in condition
+    }
     assert status in {"Healthy", "Degraded", "Progressing", "Suspended"}
 
 
 @pytest.mark.parametrize("status", EXPECTED)
-def test_these_situations_and_no_others(status: str) -> None:
-    """Of those that are recorded."""
+def test_the_healthy_and_the_suspended_situations_are_the_expected_ones(status: str) -> None:
     assert EXPECTED[status] == {name for name in STATUS_NAMES if _health_of(name)[0] == status}
 
 
 @pytest.mark.parametrize("name", ["pausing", "stopping", "rolling-out"])
-def test_what_is_under_way_is_in_progress(name: str) -> None:
+def test_a_flow_that_is_changing_is_progressing(name: str) -> None:
     assert _health_of(name)[0] == "Progressing"
 
 
-def test_a_spec_that_was_not_looked_at_is_in_progress() -> None:
-    """New, changed, or without any status: the last word was about something else."""
+def test_a_flow_with_an_outdated_or_missing_status_is_progressing() -> None:
+    """The flow is new, its spec has changed, or its status is empty."""
     resource = recorded_status("advancing")
     changed = {**resource, "metadata": {**resource["metadata"], "generation": 2}}
     new = {key: value for key, value in resource.items() if key != "status"}
 
-    assert [health(one)[0] for one in (changed, new, {**new, "status": {}})] == ["Progressing"] * 3
+    assert [health(flow)[0] for flow in (changed, new, {**new, "status": {}})] == ["Progressing"] * 3
 
 
-def test_the_check_comes_with_argo_cds_own_tests() -> None:
-    """In the form of its resource_customizations, with recorded statuses."""
+def test_the_health_tests_for_argo_cd_are_complete_and_pass() -> None:
+    """They have the format of Argo CD's resource_customizations and use recorded statuses."""
     cases = _read(CHECK / "health_test.yaml")["tests"]
 
-    assert {one["inputPath"] for one in cases} == {
+    assert {case["inputPath"] for case in cases} == {
         f"testdata/{path.name}" for path in (CHECK / "testdata").iterdir()
     }
-    for one in cases:
-        path = CHECK / one["inputPath"]
-        assert health(_read(path)) == (one["healthStatus"]["status"], one["healthStatus"]["message"])
-    assert {one["healthStatus"]["status"] for one in cases} == {
+    for case in cases:
+        path = CHECK / case["inputPath"]
+        assert health(_read(path)) == (case["healthStatus"]["status"], case["healthStatus"]["message"])
+    assert {case["healthStatus"]["status"] for case in cases} == {
         "Healthy",
         "Degraded",
         "Progressing",
@@ -133,8 +137,8 @@ def test_the_check_comes_with_argo_cds_own_tests() -> None:
     }
 
 
-def test_the_documents_show_the_check_as_it_is() -> None:
-    """docs/gitops.md holds the whole of it, to be copied into argocd-cm."""
+def test_the_documentation_contains_the_current_health_check() -> None:
+    """Users copy it from docs/gitops.md to argocd-cm."""
     indented = "".join(
         f"    {line}".rstrip() + "\n" for line in (CHECK / "health.lua").read_text().splitlines()
     )

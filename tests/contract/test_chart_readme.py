@@ -1,6 +1,6 @@
-"""The chart's README, which Artifact Hub shows: its table of values is made from values.yaml and values.schema.json.
+"""The table of values in the chart's README is generated from values.yaml and values.schema.json.
 
-`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/contract/test_chart_readme.py` writes the table anew.
+`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/contract/test_chart_readme.py` rewrites the table.
 """
 
 import json
@@ -18,11 +18,11 @@ HEAD = "| value | default | |\n|---|---|---|\n"
 
 def _rows(schema: dict[str, Any], defaults: dict[str, Any], above: str = "") -> Iterator[str]:
     for name, default in defaults.items():
-        one, path = schema["properties"][name], f"{above}{name}"
-        if "properties" in one and default:
-            yield from _rows(one, default, f"{path}.")
+        value, path = schema["properties"][name], f"{above}{name}"
+        if "properties" in value and default:
+            yield from _rows(value, default, f"{path}.")
         else:
-            yield f"| `{path}` | `{json.dumps(default)}` | {one['description'].replace('|', chr(92) + '|')} |\n"
+            yield f"| `{path}` | `{json.dumps(default)}` | {value['description'].replace('|', chr(92) + '|')} |\n"
 
 
 def test_the_table_of_values_is_that_of_the_schema():
@@ -30,17 +30,17 @@ def test_the_table_of_values_is_that_of_the_schema():
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     table = HEAD + "".join(_rows(schema, defaults))
     text = README.read_text()
-    before, found, _ = text.partition(HEAD)
+    before, head, _ = text.partition(HEAD)
     if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
         README.write_text(before + table)
         text = README.read_text()
 
-    assert found
+    assert head
     assert text == before + table
 
 
-def test_links_lead_somewhere_from_any_page():
-    """Artifact Hub shows the page apart from the repository, so links are whole addresses."""
+def test_links_in_the_readme_are_absolute():
+    """Artifact Hub shows the page outside of the repository."""
     text = README.read_text()
 
     assert "](../" not in text

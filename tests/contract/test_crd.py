@@ -1,4 +1,4 @@
-"""crds/mirrorflows.yaml is what the types say now, and what any API server can bear."""
+"""crds/mirrorflows.yaml is generated from the current types, and API servers accept it."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from mirrorflow_operator.api.rules.table import validations
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "crds" / "mirrorflows.yaml"
-OF_THE_CHART = ROOT / "charts" / "mirrorflow" / "crds" / "mirrorflows.yaml"
-SIZE_MAX_BYTES = 240_000  # client-side apply keeps the whole, as JSON, in an annotation of at most 262,144
+CHART_COPY = ROOT / "charts" / "mirrorflow" / "crds" / "mirrorflows.yaml"
+SIZE_MAX_BYTES = 240_000  # client-side apply stores the CRD as JSON in an annotation of at most 262,144 bytes
 FORBIDDEN = {
     "$ref",
     "anyOf",
@@ -33,21 +33,21 @@ def _schema() -> dict[str, Any]:
 
 def _nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     yield path, node
-    for name, one in node.get("properties", {}).items():
-        yield from _nodes(one, f"{path}.{name}".lstrip("."))
+    for name, child in node.get("properties", {}).items():
+        yield from _nodes(child, f"{path}.{name}".lstrip("."))
     for part in ("items", "additionalProperties"):
         if isinstance(node.get(part), dict):
             yield from _nodes(node[part], f"{path}[]")
 
 
-def test_the_written_definition_is_what_the_types_say() -> None:
-    """`make crds` writes it anew."""
-    assert text() == WRITTEN.read_text() == OF_THE_CHART.read_text()
+def test_the_crd_file_is_generated_from_the_current_types() -> None:
+    """`make crds` rewrites it."""
+    assert text() == WRITTEN.read_text() == CHART_COPY.read_text()
     assert len(json.dumps(definition(), separators=(",", ":"))) < SIZE_MAX_BYTES
 
 
 def test_the_schema_is_structural_and_bounded() -> None:
-    """Each node has a type, no list, map or text is without a bound, and nothing stands in it that is not understood."""
+    """Each node has a type, each list, map and string has a bound, and no keyword is unsupported."""
     assert [] == [path for path, node in _nodes(_schema()) if FORBIDDEN & set(node)]
     untyped = [
         path
@@ -68,8 +68,8 @@ def test_the_schema_is_structural_and_bounded() -> None:
     assert ([], []) == (untyped, unbounded)
 
 
-def test_no_list_that_managers_share_has_members_by_default() -> None:
-    """They would have no owner, and stay beside those of the first field manager that names some."""
+def test_lists_shared_by_field_managers_have_no_default() -> None:
+    """Default members have no owner, so they would stay when a field manager adds its own."""
     shared = [
         (path, node)
         for path, node in _nodes(_schema())
@@ -80,27 +80,27 @@ def test_no_list_that_managers_share_has_members_by_default() -> None:
     assert [] == [path for path, node in shared if node.get("default")]
 
 
-def test_each_rule_has_a_sentence_and_a_place() -> None:
-    """A rule without a message answers with its own source."""
+def test_each_rule_has_a_message() -> None:
+    """The error of a rule without a message is its source."""
     placed = sum(len(node.get("x-kubernetes-validations", ())) for _, node in _nodes(_schema()))
 
     assert placed == len(list(validations()))
     assert [] == [path for path, rule in validations() if not rule["message"]]
 
 
-def test_each_rule_says_what_to_do() -> None:
-    """After what is wrong, as `validate` has it; where the server evaluates the sentence, and where it cannot."""
+def test_the_message_of_each_rule_has_an_action() -> None:
+    """The action follows the problem after a semicolon, in both forms of the message."""
     sentences = [
         (path, sentence)
         for path, rule in validations()
         for sentence in (rule["message"], rule.get("messageExpression", rule["message"]))
     ]
 
-    assert [] == [found for found in sentences if not found[1].partition("; ")[2]]
+    assert [] == [sentence for sentence in sentences if not sentence[1].partition("; ")[2]]
 
 
-def test_a_rule_about_members_names_the_one_that_is_wrong() -> None:
-    """The server prints the path of the list or the map, without an index or a key."""
+def test_a_rule_about_members_names_the_invalid_member() -> None:
+    """The API server only prints the path of the list or map."""
     about_members = [
         (path, rule) for path, rule in validations() if re.search(r"[.]all\(|exists\(", rule["rule"])
     ]

@@ -1,4 +1,4 @@
-"""The Dockerfile builds anywhere: it begins with official images and copies what .dockerignore lets through."""
+"""The Dockerfile builds on any machine: it starts from official images and copies files that .dockerignore includes."""
 
 import re
 import tomllib
@@ -10,16 +10,19 @@ BASE = re.compile(r"python:3\.\d+-slim(@sha256:[0-9a-f]{64})?")
 
 
 def _base() -> str:
-    return next(one for one in _after("ARG") if one.startswith("PYTHON=")).removeprefix("PYTHON=")
+    return next(argument for argument in _after("ARG") if argument.startswith("PYTHON=")).removeprefix(
+        "PYTHON="
+    )
 
 
-def _after(word: str) -> list[str]:
-    return [line.removeprefix(word).strip() for line in LINES if line.startswith(f"{word} ")]
+def _after(instruction: str) -> list[str]:
+    """The arguments of each *instruction*."""
+    return [line.removeprefix(instruction).strip() for line in LINES if line.startswith(f"{instruction} ")]
 
 
-def test_every_image_begins_with_an_official_python_of_a_named_version():
-    """And with the same one: what is built in one stage runs in another."""
-    stages = [re.split(r" AS ", one) for one in _after("FROM")]
+def test_each_image_starts_from_the_same_official_python_image():
+    """Files built in one stage run in another."""
+    stages = [re.split(r" AS ", argument) for argument in _after("FROM")]
     names = {stage[1] for stage in stages}
 
     foreign = {stage[0] for stage in stages} - names
@@ -29,23 +32,23 @@ def test_every_image_begins_with_an_official_python_of_a_named_version():
     assert {"operator", "replicator", "seed", "cli", "console"} <= names
 
 
-def test_a_release_names_its_base_image_by_digest():
-    """A tag of Docker Hub is another image next week; `make pin` writes the digest."""
+def test_a_release_pins_its_base_image_by_digest():
+    """A tag of Docker Hub changes; `make pin` writes the digest."""
     heading = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
 
     assert "(unreleased)" in heading or "@sha256:" in _base(), "run `make pin` before a release"
 
 
-def test_python_packages_of_images_are_those_that_the_tests_ran_with():
-    """Else a rebuild of a release may have other versions than the release."""
+def test_images_have_the_pinned_python_packages_of_the_tests():
+    """Otherwise a rebuild of a release may have different versions."""
     installed = [line for line in LINES if "pip " in line and "'.[" in line]
 
     assert len(installed) == 5
     assert all("--constraint constraints.txt" in line for line in installed)
 
 
-def test_each_spark_runs_on_a_java_of_its_own():
-    """What runs in the image is what was made in a stage before it; no package manager has been there."""
+def test_the_seed_image_copies_java_and_installs_nothing():
+    """The files come from an earlier stage; no package manager runs in this one."""
     last = "\n".join(LINES).rsplit("\nFROM ", 1)[1]
 
     assert last.startswith("base AS seed\n")
@@ -54,29 +57,34 @@ def test_each_spark_runs_on_a_java_of_its_own():
     assert "RUN" not in last
 
 
-def test_what_is_copied_is_let_through():
-    """The rest of the folder, keys and caches included, never reaches a builder."""
+def test_dockerignore_includes_exactly_the_copied_files():
+    """The rest of the folder, such as keys and caches, is never sent to a builder."""
     allowed = {
         line.removeprefix("!")
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
-    copied = {name for one in _after("COPY") if not one.startswith("--from") for name in one.split()[:-1]}
+    copied = {
+        name
+        for arguments in _after("COPY")
+        if not arguments.startswith("--from")
+        for name in arguments.split()[:-1]
+    }
 
     assert {name.split("/")[0] for name in copied} == allowed
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_containers_run_as_a_user_that_is_a_number():
-    """With runAsNonRoot, a kubelet can check numeric user ids only."""
+def test_containers_run_as_a_numeric_user_id():
+    """With runAsNonRoot, a kubelet can only check numeric user ids."""
     users = _after("USER")
 
     assert users
-    assert all(re.fullmatch(r"[1-9]\d+:[1-9]\d+", one) for one in users)
+    assert all(re.fullmatch(r"[1-9]\d+:[1-9]\d+", user) for user in users)
 
 
-def test_every_image_has_every_package_of_the_wheel():
-    """One wheel is installed into each; the layer of dependencies is built before it, with empty folders of the same names."""
+def test_the_dependency_layer_has_a_folder_for_each_package_of_the_wheel():
+    """Dependencies are installed before the wheel, with empty folders in place of the packages."""
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
         "wheel"
     ]["packages"]

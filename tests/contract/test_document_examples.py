@@ -1,6 +1,6 @@
-"""Examples in documents are executed: commands by the parser, flows by validate, plan and acls, properties by their reader.
+"""Examples in the documentation are checked: commands are parsed, flows validated, and properties read.
 
-An example that cannot be checked has a comment `<!-- not checked: why -->` above it.
+An example that cannot be checked has a comment `<!-- not checked: reason -->` above it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [command for block in BLOCKS for command in commands(block)]
 SMALLEST = (ROOT / "tests" / "examples" / "valid" / "smallest.yaml").read_text()
-# Commands that make no network connections and write nothing, for pages with a whole flow.
+# Commands for pages with a complete flow; they make no network connections and write nothing.
 OFFLINE = {"validate": (), "plan": ("--offline",), "acls": (), "export": ()}
 MM2 = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
 WORKER = "bootstrap.servers = b:1\ngroup.id = x\noffset.storage.topic = x-offsets\nconfig.storage.topic = x-configs\nstatus.storage.topic = x-status\n"
@@ -45,7 +45,7 @@ def place(example: Block | Command) -> str:
 
 
 def is_properties(block: Block) -> bool:
-    """Whether every line is a pair of key and value."""
+    """Whether each line is a key with a value."""
     if block.language:
         return block.language == "properties"
     lines = block.text.splitlines()
@@ -59,7 +59,7 @@ def is_yaml(block: Block) -> bool:
 
 
 def flows(page: Path) -> list[str]:
-    """The whole MirrorFlows on *page*."""
+    """The complete MirrorFlows on *page*."""
     return [
         block.text
         for block in BLOCKS
@@ -68,14 +68,14 @@ def flows(page: Path) -> list[str]:
 
 
 def merged(into: Any, fragment: Any) -> Any:
-    """*into* with what *fragment* says."""
+    """Returns *into* with the fields of *fragment*."""
     if not isinstance(into, dict) or not isinstance(fragment, dict):
         return fragment
     return into | {key: merged(into.get(key), value) for key, value in fragment.items()}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=place)
-def test_every_command_is_one_that_the_parser_takes(command: Command) -> None:
+def test_each_command_is_accepted_by_the_parser(command: Command) -> None:
     parser = command_parser({command.arguments[0]}) if command.program == "mirrorflow" else _parser()
 
     parser.parse_args(command.arguments)
@@ -83,7 +83,7 @@ def test_every_command_is_one_that_the_parser_takes(command: Command) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if flows(page)], ids=lambda page: page.name)
 @pytest.mark.parametrize("command", OFFLINE)
-def test_a_flow_of_a_page_is_one_that_commands_take(
+def test_each_complete_flow_is_accepted_by_the_commands(
     page: Path, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for text in flows(page):
@@ -92,15 +92,15 @@ def test_a_flow_of_a_page_is_one_that_commands_take(
 
         status = main([command, *OFFLINE[command], "-f", str(file), "--secrets", str(tmp_path)])
 
-        said = capsys.readouterr()
-        assert (0, False) == (status, "warning" in said.out), said.err
+        captured = capsys.readouterr()
+        assert (0, False) == (status, "warning" in captured.out), captured.err
         assert load_flow(text).metadata.name
 
 
-def test_conversion_writes_the_files_that_the_page_uses_next(
+def test_convert_writes_the_files_that_the_page_uses_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/from-mm2.md: of A and B, in both directions."""
+    """docs/from-mm2.md converts flows between A and B in both directions."""
     monkeypatch.chdir(tmp_path)
     Path("mm2.properties").write_text(MM2 + "B->A.enabled = true\n")
     of_page = [command.arguments for command in COMMANDS if command.block.page.name == "from-mm2.md"]
@@ -115,8 +115,8 @@ def test_conversion_writes_the_files_that_the_page_uses_next(
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if is_yaml(block)], ids=place)
-def test_yaml_is_of_a_valid_flow_or_of_the_chart(block: Block) -> None:
-    """A part of a flow is put into the smallest one: at its place, which is spec.connectors where it is indented."""
+def test_yaml_is_part_of_a_valid_flow_or_of_the_charts_values(block: Block) -> None:
+    """A part of a flow is merged into the smallest flow. An indented part belongs to spec.connectors."""
     fragment: Any = yaml.safe_load(block.text)
     if block.unchecked:
         return
@@ -129,9 +129,9 @@ def test_yaml_is_of_a_valid_flow_or_of_the_chart(block: Block) -> None:
         assert [] == list(unknown(fragment, values))
 
 
-def unknown(given: Mapping[str, Any], known: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The keys of *given* that *known* does not have; an empty object takes any."""
-    for key, value in given.items():
+def unknown(values: Mapping[str, Any], known: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The keys of *values* that *known* does not have. An empty object in *known* accepts any key."""
+    for key, value in values.items():
         if key not in known:
             yield f"{path}{key}"
         elif isinstance(value, dict) and known[key]:
@@ -139,32 +139,34 @@ def unknown(given: Mapping[str, Any], known: Mapping[str, Any], path: str = "") 
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if is_properties(block)], ids=place)
-def test_properties_are_those_of_some_file(block: Block) -> None:
-    """Its reader takes every line, and knows it."""
+def test_properties_are_known_in_one_of_the_files(block: Block) -> None:
+    """The reader of that file accepts each line without a warning."""
     text = block.text.replace("= ...", "= host:1")
     assert parse_properties(text)
     if block.unchecked:
         return
-    found: dict[str, object] = {}
+    problems: dict[str, object] = {}
     for name, read in READERS.items():
         try:
-            found[name] = [one for one in read(text) if "no effect" in one or "unknown" in one]
+            problems[name] = [
+                warning for warning in read(text) if "no effect" in warning or "unknown" in warning
+            ]
         except SettingError as error:
-            found[name] = str(error)
+            problems[name] = str(error)
 
-    assert [] in found.values(), found
+    assert [] in problems.values(), problems
 
 
-def test_every_mark_is_above_an_example_that_is_looked_at() -> None:
+def test_each_mark_is_above_an_example_that_would_be_checked() -> None:
     """An unneeded mark could hide an error later."""
     marked = {block.place for block in BLOCKS if block.unchecked}
-    looked_at = {block.place for block in BLOCKS if is_yaml(block) or is_properties(block)}
+    checkable = {block.place for block in BLOCKS if is_yaml(block) or is_properties(block)}
 
-    assert set() == marked - looked_at
+    assert set() == marked - checkable
 
 
-def test_there_are_examples() -> None:
-    """The pages are read: an empty list would pass."""
+def test_the_pages_have_examples() -> None:
+    """The other tests would pass without any example."""
     assert len(COMMANDS) > 40
     assert sum(map(is_yaml, BLOCKS)) > 10
     assert sum(map(is_properties, BLOCKS)) > 4

@@ -1,4 +1,4 @@
-"""Documents as a test: the links, paths and commands in them exist."""
+"""The links, paths and commands in the documentation exist."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").
 TARGET = re.compile(r"^([a-z-]+):.*##", re.MULTILINE)
 
 
-def test_modules_of_the_architecture_exist():
-    """A module that docs/architecture.md names, whole or from its package on, is one of the code."""
+def test_modules_named_in_the_architecture_exist():
+    """docs/architecture.md names a module by its file name or by a part of its path."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     known = [f"/{path.relative_to(ROOT)}" for path in MODULES]
     named = re.findall(r"(?<![\w/])(?!tests/)[a-z_]+(?:/[a-z_]+)*\.py", text)
@@ -24,8 +24,7 @@ def test_modules_of_the_architecture_exist():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path):
-    """Each relative link of a document names a file that is there."""
+def test_relative_links_lead_to_existing_files(document: Path):
     links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", document.read_text())
 
     assert [] == [link for link in links if not (document.parent / link).exists()]
@@ -33,7 +32,7 @@ def test_links_lead_somewhere(document: Path):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_in_prose_exist(document: Path):
-    """What a document puts into backquotes as a path of this repository is there."""
+    """These are paths of the repository in backquotes."""
     paths = re.findall(
         r"`((?:docs|tests|benchmarks|operator|replicator)/[\w./-]+\.\w+)`", document.read_text()
     )
@@ -42,16 +41,15 @@ def test_paths_in_prose_exist(document: Path):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_exist(document: Path):
-    """Each `make` command that a document names is one of the Makefile."""
+def test_make_commands_exist(document: Path):
     known = set(TARGET.findall((ROOT / "Makefile").read_text()))
     used = set(re.findall(r"(?:`|^\s*)make ([a-z-]+)", document.read_text(), re.MULTILINE))
 
     assert set() == used - known
 
 
-def test_version_in_the_connect_pages_example_is_this_one():
-    """What `GET /` returns."""
+def test_the_version_in_the_connect_example_is_current():
+    """`GET /` returns it."""
     text = (ROOT / "docs" / "connect-worker.md").read_text()
     (own,) = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 

@@ -1,7 +1,7 @@
-"""What a start imports before the first record: importing takes most of its time.
+"""Limits the modules that are imported before the first record, because imports take most of a start.
 
-`mirrorflow run` first starts the replicator and then reads its flow, so that both import at the same time. What is not needed
-until the first record is imported when it is used.
+`mirrorflow run` first starts the replicator and then reads its flow, so that both import at the same time. Modules that
+are not needed before the first record are imported when they are used.
 """
 
 import subprocess
@@ -18,13 +18,13 @@ NEVER = (
     "pyspark",
     "rich",
 )
-OF_THE_RESOURCE = ("mirrorflow_cli.flow_arguments", "mirrorflow_operator", "pydantic", "yaml")
-OF_BROKERS = ("asyncio", "kafka", "mirrorflow_kafka", "ssl")
-OF_THE_VERSION = "importlib.metadata"  # pydantic and crc32c import it, too
+RESOURCE_MODULES = ("mirrorflow_cli.flow_arguments", "mirrorflow_operator", "pydantic", "yaml")
+BROKER_MODULES = ("asyncio", "kafka", "mirrorflow_kafka", "ssl")
+VERSION_MODULE = "importlib.metadata"  # pydantic and crc32c import it too
 
 
-def imported(*lines: str) -> frozenset[str]:
-    """The modules that a new process has after *lines*."""
+def imported_by(*lines: str) -> frozenset[str]:
+    """The modules that a new process has imported after running *lines*."""
     code = "\n".join([*lines, "import sys", "print(*sys.modules)"])
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True
@@ -32,41 +32,43 @@ def imported(*lines: str) -> frozenset[str]:
     return frozenset(done.stdout.split())
 
 
-def among(modules: frozenset[str], packages: tuple[str, ...]) -> list[str]:
-    """The packages of *packages* of which something is imported."""
-    return [one for one in packages if any(f"{module}.".startswith(f"{one}.") for module in modules)]
+def imported_packages(modules: frozenset[str], packages: tuple[str, ...]) -> list[str]:
+    """The entries of *packages* of which at least one module is in *modules*."""
+    return [
+        package for package in packages if any(f"{module}.".startswith(f"{package}.") for module in modules)
+    ]
 
 
-def test_the_command_starts_the_replicator_before_it_imports_what_reads_a_flow():
-    modules = imported("import mirrorflow_cli.__main__, mirrorflow_cli.commands.run")
+def test_the_command_starts_the_replicator_before_it_imports_modules_to_read_a_flow():
+    modules = imported_by("import mirrorflow_cli.__main__, mirrorflow_cli.commands.run")
 
-    later = (*OF_THE_RESOURCE, *OF_BROKERS, OF_THE_VERSION, "mirrorflow_replicator.connectors")
-    assert [] == among(modules, (*NEVER, *later))
+    later = (*RESOURCE_MODULES, *BROKER_MODULES, VERSION_MODULE, "mirrorflow_replicator.connectors")
+    assert [] == imported_packages(modules, (*NEVER, *later))
 
 
-def test_reading_a_flow_imports_no_client():
-    modules = imported("import mirrorflow_cli.flow_runner")
+def test_reading_a_flow_imports_no_kafka_client():
+    modules = imported_by("import mirrorflow_cli.flow_runner")
 
     unneeded = ("kafka.protocol", "mirrorflow_kafka.client", "mirrorflow_replicator.connectors", "h11")
-    assert [] == among(modules, (*NEVER, *unneeded))
+    assert [] == imported_packages(modules, (*NEVER, *unneeded))
 
 
 @pytest.mark.parametrize("mode", ["worker", "task"])
-def test_a_replicator_imports_nothing_of_the_resource(mode: str):
-    modules = imported(
+def test_a_replicator_imports_no_modules_of_the_resource(mode: str):
+    modules = imported_by(
         "from mirrorflow_replicator.__main__ import _import_modules; _import_modules()"
         if mode == "worker"
         else "import mirrorflow_replicator.worker.task_process"
     )
 
-    assert [] == among(
-        modules, (*NEVER, *OF_THE_RESOURCE, "mirrorflow_cli", "kafka.consumer", "kafka.producer")
+    assert [] == imported_packages(
+        modules, (*NEVER, *RESOURCE_MODULES, "mirrorflow_cli", "kafka.consumer", "kafka.producer")
     )
 
 
 def test_the_operator_imports_of_the_kubernetes_package_only_login_and_transport():
     """kopf imports the package, whose `__init__` imports everything: 10 MiB of private memory instead of 3."""
-    modules = imported("import mirrorflow_operator.process")
+    modules = imported_by("import mirrorflow_operator.process")
 
     unneeded = (
         "kubernetes.client.api",
@@ -83,4 +85,4 @@ def test_the_operator_imports_of_the_kubernetes_package_only_login_and_transport
         "kubernetes.aio.watch",
         "urllib3",
     )
-    assert [] == among(modules, unneeded)
+    assert [] == imported_packages(modules, unneeded)

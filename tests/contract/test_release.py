@@ -1,4 +1,4 @@
-"""What a release contains, and what it is refused for; the workflow builds it with the command that `make release-dry-run` has."""
+"""The contents of a release and the reasons to refuse it; the workflow uses the same command as `make release-dry-run`."""
 
 import hashlib
 import re
@@ -16,12 +16,12 @@ CHANGELOG = (
 DOCKERFILE = f"ARG PYTHON=python:3.13-slim@sha256:{'0' * 64}\nFROM $PYTHON AS base\n"
 
 
-def test_a_release_that_is_in_order_has_no_obstacle() -> None:
+def test_a_correct_release_has_no_obstacles() -> None:
     assert obstacles("0.2.0", changelog=CHANGELOG, dockerfile=DOCKERFILE, tag="v0.2.0") == []
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changes", "sentence"),
     [
         ({"tag": "v0.3.0"}, "the tag v0.3.0 is not the version of pyproject.toml, 0.2.0"),
         ({"changelog": "## 0.2.0 (unreleased)\n"}, "write the version and the date"),
@@ -29,12 +29,12 @@ def test_a_release_that_is_in_order_has_no_obstacle() -> None:
         ({"dockerfile": "ARG PYTHON=python:3.13-slim\n"}, "run `make pin`"),
     ],
 )
-def test_a_release_is_refused_with_what_to_do(changed: dict[str, str], sentence: str) -> None:
-    given = {"changelog": CHANGELOG, "dockerfile": DOCKERFILE, "tag": "v0.2.0"} | changed
+def test_an_obstacle_to_a_release_says_what_to_do(changes: dict[str, str], sentence: str) -> None:
+    arguments = {"changelog": CHANGELOG, "dockerfile": DOCKERFILE, "tag": "v0.2.0"} | changes
 
-    [found] = obstacles("0.2.0", **given)
+    [obstacle] = obstacles("0.2.0", **arguments)
 
-    assert sentence in found
+    assert sentence in obstacle
 
 
 def test_notes_are_the_newest_section_of_the_changelog() -> None:
@@ -42,7 +42,7 @@ def test_notes_are_the_newest_section_of_the_changelog() -> None:
 
 
 def test_the_formula_names_the_source_archive() -> None:
-    """No mark of the template is left, and it installs with the versions of the tests."""
+    """All placeholders of the template are replaced. It installs the package versions of the tests."""
     text = formula((ROOT / "release" / "mirrorflow.rb").read_text(), url="https://example.com/a", source=b"x")
 
     assert 'url "https://example.com/a"' in text
@@ -51,8 +51,8 @@ def test_the_formula_names_the_source_archive() -> None:
     assert "constraints.txt" in text
 
 
-def test_images_of_the_chart_are_those_of_the_registry() -> None:
-    """In the values and in the annotations that Artifact Hub reads; nothing else changes."""
+def test_the_images_of_the_chart_get_the_registry() -> None:
+    """Only the values and the annotations for Artifact Hub change."""
     chart = ROOT / "charts" / "mirrorflow"
     values = yaml.safe_load(with_registry((chart / "values.yaml").read_text(), "registry.example/x"))
     annotations = with_registry((chart / "Chart.yaml").read_text(), "registry.example/x")
@@ -65,24 +65,24 @@ def test_images_of_the_chart_are_those_of_the_registry() -> None:
 
 
 def test_install_yaml_begins_with_its_namespace() -> None:
-    found = list(yaml.safe_load_all(installation("---\nkind: Role\n", "x")))
+    documents = list(yaml.safe_load_all(installation("---\nkind: Role\n", "x")))
 
-    assert [one["kind"] for one in found] == ["Namespace", "Role"]
-    assert found[0]["metadata"]["name"] == "x"
+    assert [document["kind"] for document in documents] == ["Namespace", "Role"]
+    assert documents[0]["metadata"]["name"] == "x"
 
 
-def test_the_bill_of_materials_has_what_the_wheel_installs_and_no_more() -> None:
+def test_the_bill_of_materials_has_only_what_the_wheel_installs() -> None:
     names = {line.partition("==")[0] for line in requirements("mirrorflow", ("cli", "operator"))}
 
     assert {"mirrorflow", "kafka-python", "kopf", "rich", "regex", "yarl"} <= names
     assert not {"pytest", "ruff", "hypothesis", "mkdocs"} & names
 
 
-def test_checksums_are_those_of_sha256sum() -> None:
+def test_checksums_have_the_format_of_sha256sum() -> None:
     assert checksums({"b": b"1", "a": b"2"}).splitlines()[0] == f"{hashlib.sha256(b'2').hexdigest()}  a"
 
 
-def test_the_workflow_builds_every_image_and_with_the_command_of_the_dry_run() -> None:
+def test_the_workflow_builds_each_image_and_runs_the_command_of_the_dry_run() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     text = (ROOT / "Dockerfile").read_text()
     images = re.findall(r"^FROM base AS (\w+)", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What is tracked may be read by anyone on any machine: no generated files, no addresses or paths of one place."""
+"""Tracked files are independent of a machine: no generated files, private addresses or local paths."""
 
 import re
 import subprocess
@@ -9,13 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).relative_to(ROOT)
-# Hosts that documents and formats may name: the projects themselves, names reserved for examples (RFC 2606), and any cluster's own API
-# server.
+# Hosts that may be named: those of projects, names reserved for examples (RFC 2606), and the API server of a cluster.
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
     r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|kubernetes\.default\.svc|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )
-# Files of other projects, as they publish them, with their licences.
+# Files of other projects, as published, with their licences.
 VENDORED = re.compile(r"(^|/)(axe|uPlot)\.[\w.]*$")
 URL = re.compile(r"https?://([\w.-]+\.[\w.-]+)")
 MACHINE = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
@@ -45,12 +44,11 @@ def _lines() -> list[tuple[Path, int, str]]:
     ]
 
 
-def test_nothing_generated_is_tracked():
-    """What a command makes, a command can make again."""
+def test_generated_files_are_not_tracked():
     assert [] == [str(path) for path in _tracked() if GENERATED.search(str(path))]
 
 
-def test_no_address_of_one_place():
+def test_no_file_contains_a_private_address():
     """Registries, proxies and mirrors are configured on a machine, never in the repository."""
     foreign = [
         f"{path}:{number} {host}"
@@ -62,20 +60,19 @@ def test_no_address_of_one_place():
     assert [] == foreign
 
 
-def test_no_path_of_one_machine():
-    """A path below a home or work folder exists on one machine only."""
+def test_no_file_contains_a_path_of_one_machine():
+    """A path below a home or work folder exists only on one machine."""
     assert [] == [f"{path}:{number}" for path, number, line in _lines() if MACHINE.search(line)]
 
 
-def test_no_licence_headers():
-    """The licence is in LICENSE, once."""
+def test_files_have_no_licence_headers():
+    """The licence is in LICENSE."""
     marks = re.compile(r"SPDX-License|Licensed under the|Copyright \(c\)|Copyright \d{4}", re.IGNORECASE)
 
     assert [] == [f"{path}:{number}" for path, number, line in _lines() if marks.search(line)]
 
 
-def test_changelog_has_the_version():
-    """The version of pyproject.toml heads the changelog."""
+def test_the_changelog_begins_with_the_current_version():
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
 
@@ -84,8 +81,8 @@ def test_changelog_has_the_version():
     assert version[1] == heads[0]
 
 
-def test_the_chart_installs_this_version():
-    """Images are tagged with it, and both numbers of the chart are it."""
+def test_the_chart_installs_the_current_version():
+    """The tags of its images and both versions of the chart are the current version."""
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     chart = (ROOT / "charts" / "mirrorflow" / "Chart.yaml").read_text()
@@ -95,8 +92,8 @@ def test_the_chart_installs_this_version():
     assert images == dict.fromkeys(("operator", "replicator", "seed"), version[1])
 
 
-def test_the_chart_names_the_release_before():
-    """Flows of that release keep running after an upgrade."""
+def test_the_chart_names_the_previous_release():
+    """After an upgrade, flows keep running that release."""
     heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     chart = (ROOT / "charts" / "mirrorflow" / "Chart.yaml").read_text()
     before = heads[1] if len(heads) > 1 else ""
@@ -104,8 +101,8 @@ def test_the_chart_names_the_release_before():
     assert f'mirrorflow.io/previous-version: "{before}"' in chart
 
 
-def test_every_dependency_has_its_reason():
-    """docs/decisions/002-dependencies.md names each package of pyproject.toml."""
+def test_each_dependency_has_a_reason():
+    """The reasons are in docs/decisions/002-dependencies.md."""
     text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     extras = text.partition("\n[")[0]
     names = {name for name in re.findall(r'"([A-Za-z0-9-]+)(?:[<>=].*)?"', extras) if name != "mirrorflow"}

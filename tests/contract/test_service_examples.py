@@ -1,4 +1,4 @@
-"""The examples of a systemd unit and a compose file: they parse, and what they start exists."""
+"""The examples of a systemd unit and a compose file are valid and start existing commands."""
 
 import configparser
 import re
@@ -30,10 +30,10 @@ def service() -> dict[str, str]:
     return dict(unit["Service"])
 
 
-def composed() -> dict[str, Any]:
-    """The one service of the compose file."""
-    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
-    return found
+def compose_file() -> dict[str, Any]:
+    """The content of the compose file."""
+    content: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return content
 
 
 def test_the_unit_starts_a_command_that_exists() -> None:
@@ -44,7 +44,7 @@ def test_the_unit_starts_a_command_that_exists() -> None:
     assert ("/etc/mirrorflow/flow.yaml", "/etc/mirrorflow/secrets") == (parsed.file, parsed.secrets)
 
 
-def test_the_unit_does_not_restart_what_no_restart_heals() -> None:
+def test_the_unit_does_not_restart_after_an_error_in_settings() -> None:
     assert {
         "Restart": "on-failure",
         "RestartPreventExitStatus": str(EXIT_SETTINGS),
@@ -54,8 +54,8 @@ def test_the_unit_does_not_restart_what_no_restart_heals() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    """With a program that is there: the one of the example need not be installed here."""
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """The program is replaced by an existing one, because MirrorFlow may not be installed."""
     unit = tmp_path / "mirrorflow.service"
     unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
 
@@ -71,25 +71,25 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_container_starts_a_command_that_exists() -> None:
-    one = composed()["services"]["mirrorflow"]
-    parsed = _parser().parse_args(one["command"])
+    container = compose_file()["services"]["mirrorflow"]
+    parsed = _parser().parse_args(container["command"])
 
     assert ("mm2", "/etc/mirrorflow/mm2.properties") == (parsed.form, str(parsed.file))
-    assert str(parsed.file) in [config["target"] for config in one["configs"]]
-    assert f"mirrorflow/replicator:{version()}" == one["image"]
+    assert str(parsed.file) in [config["target"] for config in container["configs"]]
+    assert f"mirrorflow/replicator:{version()}" == container["image"]
     assert re.search(
-        rf"^FROM .* AS {one['build']['target']}$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+        rf"^FROM .* AS {container['build']['target']}$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
     )
-    assert (COMPOSE.parent / one["build"]["context"]).resolve() == ROOT
+    assert (COMPOSE.parent / container["build"]["context"]).resolve() == ROOT
 
 
-def test_the_container_s_file_is_a_flow_that_serves_what_compose_asks_for() -> None:
-    found = composed()
-    (config,) = found["configs"].values()
+def test_the_containers_flow_serves_the_port_and_health_check_of_the_compose_file() -> None:
+    compose = compose_file()
+    (config,) = compose["configs"].values()
     settings = load_mm2(config["content"].replace("$$", "$"))
-    one = found["services"]["mirrorflow"]
+    container = compose["services"]["mirrorflow"]
 
     assert ["http://0.0.0.0:8083"] == list(settings[0].http.listeners)
-    assert one["ports"] == ["127.0.0.1:8083:8083"]
-    assert "http://127.0.0.1:8083/health" in one["healthcheck"]["test"][-1]
+    assert container["ports"] == ["127.0.0.1:8083:8083"]
+    assert "http://127.0.0.1:8083/health" in container["healthcheck"]["test"][-1]
     assert any(connector.source is not None for worker in settings for connector in worker.connectors)

@@ -1,4 +1,4 @@
-"""Style rules as a test: what a reviewer should not have to say twice."""
+"""Style rules for the product's code that a test can check."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
 FUNCTION_LINES_MAX = 60
 # Variables and fields that hold objects of other libraries (argparse, http.server, kafka-python, kopf, kubernetes, ssl,
-# YAML), which have no methods for what is set.
+# YAML). These have no methods to set their fields.
 FOREIGN_OBJECTS = frozenset(
     {
         "_KubernetesLoader",
@@ -40,13 +40,15 @@ def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast
 def private_methods(owner: ast.ClassDef) -> frozenset[str]:
     functions = [node for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return frozenset(
-        one.name for one in functions if one.name.startswith("_") and not one.name.endswith("__")
+        function.name
+        for function in functions
+        if function.name.startswith("_") and not function.name.endswith("__")
     )
 
 
 @cache
 def own_fields(path: Path) -> frozenset[str]:
-    """Return the names of the fields of all classes that a module defines."""
+    """Returns the names of the fields of all classes that a module defines."""
     classes = [node for node in definitions(path) if isinstance(node, ast.ClassDef)]
     declared = [
         node.target.id
@@ -66,7 +68,7 @@ def own_fields(path: Path) -> frozenset[str]:
 
 
 def test_functions_are_short():
-    """No function is longer than a screen."""
+    """A function fits on a screen."""
     long = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
         for path in SOURCES
@@ -79,8 +81,8 @@ def test_functions_are_short():
     assert {} == long
 
 
-def test_names_say_something():
-    """No module or function is named for being a bag of things."""
+def test_no_module_or_function_has_a_vague_name():
+    """Names such as utils, helper or manager do not state a purpose."""
     vague = [
         f"{path.relative_to(ROOT)} {name}"
         for path in SOURCES
@@ -94,34 +96,32 @@ def test_names_say_something():
     assert [] == vague
 
 
-def test_a_class_name_is_used_once():
-    """A reader who searches for a class finds one."""
+def test_class_names_are_unique():
+    """A search for a class then has one result."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in definitions(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    twice = {name for name, found in places.items() if len(found) > 1}
+    twice = {name for name, paths in places.items() if len(paths) > 1}
 
     assert not twice
 
 
-def test_modules_open_by_saying_what_they_are():
-    """Every module that holds code has a docstring."""
-    silent = [
+def test_each_module_has_a_docstring():
+    undocumented = [
         str(path.relative_to(ROOT))
         for path in SOURCES
         if path.read_text().strip() and not ast.get_docstring(tree(path))
     ]
 
-    assert [] == silent
+    assert [] == undocumented
 
 
-def test_no_leftovers():
-    """No TODO without an issue, and no path or address of one machine."""
+def test_no_todo_without_an_issue_and_no_local_path():
     marks = re.compile(r"TODO(?! \(#\d+\))|FIXME|XXX|/(?:root|home)/")
     here = Path(__file__)
-    found = [
+    leftovers = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in [
             *SOURCES,
@@ -133,12 +133,12 @@ def test_no_leftovers():
         if marks.search(line)
     ]
 
-    assert [] == found
+    assert [] == leftovers
 
 
 def test_only_an_object_writes_its_own_fields():
-    """No `other.field = value` where another module defines the class: a method of the object does that."""
-    found = [
+    """A module does not assign `other.field` if the class is defined in a different module; it calls a method."""
+    foreign_writes = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
         for path in SOURCES
         for node in ast.walk(tree(path))
@@ -150,11 +150,11 @@ def test_only_an_object_writes_its_own_fields():
         and FOREIGN_OBJECTS.isdisjoint(ast.unparse(node.value).split("."))
     ]
 
-    assert [] == found
+    assert [] == foreign_writes
 
 
 def test_no_class_overrides_a_private_method():
-    """What differs between classes is a function or an object that is passed in, or a public method."""
+    """Classes differ by a function or object that is passed in, or by a public method."""
     classes = {
         node.name: node for path in SOURCES for node in definitions(path) if isinstance(node, ast.ClassDef)
     }
@@ -162,7 +162,7 @@ def test_no_class_overrides_a_private_method():
     def ancestors(owner: ast.ClassDef) -> list[ast.ClassDef]:
         names = (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases)
         parents = [classes[name] for name in names if name in classes]
-        return parents + [found for parent in parents for found in ancestors(parent)]
+        return parents + [ancestor for parent in parents for ancestor in ancestors(parent)]
 
     overridden = {
         f"{owner.name}.{name} ({base.name})"
@@ -174,8 +174,8 @@ def test_no_class_overrides_a_private_method():
     assert not overridden
 
 
-def test_standard_operator_is_not_shadowed():
-    """The folder `operator` at the root is a place, not a package."""
+def test_the_operator_folder_does_not_shadow_the_standard_library():
+    """The folder `operator` at the root is not a package."""
     from operator import itemgetter
 
     assert itemgetter(0)("a") == "a"

@@ -1,4 +1,4 @@
-"""Each topology of examples: its MirrorFlows are valid, run together, and are its mm2.properties in the other form."""
+"""Each example topology has valid MirrorFlows that run together and are equivalent to its mm2.properties."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.properties import POD_LAYOUT
-from tests.unit.cli.effective import effective
+from tests.unit.cli.effective_settings import effective
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/mm2.properties"))
@@ -21,7 +21,7 @@ Result = tuple[int, str, str]
 
 @pytest.fixture
 def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """The command: (exit status, stdout, stderr)."""
+    """Calls the command; returns (exit status, stdout, stderr)."""
 
     def call(*arguments: str) -> Result:
         status = main(list(arguments))
@@ -35,8 +35,7 @@ def flags(folder: Path) -> list[str]:
     return [flag for path in sorted(folder.glob("*.yaml")) for flag in ("-f", str(path))]
 
 
-def test_every_topology_is_in_the_list() -> None:
-    """Readers cannot find a folder that the list omits."""
+def test_each_topology_is_listed_in_the_readme() -> None:
     named = re.findall(r"^\| \[([\w-]+)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
 
     assert sorted(named) == [folder.name for folder in FOLDERS]
@@ -44,24 +43,24 @@ def test_every_topology_is_in_the_list() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_files_are_the_conversion_of_the_properties(folder: Path) -> None:
-    """By text, so that a change of the conversion is seen in review; `mirrorflow convert -o` writes them anew."""
+    """A change of the conversion then shows in the diff. `mirrorflow convert -o` rewrites the files."""
     documents = converted((folder / "mm2.properties").read_text(), ConversionFindings())
 
-    assert {f"{one['metadata']['name']}.yaml": yaml_text(one) for one in documents} == {
+    assert {f"{document['metadata']['name']}.yaml": yaml_text(document) for document in documents} == {
         path.name: path.read_text() for path in folder.glob("*.yaml")
     }
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_files_export_to_the_settings_of_the_properties(folder: Path) -> None:
-    """All of them in one mm2.properties."""
+    """All flows of a topology are exported to one mm2.properties."""
     flows = [load_flow(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
 
-    out = exported(flows, POD_LAYOUT)
+    export = exported(flows, POD_LAYOUT)
 
-    assert [] == out.losses
-    before, after = effective((folder / "mm2.properties").read_text()), effective(text(out.lines))
-    # MM2 emits heartbeats between any two clusters of a file, MirrorFlows only where a flow is; conversion says so.
+    assert [] == export.losses
+    before, after = effective((folder / "mm2.properties").read_text()), effective(text(export.lines))
+    # MM2 emits heartbeats between any two clusters of a file, and MirrorFlows only along a flow. Conversion reports it.
     assert {key.partition(".")[1:] for key in before.keys() - after.keys()} <= {
         key.partition(".")[1:] for key in before if ".heartbeat." in key or "HeartbeatConnector" in key
     }
@@ -72,7 +71,6 @@ def test_files_export_to_the_settings_of_the_properties(folder: Path) -> None:
 def test_files_are_valid_and_their_plan_has_no_conflict(
     folder: Path, mirrorflow: Callable[..., Result]
 ) -> None:
-    """What a reader of the examples does first."""
     for path in folder.glob("*.yaml"):
         assert 0 == mirrorflow("validate", "-f", str(path))[0]
 
@@ -83,10 +81,10 @@ def test_files_are_valid_and_their_plan_has_no_conflict(
     assert count == 1 or out.endswith(f"# {count} flows: no loop, and no topic that two of them write to\n")
 
 
-def test_the_identity_example_there_and_back_is_a_loop(
+def test_the_identity_example_with_a_flow_back_is_a_loop(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """What its comment says: the way back would copy the copies. Status 1, before anything runs."""
+    """The flow back would copy the copies, as a comment in the example explains."""
     there = EXAMPLES / "identity" / "old-to-new.yaml"
     text_ = there.read_text().replace("old-to-new", "back")
     for before, after in (
@@ -108,8 +106,8 @@ def test_the_identity_example_there_and_back_is_a_loop(
     )
 
 
-def test_two_files_with_one_name_are_refused(mirrorflow: Callable[..., Result]) -> None:
-    """One of them would be passed over."""
+def test_two_flows_with_the_same_name_are_refused(mirrorflow: Callable[..., Result]) -> None:
+    """Otherwise one of them would be ignored."""
     path = str(EXAMPLES / "identity" / "old-to-new.yaml")
 
     assert (
@@ -119,10 +117,10 @@ def test_two_files_with_one_name_are_refused(mirrorflow: Callable[..., Result]) 
     ) == mirrorflow("plan", "--offline", "-f", path, "-f", path)
 
 
-def test_clusters_that_cannot_be_reached_are_told_apart_by_addresses(
+def test_unreachable_clusters_are_compared_by_address(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """The plan continues, and states what it is based on."""
+    """The plan notes that it compares only addresses."""
     paths = []
     for name in ("a-to-b", "b-to-c"):
         text_ = (EXAMPLES / "chain-of-three" / f"{name}.yaml").read_text()
@@ -133,7 +131,7 @@ def test_clusters_that_cannot_be_reached_are_told_apart_by_addresses(
 
     status, out, _ = mirrorflow("plan", "-f", str(paths[0]), "-f", str(paths[1]))
 
-    assert 1 == status  # as topics could not be listed
+    assert 1 == status  # because topics could not be listed
     for alias in "abc":
         assert (
             f"# {alias} is compared with other clusters by its addresses only. Cluster {alias} cannot be reached"

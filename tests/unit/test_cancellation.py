@@ -1,4 +1,4 @@
-"""A task that is waited for may be cancelled, and so may the task that waits: neither cancellation is lost."""
+"""`cancel_and_wait` and `together` lose neither a cancellation nor an error."""
 
 import asyncio
 import gc
@@ -8,8 +8,8 @@ import pytest
 from mirrorflow_kafka.client.cancellation import cancel_and_wait, together
 
 
-class Job:
-    """Ends a while after it is cancelled: once it is `let_end`."""
+class SlowlyEndingJob:
+    """A task that ends only after it was cancelled and `let_end` was called."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
@@ -35,9 +35,9 @@ class Job:
         self._may_end.set()
 
 
-def test_it_returns_when_the_task_has_ended() -> None:
+def test_cancel_and_wait_returns_after_the_task_has_ended() -> None:
     async def run() -> None:
-        job = Job()
+        job = SlowlyEndingJob()
         await asyncio.sleep(0)
         waiting = asyncio.create_task(cancel_and_wait(job.task))
         await job.is_ending.wait()
@@ -49,9 +49,9 @@ def test_it_returns_when_the_task_has_ended() -> None:
     asyncio.run(run())
 
 
-def test_the_waiting_task_is_cancelled_after_the_other_has_ended() -> None:
+def test_a_cancelled_waiting_task_ends_after_the_task_it_waits_for() -> None:
     async def run() -> None:
-        job = Job()
+        job = SlowlyEndingJob()
         await asyncio.sleep(0)
         waiting = asyncio.create_task(cancel_and_wait(job.task))
         await job.is_ending.wait()
@@ -67,9 +67,9 @@ def test_the_waiting_task_is_cancelled_after_the_other_has_ended() -> None:
     asyncio.run(run())
 
 
-def test_an_error_of_the_task_is_raised() -> None:
+def test_cancel_and_wait_raises_an_error_of_the_task() -> None:
     async def run() -> None:
-        job = Job(ZeroDivisionError())
+        job = SlowlyEndingJob(ZeroDivisionError())
         await asyncio.sleep(0)
         job.let_end()
         with pytest.raises(ZeroDivisionError):
@@ -78,8 +78,8 @@ def test_an_error_of_the_task_is_raised() -> None:
     asyncio.run(run())
 
 
-def test_several_errors_are_all_retrieved_and_the_first_is_raised() -> None:
-    """Otherwise asyncio logs the others with a traceback when they are collected."""
+def test_together_raises_the_first_error_and_retrieves_the_others() -> None:
+    """Otherwise asyncio logs the other errors when the tasks are garbage collected."""
     unretrieved: list[str] = []
 
     async def fail(error: Exception) -> None:

@@ -25,7 +25,7 @@ from mirrorflow_console.sign_in import COOKIE, ClusterGate
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, Asked
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.unit.console.worlds import STOPPED, healthy, table
+from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
 USER = "console"

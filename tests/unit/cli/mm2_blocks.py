@@ -1,4 +1,4 @@
-"""Every block of MM2's README as a whole mm2.properties, and Kafka's own connect-mirror-maker.properties."""
+"""Each block of MM2's README as a complete mm2.properties, and Kafka's connect-mirror-maker.properties."""
 
 _TWO = """
 clusters = A, B

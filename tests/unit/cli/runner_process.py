@@ -1,6 +1,6 @@
-"""The runner as a process of its own, with `stub.py` in place of the replicator.
+"""Starts the runner as a process, with `replicator_stub.py` in place of the replicator.
 
-The process is forked from a server that has already imported this module: importing it takes a third of a second.
+The process is forked from a server that has imported this module, because the import takes a third of a second.
 """
 
 import multiprocessing
@@ -17,7 +17,7 @@ from mirrorflow_cli.run_process import LogFile
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan.properties import ConnectorPlan
 
-STUB = Path(__file__).with_name("stub.py")
+STUB = Path(__file__).with_name("replicator_stub.py")
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 PLANS = [
@@ -37,7 +37,7 @@ PLANS = [
 def start(
     folder: Path, mode: str, *, until: bool, time_limit_s: float | None, environment: Mapping[str, str]
 ) -> ForkServerProcess:
-    """Starts a runner; its output is in the files `out` and `err` of *folder*, and `TMPDIR` is *folder*."""
+    """Starts a runner. *folder* is its `TMPDIR` and has its output in the files `out` and `err`."""
     environment = {**os.environ, "TMPDIR": str(folder), **environment}
     for name in ("out", "err"):
         (folder / name).touch()

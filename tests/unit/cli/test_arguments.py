@@ -1,4 +1,4 @@
-"""What the command says to wrong input and what it prints without a cluster: exit status, one sentence, no traceback."""
+"""Commands that need no cluster, and the errors for wrong arguments and files: status 2 and one sentence."""
 
 import shlex
 from collections.abc import Callable
@@ -17,12 +17,12 @@ Result = tuple[int, str, str]
 
 @pytest.fixture
 def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """The command: (exit status, stdout, stderr)."""
+    """Calls the command; returns (exit status, stdout, stderr)."""
 
     def call(*arguments: str) -> Result:
         try:
             status = main(list(arguments))
-        except SystemExit as error:  # argparse's own way out
+        except SystemExit as error:  # how argparse ends
             status = int(error.code or 0)
         captured = capsys.readouterr()
         return status, captured.out, captured.err
@@ -30,15 +30,13 @@ def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     return call
 
 
-def test_valid_file_is_said_to_be_valid(mirrorflow: Callable[..., Result]) -> None:
-    """Status 0 and the direction."""
-    found = mirrorflow("validate", "-f", str(EXAMPLES / "valid" / "everything.yaml"))
+def test_validate_accepts_a_valid_file(mirrorflow: Callable[..., Result]) -> None:
+    result = mirrorflow("validate", "-f", str(EXAMPLES / "valid" / "everything.yaml"))
 
-    assert (0, "east-to-west: valid, east -> west\n", "") == found
+    assert (0, "east-to-west: valid, east -> west\n", "") == result
 
 
-def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result]) -> None:
-    """Status 2; file, field, what is wrong, what to do."""
+def test_the_error_names_the_invalid_file_and_field(mirrorflow: Callable[..., Result]) -> None:
     path = str(EXAMPLES / "invalid" / "replication-factor-zero.yaml")
 
     status, out, err = mirrorflow("run", "-f", path)
@@ -79,18 +77,17 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_wrong_usage_is_one_sentence_and_status_2(
+def test_wrong_usage_ends_with_status_2_and_one_sentence(
     mirrorflow: Callable[..., Result], arguments: tuple[str, ...], expected: str
 ) -> None:
-    """Flags are named as the user wrote them, not as fields of a file there is not."""
+    """Errors name the flags that the user wrote, not fields of a MirrorFlow."""
     status, out, err = mirrorflow(*arguments)
 
     assert (2, "") == (status, out)
     assert expected in err
 
 
-def test_file_that_is_no_text_is_refused(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
-    """A picture is no flow."""
+def test_a_file_that_is_not_utf_8_is_refused(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
     path = tmp_path / "flow.yaml"
     path.write_bytes(b"a: \xff\xfe")
 
@@ -100,8 +97,8 @@ def test_file_that_is_no_text_is_refused(mirrorflow: Callable[..., Result], tmp_
     assert "byte 3 is not UTF-8" in err
 
 
-def test_plan_shows_references_and_not_secrets(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
-    """The file with the password is named; its content is not read."""
+def test_plan_shows_references_instead_of_secrets(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
+    """The reference names the file with the password."""
     (tmp_path / "east-mirror").mkdir()
     (tmp_path / "east-mirror" / "password").write_text("hunter2")
 
@@ -124,7 +121,7 @@ def test_plan_shows_references_and_not_secrets(mirrorflow: Callable[..., Result]
     ("flags", "keeps_names"),
     [((), False), (("--naming", "Prefix"), False), (("--naming", "Identity"), True)],
 )
-def test_naming_decides_what_copies_are_called(
+def test_naming_flag_selects_the_replication_policy(
     mirrorflow: Callable[..., Result], flags: tuple[str, ...], *, keeps_names: bool
 ) -> None:
     status, out, _ = mirrorflow("plan", "--offline", "--properties", "--from", "a:1", "--to", "b:1", *flags)
@@ -133,16 +130,16 @@ def test_naming_decides_what_copies_are_called(
     assert ("IdentityReplicationPolicy" in out) is keeps_names
 
 
-def test_naming_is_not_for_a_file(mirrorflow: Callable[..., Result]) -> None:
-    """It has its own word for that."""
+def test_naming_flag_cannot_be_combined_with_a_file(mirrorflow: Callable[..., Result]) -> None:
+    """The file has a field for it."""
     status, _, err = mirrorflow("plan", "-f", "x.yaml", "--naming", "Identity")
 
     assert status == 2
     assert "-f cannot be combined with --from, --to and related flags" in err
 
 
-def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
-    """After what is known without a cluster; --offline asks none."""
+def test_plan_fails_if_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
+    """It prints the connectors first, which need no cluster. With --offline it connects to none."""
     status, out, error = mirrorflow("plan", "--properties", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
     offline, *_ = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--offline")
 
@@ -152,7 +149,7 @@ def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--time-limit", "60"), "--time-limit requires --until-caught-up"),
         (("--until-caught-up", "--time-limit", "0"), "'0' is not a number of seconds above 0"),
@@ -161,21 +158,20 @@ def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[...,
         (("--http-port", "-1"), "'-1' is not a port"),
     ],
 )
-def test_run_refuses_what_it_cannot_do(
-    mirrorflow: Callable[..., Result], flags: tuple[str, ...], said: str
+def test_run_refuses_invalid_limits_and_ports(
+    mirrorflow: Callable[..., Result], flags: tuple[str, ...], message: str
 ) -> None:
-    """With status 2, before anything starts."""
     status, _, error = mirrorflow("run", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", *flags)
 
     assert 2 == status
-    assert said in error
+    assert message in error
 
 
-def test_plan_begins_with_what_is_copied_and_followed(mirrorflow: Callable[..., Result]) -> None:
-    """Properties are only printed on request."""
+def test_plan_begins_with_the_topics_and_groups(mirrorflow: Callable[..., Result]) -> None:
+    """It prints properties only with --properties."""
     flow = str(EXAMPLES / "valid" / "everything.yaml")
     _, out, _ = mirrorflow("plan", "--offline", "-f", flow)
-    _, whole, _ = mirrorflow("plan", "--offline", "--properties", "-f", flow)
+    _, with_properties, _ = mirrorflow("plan", "--offline", "--properties", "-f", flow)
 
     assert [
         "east-to-west: east -> west",
@@ -183,27 +179,26 @@ def test_plan_begins_with_what_is_copied_and_followed(mirrorflow: Callable[..., 
     ] == out.splitlines()[:2]
     assert "    checkpoints of consumer groups that match " in out
     assert "connector.class" not in out
-    assert whole.startswith(out)
+    assert with_properties.startswith(out)
 
 
 @pytest.mark.parametrize("pattern", ["orders*", "order-*"])
-def test_shells_pattern_is_noted_before_it_runs(mirrorflow: Callable[..., Result], pattern: str) -> None:
+def test_plan_warns_of_a_shell_pattern(mirrorflow: Callable[..., Result], pattern: str) -> None:
     _, out, _ = mirrorflow("plan", "--offline", "--from", "a:1", "--to", "b:1", "--topics", pattern)
 
     assert f"# topics: {pattern} is a regular expression" in out
     assert f"write {pattern.replace('*', '.*')} if * stands for any characters." in out
 
 
-def test_check_lists_both_clusters_that_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
-    """The second is asked although the first has failed."""
+def test_check_lists_both_unreachable_clusters(mirrorflow: Callable[..., Result]) -> None:
+    """It connects to the target although the source has failed."""
     status, out, _ = mirrorflow("check", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
 
     assert 1 == status
     assert ["source", "target"] == [line.split()[2] for line in out.splitlines() if line.startswith("fail")]
 
 
-def test_check_names_the_secret_that_is_missing(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
-    """The reference is shown, and the property that needs it."""
+def test_check_names_the_missing_secret(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
     status, out, _ = mirrorflow(
         "check", "-f", str(EXAMPLES / "valid" / "client-certificates.yaml"), "--secrets", str(tmp_path)
     )
@@ -213,7 +208,7 @@ def test_check_names_the_secret_that_is_missing(mirrorflow: Callable[..., Result
 
 
 def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result]) -> None:
-    """A name is a literal, a prefix is prefixed, anything else is all topics."""
+    """A name is granted literally, a prefix by prefix, and any other pattern as all topics."""
 
     def topics(*include: str) -> list[str]:
         flags = [flag for pattern in include for flag in ("--topics", pattern)]
@@ -230,7 +225,7 @@ def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result
 
 
 def test_acls_name_the_topics_and_transactional_ids_of_the_flow(mirrorflow: Callable[..., Result]) -> None:
-    """Copies and transactional ids by prefix, both internal topics; each user from the file."""
+    """Copies and transactional ids have a prefix. The principals are the users in the file."""
     out = mirrorflow("acls", "-f", str(EXAMPLES / "valid" / "everything.yaml"))[1]
 
     target = out.split("# MirrorSourceConnector, target west")[1]
@@ -243,15 +238,15 @@ def test_acls_name_the_topics_and_transactional_ids_of_the_flow(mirrorflow: Call
     assert "--allow-principal User:mirror " in out.split("target west")[0]
 
 
-def test_acls_ask_for_the_cluster_where_acls_are_synchronised(
+def test_acls_include_the_cluster_if_acls_are_synchronised(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Describe to see them on both sides, Alter to change them on the target; a report changes nothing."""
+    """Listing ACLs needs Describe on both clusters. Changing them needs Alter on the target; a report changes none."""
     example = (EXAMPLES / "valid" / "acls-and-reports.yaml").read_text()
     reporting = tmp_path / "reporting.yaml"
     reporting.write_text(example.replace("acls: {sync: Apply}", "acls: {sync: Report}"))
 
-    def asked(file: Path) -> list[list[str]]:
+    def cluster_operations(file: Path) -> list[list[str]]:
         sides = mirrorflow("acls", "-f", str(file))[1].split("# MirrorSourceConnector, target")
         return [
             [line.partition("User:mirrorflow ")[2] for line in side.splitlines() if "--cluster" in line]
@@ -259,16 +254,16 @@ def test_acls_ask_for_the_cluster_where_acls_are_synchronised(
         ]
 
     describe, both = "--operation Describe --cluster", "--operation Describe --operation Alter --cluster"
-    assert [[describe], [both]] == asked(EXAMPLES / "valid" / "acls-and-reports.yaml")
-    assert [[describe], [describe]] == asked(reporting)
-    assert [[], []] == asked(EXAMPLES / "valid" / "smallest.yaml")
+    assert [[describe], [both]] == cluster_operations(EXAMPLES / "valid" / "acls-and-reports.yaml")
+    assert [[describe], [describe]] == cluster_operations(reporting)
+    assert [[], []] == cluster_operations(EXAMPLES / "valid" / "smallest.yaml")
 
 
 def nested(opening: str, closing: str) -> str:
     return "spec: " + opening * 5_000 + "1" + closing * 5_000
 
 
-def bomb() -> str:
+def alias_bomb() -> str:
     lines = ["a0: &a0 [" + ",".join("x" * 10) + "]"]
     lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     return "\n".join(lines)
@@ -287,12 +282,21 @@ def bomb() -> str:
         (nested("[", "]"), "it is nested deeper than 64 levels"),
         (nested("{a: ", "}"), "it is nested deeper than 64 levels"),
         ("spec:\n  " + "- " * 5_000 + "1", "it is nested deeper than 64 levels"),
-        (bomb(), "it has more than 200000 values"),
+        (alias_bomb(), "it has more than 200000 values"),
         ("spec: &a [*a]", "an alias refers to a node that contains it"),
     ],
-    ids=["template", "template inside", "list as key", "lists", "objects", "blocks", "bomb", "circle"],
+    ids=[
+        "template",
+        "nested template",
+        "list as key",
+        "lists",
+        "objects",
+        "blocks",
+        "alias bomb",
+        "alias cycle",
+    ],
 )
-def test_a_file_that_is_no_flow_is_answered_with_a_sentence(
+def test_an_invalid_yaml_file_is_refused_with_one_sentence(
     mirrorflow: Callable[..., Result], tmp_path: Path, command: str, text: str, expected: str
 ) -> None:
     path = tmp_path / "flow.yaml"
@@ -305,7 +309,7 @@ def test_a_file_that_is_no_flow_is_answered_with_a_sentence(
     assert err.count("\n") == 1
 
 
-def test_aliases_stand_for_what_they_name(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
+def test_yaml_aliases_are_resolved(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
     path = tmp_path / "flow.yaml"
     path.write_text(
         "apiVersion: mirrorflow.io/v1alpha1\nkind: MirrorFlow\nmetadata: {name: &name east-to-west}\n"
@@ -319,7 +323,9 @@ def test_aliases_stand_for_what_they_name(mirrorflow: Callable[..., Result], tmp
 
 @pytest.mark.parametrize("command", ["seed", "archive", "restore", "verify"])
 @pytest.mark.parametrize("cores", ["-1", "0", "many", "1.5", ""])
-def test_cores_are_a_number(mirrorflow: Callable[..., Result], command: str, cores: str) -> None:
+def test_cores_must_be_a_positive_whole_number(
+    mirrorflow: Callable[..., Result], command: str, cores: str
+) -> None:
     status, _, err = mirrorflow(command, "--cores", cores, "--from", "a:1", "--to", "b:1")
 
     assert status == 2
@@ -327,7 +333,7 @@ def test_cores_are_a_number(mirrorflow: Callable[..., Result], command: str, cor
 
 
 @pytest.mark.parametrize("rate", ["-1", "0", "50MB/s", ""])
-def test_a_rate_is_a_number_of_bytes(mirrorflow: Callable[..., Result], rate: str) -> None:
+def test_rate_must_be_a_number_of_bytes(mirrorflow: Callable[..., Result], rate: str) -> None:
     status, _, err = mirrorflow("seed", f"--rate={rate}", "--from", "a:1", "--to", "b:1")
 
     assert status == 2
@@ -335,7 +341,7 @@ def test_a_rate_is_a_number_of_bytes(mirrorflow: Callable[..., Result], rate: st
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_ends_with_two_examples_that_are_valid(mirrorflow: Callable[..., Result], command: str) -> None:
+def test_help_ends_with_two_valid_examples(mirrorflow: Callable[..., Result], command: str) -> None:
     _, out, _ = mirrorflow(command, "--help")
 
     *_, heading, first, second = out.splitlines()
@@ -346,14 +352,14 @@ def test_help_ends_with_two_examples_that_are_valid(mirrorflow: Callable[..., Re
         command_parser({command}).parse_args(words[1:])
 
 
-def test_the_version_is_the_packages(mirrorflow: Callable[..., Result]) -> None:
+def test_version_flag_prints_the_version_of_the_package(mirrorflow: Callable[..., Result]) -> None:
     assert (0, f"mirrorflow {version()}\n", "") == mirrorflow("--version")
 
 
-def test_a_package_that_is_missing_is_named(
+def test_the_error_names_a_missing_package(
     mirrorflow: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MirrorFlow was installed without its extra `cli`."""
+    """MirrorFlow is installed without its extra `cli`."""
 
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name="yaml")

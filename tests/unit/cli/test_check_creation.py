@@ -1,16 +1,16 @@
-"""What `mirrorflow check` foresees of topics that a flow creates."""
+"""`mirrorflow check` predicts problems with topics that a flow creates."""
 
 from mirrorflow_cli.commands.check import too_few_replicas
 
 
-def test_fewer_replicas_than_writes_need_are_named_with_both_settings():
-    """One sentence for topics of one kind; brokers before Kafka 3.7 refuse every write to them."""
+def test_too_few_replicas_are_reported_with_both_settings():
+    """Topics with equal counts share one sentence. Brokers before Kafka 3.7 refuse every write to them."""
     replicas = {"A.orders": (1, 2), "A.payments": (1, 2), "A.users": (2, 2), "mm2-offsets.A.internal": (2, 3)}
 
-    few, fewer = too_few_replicas(replicas, "west")
+    first, second = too_few_replicas(replicas, "west")
 
-    assert few == (
+    assert first == (
         "Replicas on west are too few for topic A.orders and 1 more: 1 (replication.factor), and no write is accepted "
         "with fewer than 2 in sync (min.insync.replicas): raise the first or lower the second."
     )
-    assert "topic mm2-offsets.A.internal: 2 (replication.factor)" in fewer
+    assert "topic mm2-offsets.A.internal: 2 (replication.factor)" in second

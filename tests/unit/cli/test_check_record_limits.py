@@ -1,4 +1,4 @@
-"""What `mirrorflow check` foresees of records that a copy would refuse."""
+"""`mirrorflow check` predicts which records the target topic would refuse."""
 
 import pytest
 
@@ -25,7 +25,10 @@ def copy(
     size: int = 1_048_588,
     **target: str,
 ) -> CopyLimits:
-    """The copy of a topic with records of these timestamps, one without a key at offset *keyless*, and batches of *size* bytes."""
+    """The limits of a copy whose source has records with these timestamps and batches of *size* bytes.
+
+    *keyless* is the offset of a record without a key.
+    """
     partition = TopicPartition(name.partition(".")[2], 1)
 
     def record(offset: int, timestamp_ms: int | None) -> SampledRecord | None:
@@ -46,41 +49,41 @@ def copy(
     )
 
 
-def test_copies_that_refuse_a_timestamp_are_one_sentence_with_an_example() -> None:
-    """Since Kafka 4.0 an hour ahead is the default limit."""
+def test_topics_that_refuse_newer_records_share_one_sentence_with_an_example() -> None:
+    """By default, Kafka 4.0 and later refuse timestamps more than an hour ahead."""
     future = NOW_MS + 2 * DAY_MS
     copies = [copy("A.old", newest_ms=NOW_MS), copy("A.t", newest_ms=future)]
 
-    [told] = refused_timestamps([*copies, copy("A.u", newest_ms=future)], NOW_MS)
+    [message] = refused_timestamps([*copies, copy("A.u", newest_ms=future)], NOW_MS)
 
-    assert told.startswith(
+    assert message.startswith(
         "message.timestamp.after.max.ms is 3600000 on target topic A.t and 1 more, which refuses newer records; "
         "t-1 has one of 2023-11-16 22:13:20 UTC at source offset 14: unless it is already copied, raise"
     )
-    assert "topics.configs.exceptions" in told
+    assert "topics.configs.exceptions" in message
 
 
-def test_a_timestamp_in_microseconds_is_named_by_its_number() -> None:
-    """It is later than the last year that a date can have."""
-    [told] = refused_timestamps([copy("A.t", newest_ms=NOW_MS * 1000)], NOW_MS)
+def test_a_timestamp_beyond_the_last_date_is_shown_as_a_number() -> None:
+    """A timestamp in microseconds is later than the last year of a date."""
+    [message] = refused_timestamps([copy("A.t", newest_ms=NOW_MS * 1000)], NOW_MS)
 
-    assert f"one of {NOW_MS * 1000} ms since 1970" in told
+    assert f"one of {NOW_MS * 1000} ms since 1970" in message
 
 
-def test_a_copy_with_a_limit_for_old_records_names_the_oldest() -> None:
-    """The source has such a limit, too: its records have become older since they were written."""
+def test_a_limit_for_old_records_is_reported_with_the_oldest_record() -> None:
+    """The source may have the same limit: its records were younger when they were written."""
     old = NOW_MS - 8 * DAY_MS
     limited = copy("A.t", oldest_ms=old, newest_ms=NOW_MS, message_timestamp_before_max_ms=str(7 * DAY_MS))
 
-    [told] = refused_timestamps([limited], NOW_MS)
+    [message] = refused_timestamps([limited], NOW_MS)
 
-    assert told.startswith(
+    assert message.startswith(
         "message.timestamp.before.max.ms is 604800000 on target topic A.t, which refuses older records; "
         "t-1 has one of 2023-11-06 22:13:20 UTC at source offset 0: "
     )
 
 
-def test_copies_that_will_be_compacted_name_a_record_without_a_key() -> None:
+def test_compacted_topics_are_reported_with_a_record_without_a_key() -> None:
     copies = [
         copy("A.kept", keyless=3),
         copy("A.t", keyless=2, cleanup_policy="compact"),
@@ -88,9 +91,9 @@ def test_copies_that_will_be_compacted_name_a_record_without_a_key() -> None:
         copy("A.v", cleanup_policy="compact"),
     ]
 
-    [told] = refused_keys(copies)
+    [message] = refused_keys(copies)
 
-    assert told.startswith(
+    assert message.startswith(
         "Target topic A.t and 1 more will be compacted (cleanup.policy), as on the source, and refuse records without a key; "
         "t-1 has one at source offset 2: set cleanup.policy=delete on the copy, or"
     )
@@ -107,13 +110,13 @@ def test_copies_that_will_be_compacted_name_a_record_without_a_key() -> None:
         copy("A.t", newest_ms=NOW_MS + DAY_MS, message_timestamp_after_max_ms=""),
         copy("A.t", oldest_ms=NOW_MS - DAY_MS, message_timestamp_before_max_ms=str(2 * DAY_MS)),
     ],
-    ids=["no record", "within it", "the target's own time", "no limit", "before Kafka 3.6", "not too old"],
+    ids=["no record", "within the limit", "LogAppendTime", "no limit", "before Kafka 3.6", "not too old"],
 )
-def test_a_copy_that_accepts_such_records_is_not_named(accepting: CopyLimits) -> None:
+def test_a_topic_that_accepts_the_timestamps_is_not_reported(accepting: CopyLimits) -> None:
     assert refused_timestamps([accepting], NOW_MS) == []
 
 
-def test_copies_that_accept_smaller_batches_are_one_sentence_for_each_pair_of_limits() -> None:
+def test_topics_with_smaller_size_limits_share_one_sentence_per_pair_of_limits() -> None:
     copies = [
         copy("A.t"),
         copy("A.u", size=2_000_000),
@@ -121,9 +124,9 @@ def test_copies_that_accept_smaller_batches_are_one_sentence_for_each_pair_of_li
         copy("A.w", size=3_000_000),
     ]
 
-    same, larger = smaller_sizes(copies)
+    first, second = smaller_sizes(copies)
 
-    assert same.startswith(
+    assert first.startswith(
         "max.message.bytes is 1048588 on target topic A.u and 1 more, and 2000000 on the source: "
     )
-    assert "topic A.w, and 3000000 on" in larger
+    assert "topic A.w, and 3000000 on" in second

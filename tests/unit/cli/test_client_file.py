@@ -1,4 +1,4 @@
-"""`--from-config` takes a Java client's file; its secrets stay in it."""
+"""`--from-config` and `--to-config` read a Java client's properties file; secrets stay in the file."""
 
 import json
 from pathlib import Path
@@ -42,11 +42,11 @@ def source_connector(capsys: pytest.CaptureFixture[str], *arguments: str) -> dic
 def test_the_connector_resolves_secrets_from_the_file(
     capsys: pytest.CaptureFixture[str], client_file: Path
 ) -> None:
-    found = source_connector(capsys, "--from-config", str(client_file), "--to", "west:9092")
-    properties = found["connectorProperties"]
-    assert "secret" not in json.dumps(found).replace("secrets", "")
+    connector = source_connector(capsys, "--from-config", str(client_file), "--to", "west:9092")
+    properties = connector["connectorProperties"]
+    assert "secret" not in json.dumps(connector).replace("secrets", "")
     settings = load_standalone(
-        format_properties(found["workerProperties"]), [format_properties(properties)]
+        format_properties(connector["workerProperties"]), [format_properties(properties)]
     ).connectors[0]
     assert settings.source is not None
     client = Resolver(settings.source.providers).resolve_client(settings.source.source_admin.properties)
@@ -61,13 +61,13 @@ def test_the_connector_resolves_secrets_from_the_file(
     }.items() <= client.items()
 
 
-def test_from_overrides_the_addresses_of_the_file(
+def test_from_flag_overrides_the_addresses_in_the_file(
     capsys: pytest.CaptureFixture[str], client_file: Path
 ) -> None:
-    found = source_connector(
+    connector = source_connector(
         capsys, "--from", "other:1", "--from-config", str(client_file), "--to", "west:9092"
     )
-    assert "other:1" == found["connectorProperties"]["source.cluster.bootstrap.servers"]
+    assert "other:1" == connector["connectorProperties"]["source.cluster.bootstrap.servers"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_from_overrides_the_addresses_of_the_file(
         ("bootstrap.servers=a:1\nsecurity.level=high\n", "is no setting of Kafka's clients.\n"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_said(
+def test_an_invalid_client_file_is_refused_with_one_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, sentence: str
 ) -> None:
     path = tmp_path / "client.properties"
@@ -94,7 +94,7 @@ def test_what_is_wrong_with_the_file_is_said(
 
 
 @pytest.mark.parametrize("character", [":", "}"])
-def test_a_path_that_no_reference_can_hold_is_refused(
+def test_a_path_with_a_character_that_references_cannot_contain_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, character: str
 ) -> None:
     folder = tmp_path / f"a{character}b"
@@ -114,22 +114,22 @@ def test_a_file_without_secrets_may_have_any_path(capsys: pytest.CaptureFixture[
     path = tmp_path / "a:b.properties"
     path.write_text("bootstrap.servers=east:9093\n")
 
-    found = source_connector(capsys, "--from-config", str(path), "--to", "west:9092")
+    connector = source_connector(capsys, "--from-config", str(path), "--to", "west:9092")
 
-    assert "east:9093" == found["connectorProperties"]["source.cluster.bootstrap.servers"]
+    assert "east:9093" == connector["connectorProperties"]["source.cluster.bootstrap.servers"]
 
 
-def test_a_setting_that_no_client_has_is_named_and_left_out(
+def test_an_unknown_client_setting_is_reported_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Java's clients ignore it, and many files have some: for a serializer, or for an interceptor."""
+    """Java clients ignore it. Many files have settings of a serializer or an interceptor."""
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=east:1\nschema.registry.url=http://x\nclient.rak=a\nclient.rack=a\n")
 
     assert 0 == main(["plan", "--offline", "--properties", "--from-config", str(path), "--to", "west:9092"])
 
-    found = capsys.readouterr()
-    assert f"--from-config: schema.registry.url in {path} is no setting of Kafka's clients" in found.err
-    assert found.err.endswith("it has no effect; did you mean client.rack?\n")
-    assert "client.rack" in found.out
-    assert "schema.registry.url" not in found.out
+    captured = capsys.readouterr()
+    assert f"--from-config: schema.registry.url in {path} is no setting of Kafka's clients" in captured.err
+    assert captured.err.endswith("it has no effect; did you mean client.rack?\n")
+    assert "client.rack" in captured.out
+    assert "schema.registry.url" not in captured.out

@@ -1,4 +1,4 @@
-"""`mirrorflow completion`: scripts that real shells take, and that know every command and flag."""
+"""`mirrorflow completion` prints scripts that shells accept and that complete every command and flag."""
 
 import shutil
 import subprocess
@@ -20,15 +20,15 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The script for the shell that the test is about."""
+    """The script for the shell of the test."""
     assert 0 == main(["completion", request.param])
     path = tmp_path / "completion"
     path.write_text(capsys.readouterr().out)
     return path
 
 
-def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]:
-    """What bash offers for the last of *words*."""
+def completions(script: Path, *words: str, folder: Path | None = None) -> set[str]:
+    """The completions that bash offers for the last of *words*."""
     command = ["bash", "-c", BASH, "bash", str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=folder)
     assert "" == done.stderr
@@ -36,18 +36,18 @@ def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]
 
 
 @pytest.mark.parametrize("script", ["bash"], indirect=True)
-def test_bash_offers_commands_flags_choices_and_files(script: Path, tmp_path: Path) -> None:
+def test_bash_completes_commands_flags_choices_and_files(script: Path, tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").touch()
 
-    assert set(COMMANDS) == completed(script, "mirrorflow", "")
-    assert {"validate", "verify"} == completed(script, "mirrorflow", "v")
-    assert {"--from", "--from-config", "--from-alias"} == completed(script, "mirrorflow", "run", "--from")
-    assert {"Prefix", "Identity"} == completed(script, "mirrorflow", "plan", "--naming", "")
-    assert {"flow.yaml"} == completed(script, "mirrorflow", "run", "-f", "flo", folder=tmp_path)
+    assert set(COMMANDS) == completions(script, "mirrorflow", "")
+    assert {"validate", "verify"} == completions(script, "mirrorflow", "v")
+    assert {"--from", "--from-config", "--from-alias"} == completions(script, "mirrorflow", "run", "--from")
+    assert {"Prefix", "Identity"} == completions(script, "mirrorflow", "plan", "--naming", "")
+    assert {"flow.yaml"} == completions(script, "mirrorflow", "run", "-f", "flo", folder=tmp_path)
 
 
 @pytest.mark.parametrize("script", ["bash", "zsh", "fish"], indirect=True)
-def test_every_shell_understands_its_script(script: Path, request: pytest.FixtureRequest) -> None:
+def test_each_shell_parses_its_script(script: Path, request: pytest.FixtureRequest) -> None:
     shell = request.node.callspec.params["script"]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")

@@ -1,4 +1,4 @@
-"""mm2.properties to MirrorFlows and back: the same effective settings, or a line that says which are not."""
+"""Converting mm2.properties to MirrorFlows and back keeps the effective settings, or lists those it cannot keep."""
 
 import json
 import re
@@ -20,12 +20,12 @@ from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
-from tests.unit.cli.effective import effective, emitting
+from tests.unit.cli.effective_settings import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
 TWO = BLOCKS["shared configuration"]
-# What a block asks for and the resource cannot say: setting of the settings object -> the line that says so.
-ANNOUNCED = {
+# Settings of a block that a MirrorFlow cannot express: field of the settings object -> setting in the report.
+REPORTED_LOSSES = {
     "config of a flow": {"topics_exclude": "topics.exclude", "topics": "topics.exclude"},
     "clients": {
         "source_admin": "primary.admin.bootstrap.servers",
@@ -35,19 +35,19 @@ ANNOUNCED = {
 }
 
 
-def there_and_back(
-    source: str, layout: SecretLayout = POD_LAYOUT
-) -> tuple[str, ConversionFindings, list[str]]:
-    """The text that comes back, what conversion found, and what export could not say."""
+def round_trip(source: str, layout: SecretLayout = POD_LAYOUT) -> tuple[str, ConversionFindings, list[str]]:
+    """The exported text, the findings of the conversion, and the losses of the export."""
     findings = ConversionFindings()
-    documents = [load_flow(yaml_text(one)) for one in converted(source, findings)]
-    out = exported(documents, layout)
-    return text(out.lines), findings, out.losses
+    documents = [load_flow(yaml_text(document)) for document in converted(source, findings)]
+    export = exported(documents, layout)
+    return text(export.lines), findings, export.losses
 
 
 def differences(source: str, back: str) -> dict[str, tuple[Any, Any]]:
     before, after = effective(source), effective(back)
-    lost = emitting(source) - emitting(back)  # which has a test of its own
+    lost = emitting(source) - emitting(
+        back
+    )  # tested by test_heartbeats_are_emitted_between_the_same_clusters
     before = {
         key: value for key, value in before.items() if key.partition(".")[0] not in lost or key in after
     }
@@ -56,26 +56,26 @@ def differences(source: str, back: str) -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_block_comes_back_with_the_same_effective_settings(name: str) -> None:
-    """All but what conversion has listed."""
-    back, findings, losses = there_and_back(BLOCKS[name])
+def test_a_round_trip_keeps_the_effective_settings_of_a_block(name: str) -> None:
+    """Only settings that the conversion lists may differ."""
+    back, findings, losses = round_trip(BLOCKS[name])
 
     different = {key.rpartition(".")[2] for key in differences(BLOCKS[name], back)}
     listed = {loss.setting for loss in findings.losses}
-    assert different <= ANNOUNCED.get(name, {}).keys()
-    assert {ANNOUNCED[name][key] for key in different} <= listed
+    assert different <= REPORTED_LOSSES.get(name, {}).keys()
+    assert {REPORTED_LOSSES[name][key] for key in different} <= listed
     assert [] == losses
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_heartbeats_are_emitted_between_the_same_clusters(name: str) -> None:
-    """But for pairs without a flow in either direction, which are listed."""
-    back, findings, _ = there_and_back(BLOCKS[name])
+    """Only pairs without a flow in either direction may be missing, and the conversion lists them."""
+    back, findings, _ = round_trip(BLOCKS[name])
 
     lost = emitting(BLOCKS[name]) - emitting(back)
     assert set() == emitting(back) - emitting(BLOCKS[name])
-    told = " ".join(loss.why for loss in findings.losses if loss.setting == "emit.heartbeats.enabled")
-    assert all(pair in told for pair in lost)
+    reported = " ".join(loss.why for loss in findings.losses if loss.setting == "emit.heartbeats.enabled")
+    assert all(pair in reported for pair in lost)
     assert ("six clusters" == name) == bool(lost)
 
 
@@ -127,27 +127,27 @@ SETTINGS = st.fixed_dictionaries(
 
 
 @given(SETTINGS)
-def test_any_mix_of_settings_comes_back(lines: dict[str, str]) -> None:
-    """Nothing that has a counterpart is lost, whatever stands beside it."""
+def test_a_round_trip_keeps_any_combination_of_settings(lines: dict[str, str]) -> None:
+    """Each setting with a counterpart is kept, independent of other settings."""
     source = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
-    silent = lines.get("A->B.emit.offset-syncs.enabled") == "false"
+    has_no_syncs = lines.get("A->B.emit.offset-syncs.enabled") == "false"
     source += "".join(
         f"{key} = {value.replace(chr(92), chr(92) * 2)}\n"
         for key, value in lines.items()
-        # MM2 refuses what is said of syncs that are not written.
-        if not (silent and "offset-syncs.topic." in key)
+        # MM2 refuses settings of the syncs topic if no syncs are written.
+        if not (has_no_syncs and "offset-syncs.topic." in key)
     )
 
-    back, findings, _ = there_and_back(source)
+    back, findings, _ = round_trip(source)
 
-    told = {loss.setting for loss in findings.losses if loss.flow == "B->A"}
-    interval = "emit.heartbeats.interval.seconds" in told
+    losses = {loss.setting for loss in findings.losses if loss.flow == "B->A"}
+    loses_interval = "emit.heartbeats.interval.seconds" in losses
     # The start offset is a separate field, which overrides the consumer's setting.
     assert {} == {
         key: pair
         for key, pair in differences(source, back).items()
         if not (key.endswith("source_consumer") and _without_reset(pair[0]) == _without_reset(pair[1]))
-        and not (key == "B->A.heartbeat.interval_s" and interval)
+        and not (key == "B->A.heartbeat.interval_s" and loses_interval)
     }
 
 
@@ -172,58 +172,58 @@ SECURED = TWO + (
 )
 
 
-def test_secrets_come_back_from_the_files_that_were_asked_for(tmp_path: Path) -> None:
-    """Each listed file, filled as the list says, gives the same logins; none of its content is in any text."""
+def test_exported_flows_read_secrets_from_the_listed_files(tmp_path: Path) -> None:
+    """With the listed files the logins are the same. No output contains their content."""
     plain = SECURED.replace("${file:/etc/b.properties:password}", "hunter2")
     layout = SecretLayout(secrets=str(tmp_path), config_maps=str(tmp_path))
-    back, findings, _ = there_and_back(SECURED, layout)
-    said = "\n".join([back, *report(findings)])
+    back, findings, _ = round_trip(SECURED, layout)
+    output = "\n".join([back, *report(findings)])
     for secret in findings.secrets:
         (tmp_path / secret.secret).mkdir(exist_ok=True)
         (tmp_path / secret.secret / secret.key).write_text("hunter2")
 
     assert {} == differences(plain, back)
-    assert "hunter2" not in said
+    assert "hunter2" not in output
     assert {
         "a-ca/ca.crt": "the authorities of A.ssl.truststore.location /etc/a.jks, as PEM",
         "a-mirror/password": "option password of A.sasl.jaas.config",
         "b-mirror/password": "${file:/etc/b.properties:password}",
-    } == {f"{one.secret}/{one.key}": one.origin for one in findings.secrets}
+    } == {f"{secret.secret}/{secret.key}": secret.origin for secret in findings.secrets}
 
 
-def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None:
-    """What no named type can say becomes Custom, by reference too."""
+def test_a_client_certificate_with_a_password_becomes_custom_authentication() -> None:
+    """No named type has both. Secrets stay references."""
     source = SECURED + "A.ssl.keystore.location = /etc/a.p12\nA.ssl.keystore.password = hunter2\n"
     findings = ConversionFindings()
 
-    one = converted(source, findings)[0]
+    document = converted(source, findings)[0]
 
-    authentication = one["spec"]["source"]["authentication"]
+    authentication = document["spec"]["source"]["authentication"]
     assert ("Custom", True) == (authentication["type"], authentication["sasl"])
     assert "${dir:/mnt/mirrorflow/secrets/a-client:tls.key}" == authentication["config"]["ssl.keystore.key"]
     assert (
         'password="${dir:/mnt/mirrorflow/secrets/a-mirror:password}"'
         in (authentication["config"]["sasl.jaas.config"])
     )
-    assert "hunter2" not in yaml_text(one)
+    assert "hunter2" not in yaml_text(document)
 
 
-def test_alias_of_one_flow_alone_is_the_one_that_counts() -> None:
-    """Topics and positions are named by it; the offsets topic is still named by the file's."""
+def test_an_alias_set_for_one_flow_overrides_the_alias_of_the_cluster() -> None:
+    """Topics and stored offsets use it. The offsets topic is still named after the cluster's alias."""
     source = TWO + "A->B.source.cluster.alias = east\n"
-    one = parse_flow(converted(source, ConversionFindings())[0])
+    flow = parse_flow(converted(source, ConversionFindings())[0])
     before = load_mm2(source)[0].connectors[0].source
 
     assert before is not None
     assert (before.source_alias, before.flow) == ("east", "east->B")
-    assert "east" == one.spec.source.alias
+    assert "east" == flow.spec.source.alias
     assert {"mirrorflow.flow": before.flow, "offset.storage.topic": before.offsets.topic}.items() <= (
-        one.spec.connectors.source.config.items()
+        flow.spec.connectors.source.config.items()
     )
 
 
-def test_flow_keeps_what_positions_hang_on() -> None:
-    """Aliases, connector name, offsets topic, policy, separator: as the plan of the converted flow has them."""
+def test_a_converted_flow_keeps_the_keys_of_stored_offsets() -> None:
+    """These are aliases, connector name, offsets topic, policy and separator."""
     source = TWO + "B.offset.storage.topic = mine\nreplication.policy.separator = _\n"
 
     connector = plan(parse_flow(converted(source, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
@@ -238,11 +238,11 @@ def test_flow_keeps_what_positions_hang_on() -> None:
     }.items() <= connector.connector_properties.items()
 
 
-def test_paused_flow_with_a_takeover_comes_back() -> None:
-    """Both have fields of the resource, so `config` would be refused."""
+def test_a_round_trip_keeps_a_takeover_and_reports_the_paused_state() -> None:
+    """Both are fields of the resource, so `config` may not contain them."""
     source = TWO + "A->B.mirrorflow.state = Paused\nA->B.mirrorflow.takeover.from = x->B, y->B\n"
     spec = parse_flow(converted(source, ConversionFindings())[0]).spec
-    back, _, losses = there_and_back(source)
+    back, _, losses = round_trip(source)
 
     assert (spec.state, spec.take_over_from) == (State.PAUSED, ("x->B", "y->B"))
     assert {} == differences(source, back)
@@ -259,14 +259,13 @@ def test_paused_flow_with_a_takeover_comes_back() -> None:
         "A->B.consumer.interceptor.classes = com.example.Spy",
     ],
 )
-def test_what_would_copy_something_else_is_refused(line: str) -> None:
-    """By its name, and nothing is converted."""
+def test_a_setting_that_would_change_the_copied_records_is_refused(line: str) -> None:
+    """The error names the setting, and nothing is converted."""
     with pytest.raises(UsageError, match=line.partition(" =")[0].removeprefix("A->B.").replace(".", r"\.")):
         converted(TWO + line + "\n", ConversionFindings())
 
 
-def test_all_refusals_are_told_at_once() -> None:
-    """One run finds all of them."""
+def test_one_error_lists_all_refused_settings() -> None:
     with pytest.raises(UsageError) as raised:
         converted(TWO + "transforms = drop\nA->B.errors.tolerance = all\n", ConversionFindings())
 
@@ -275,7 +274,7 @@ def test_all_refusals_are_told_at_once() -> None:
 
 
 VALUES = ("7", "false", "true", "x", "target", "latest", "target, source", "IdentityReplicationPolicy")
-PLACES = (
+PREFIXES = (
     (Scope.CONNECTOR, ("A->B.", "")),
     (Scope.WORKER, ("B.",)),
     (Scope.REST, ("",)),
@@ -284,7 +283,7 @@ PLACES = (
 )
 
 
-def told(source: str) -> Any:
+def conversion_result(source: str) -> Any:
     findings = ConversionFindings()
     try:
         return converted(source, findings), findings
@@ -292,27 +291,27 @@ def told(source: str) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize(("scope", "prefixes"), PLACES, ids=lambda value: getattr(value, "name", ""))
-def test_no_known_setting_is_passed_over_in_silence(scope: Scope, prefixes: tuple[str, ...]) -> None:
-    """Of each key some value changes the flow, is listed, or is refused; but for the class and the switch of a flow."""
+@pytest.mark.parametrize(("scope", "prefixes"), PREFIXES, ids=lambda value: getattr(value, "name", ""))
+def test_each_known_setting_is_converted_listed_or_refused(scope: Scope, prefixes: tuple[str, ...]) -> None:
+    """For each key at least one of VALUES changes the flow, is listed, or is refused."""
     plain = TWO.replace("A->B.topics = foo\n", "")
-    nothing = told(plain)
-    silent = [
+    without = conversion_result(plain)
+    unreported = [
         prefix + key.name
         for key in KEYS
         for prefix in prefixes
         if key.scope is scope and "*" not in key.name
-        if all(told(f"{plain}{prefix}{key.name} = {value}\n") == nothing for value in VALUES)
+        if all(conversion_result(f"{plain}{prefix}{key.name} = {value}\n") == without for value in VALUES)
     ]
 
-    # Aliases at the top level are those of no cluster; where the file is a worker's, they are its own.
+    # These keys belong to the structure of the file. Aliases at the top level apply to no cluster.
     structure = {"connector.class", "A->B.connector.class", "source.cluster.alias", "target.cluster.alias"}
-    assert set() == set(silent) - structure
+    assert set() == set(unreported) - structure
 
 
 @pytest.fixture
 def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The command: (exit status, stdout, stderr)."""
+    """Calls the command; returns (exit status, stdout, stderr)."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         status = main(list(arguments))
@@ -322,10 +321,10 @@ def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, s
     return call
 
 
-def test_command_writes_files_and_says_what_is_left(
+def test_convert_writes_files_and_lists_what_is_not_converted(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """Files that `validate` and `export` take; the list on stderr, with reasons."""
+    """`validate` and `export` accept the files. The list with reasons is on stderr."""
     source = tmp_path / "mm2.properties"
     source.write_text(SECURED + "metric.reporters = com.example.Reporter\nB->A.enabled = true\n")
 
@@ -345,27 +344,27 @@ def test_command_writes_files_and_says_what_is_left(
     assert "B->A.enabled = true\n" in back
 
 
-def test_command_speaks_json(mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    """One object, without the values of secrets."""
+def test_convert_prints_one_json_object_without_secrets(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     source = tmp_path / "mm2.properties"
     source.write_text(SECURED + "metric.reporters = com.example.Reporter\n")
 
     status, out, err = mirrorflow("convert", str(source), "--json")
 
-    said = json.loads(out)
+    output = json.loads(out)
     assert (0, "") == (status, err)
-    assert ["a-to-b"] == [one["metadata"]["name"] for one in said["flows"]]
-    assert {"secretName": "a-mirror", "key": "password"}.items() <= said["secrets"][1].items()
+    assert ["a-to-b"] == [flow["metadata"]["name"] for flow in output["flows"]]
+    assert {"secretName": "a-mirror", "key": "password"}.items() <= output["secrets"][1].items()
     assert {"flow": "A->B", "setting": "metric.reporters"}.items() <= next(
-        one.items() for one in said["unsupported"] if one["setting"] == "metric.reporters"
+        loss.items() for loss in output["unsupported"] if loss["setting"] == "metric.reporters"
     )
     assert "hunter2" not in out
 
 
-def test_file_without_a_flow_is_named(
+def test_convert_refuses_a_file_without_an_enabled_flow(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """Status 2 and one sentence."""
     source = tmp_path / "mm2.properties"
     source.write_text(TWO.replace("A->B.enabled = true", ""))
 
@@ -389,7 +388,7 @@ def test_file_without_a_flow_is_named(
     ],
     ids=["properties", "jinja", "statement", "value", "condition", "quoted"],
 )
-def test_a_template_has_to_be_rendered_first(
+def test_convert_refuses_a_template_that_is_not_rendered(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str, line: int
 ) -> None:
     source = tmp_path / "template"
@@ -429,10 +428,10 @@ spec:
     ],
     ids=["mm2.properties", "Strimzi"],
 )
-def test_the_identity_policy_beside_an_empty_separator_becomes_a_valid_flow(
+def test_identity_policy_with_an_empty_separator_becomes_a_valid_flow(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
 ) -> None:
-    """Many files have both."""
+    """Many files set both."""
     source = tmp_path / "source"
     source.write_text(text)
 
@@ -454,10 +453,10 @@ def test_the_identity_policy_beside_an_empty_separator_becomes_a_valid_flow(
     ],
     ids=["mm2.properties", "Strimzi"],
 )
-def test_a_quantifier_with_a_comma_is_not_converted(
+def test_convert_refuses_a_quantifier_with_a_comma(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
 ) -> None:
-    """MM2 would split it."""
+    """MM2 splits the list at the comma."""
     source = tmp_path / "source"
     source.write_text(text)
 
@@ -467,7 +466,7 @@ def test_a_quantifier_with_a_comma_is_not_converted(
     assert "one that holds a comma, as in {1,3}, is split there" in err
 
 
-def test_an_exception_for_an_expression_that_ends_in_a_question_mark_is_converted_as_it_is_read() -> None:
+def test_a_config_exception_for_a_pattern_that_ends_in_a_question_mark_is_converted() -> None:
     """`?:` separates topics from settings; the colon of `(?:` does not."""
     line = r"A->B.mirrorflow.config.properties.exclude.by.topic = orders.?:retention\\.ms, (?:a|b):(?:c|d)"
 
@@ -479,7 +478,7 @@ def test_an_exception_for_an_expression_that_ends_in_a_question_mark_is_converte
     ]
 
 
-def test_braces_in_a_comment_are_no_template(
+def test_braces_in_a_comment_are_not_a_template(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     source = tmp_path / "mm2.properties"
@@ -488,8 +487,8 @@ def test_braces_in_a_comment_are_no_template(
     assert mirrorflow("convert", str(source))[0] == 0
 
 
-def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
-    """An mm2.properties knows each cluster once."""
+def test_export_refuses_flows_with_different_addresses_of_one_cluster() -> None:
+    """An mm2.properties has each cluster once."""
     there = converted(TWO, ConversionFindings())[0]
     back = converted(TWO.replace("A->B", "B->A").replace("a:9092", "a2:9092"), ConversionFindings())[0]
 
@@ -505,21 +504,21 @@ COMMENT = "what looks like a comment behind the value is part of it, as in Java;
 @pytest.mark.parametrize(
     "key", ["topics", "topics.exclude", "topics.blacklist", "topics.whitelist", "groups.blacklist"]
 )
-def test_a_comment_behind_an_expression_is_read_in_one_way_and_warned_of(key: str) -> None:
-    """By each name of a setting, and as `mirrorflow-replicator mm2` reads it."""
+def test_a_comment_after_a_pattern_is_part_of_the_value_and_causes_a_warning(key: str) -> None:
+    """This holds for each name of a setting, as in `mirrorflow-replicator mm2`."""
     text = f"{TWO}A->B.{key} = .*-tmp # all\n".replace("A->B.topics = foo\n", "")
     findings = ConversionFindings()
 
-    [one] = converted(text, findings)
+    [document] = converted(text, findings)
 
-    spec = one["spec"]["groups" if key.startswith("groups") else "topics"]
+    spec = document["spec"]["groups" if key.startswith("groups") else "topics"]
     assert ".*-tmp # all" in (spec.get("exclude") or spec["include"])
     assert f"A->B.{key}: {COMMENT}" in findings.warnings
     assert f"A->B.{key}: {COMMENT}" in load_mm2(text)[0].warnings
     assert f"  A->B.{key}: {COMMENT}" in list(report(findings))
 
 
-def test_what_the_reader_remarks_is_part_of_the_report(
+def test_the_report_includes_warnings_about_the_file(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     source = tmp_path / "mm2.properties"
@@ -537,10 +536,10 @@ def test_what_the_reader_remarks_is_part_of_the_report(
     assert "  topics.whitelist: read as topics, which is its name.\n" in err
 
 
-def test_unknown_settings_of_clients_are_left_out_and_named_once(
+def test_unknown_client_settings_are_left_out_and_reported_once(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """Java ignores them, and a MirrorFlow with one is refused."""
+    """Java ignores them. A MirrorFlow with an unknown setting is refused."""
     source = tmp_path / "mm2.properties"
     source.write_text(f"{TWO}A.consumer.acme.tracing = on\nA.consumer.isolation.leval = read_committed\n")
 
@@ -558,32 +557,32 @@ def test_unknown_settings_of_clients_are_left_out_and_named_once(
 @pytest.mark.parametrize(
     "line", ["tasks.max = 4", "A->B.tasks.max = 4", "A->B.tasks.max = 4\ntasks.max.enforce = true"]
 )
-def test_the_number_of_tasks_is_used_and_not_called_unknown(line: str) -> None:
+def test_the_number_of_tasks_is_converted(line: str) -> None:
     findings = ConversionFindings()
 
-    [one] = converted(f"{TWO}{line}\n", findings)
+    [document] = converted(f"{TWO}{line}\n", findings)
 
-    assert one["spec"]["connectors"]["source"]["tasks"] == 4
+    assert document["spec"]["connectors"]["source"]["tasks"] == 4
     assert "tasks.max" not in {loss.setting for loss in findings.losses}
 
 
 @pytest.mark.parametrize(
     "line", ["source.cluster.alias = east", "A->B.source.cluster.alias = east", "A.alias = east"]
 )
-def test_another_alias_is_used_and_not_called_without_effect(line: str) -> None:
-    """Each is an alias in topics and stored offsets, as in MM2."""
+def test_an_alias_setting_is_converted_and_not_listed_as_a_loss(line: str) -> None:
+    """As in MM2, topics and stored offsets use the alias."""
     plain, findings = ConversionFindings(), ConversionFindings()
     converted(TWO, plain)
 
-    [one] = converted(f"{TWO}{line}\n", findings)
+    [document] = converted(f"{TWO}{line}\n", findings)
 
-    assert one["spec"]["source"]["alias"] == "east"
+    assert document["spec"]["source"]["alias"] == "east"
     assert [(loss.setting, loss.why) for loss in findings.losses] == [
         (loss.setting, loss.why) for loss in plain.losses
     ]
 
 
-def test_a_setting_of_flows_at_a_cluster_is_named_with_its_place() -> None:
+def test_a_flow_setting_written_for_a_cluster_is_listed_with_the_right_prefix() -> None:
     findings = ConversionFindings()
     converted(f"{TWO}B.tasks.max = 4\n", findings)
 
@@ -592,14 +591,14 @@ def test_a_setting_of_flows_at_a_cluster_is_named_with_its_place() -> None:
     ]
 
 
-RECIPE = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.policy.separator =\n"
+EMPTY_ALIASES = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.policy.separator =\n"
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (
-            RECIPE,
+            EMPTY_ALIASES,
             "source.cluster.alias: it is empty, an old way to keep the names of topics; write replication.policy.class=Identity",
         ),
         (
@@ -634,8 +633,8 @@ RECIPE = "source.cluster.alias =\ntarget.cluster.alias =\nreplication.policy.sep
         "address-form",
     ],
 )
-def test_what_is_missing_is_named_in_the_words_of_the_file(lines: str, expected: str) -> None:
-    """No regular expression, no wording of a library."""
+def test_an_error_names_the_setting_as_it_is_written_in_the_file(lines: str, expected: str) -> None:
+    """It shows neither a regular expression nor a message of a library."""
     providers = "config.providers = env\nconfig.providers.env.class = EnvVarConfigProvider\n"
 
     with pytest.raises(UsageError) as raised:
@@ -644,8 +643,8 @@ def test_what_is_missing_is_named_in_the_words_of_the_file(lines: str, expected:
     assert expected in re.sub(r"line \d+", "line N", str(raised.value))
 
 
-def test_names_of_groups_and_secrets_are_no_placeholders() -> None:
-    """A renaming may refer to a group of its expression by name, and a password may have any characters."""
+def test_group_names_and_secrets_are_not_placeholders() -> None:
+    """A replacement may refer to a named group, and a password may contain any characters."""
     renaming = {
         "": "r",
         ".r.type": "org.apache.kafka.connect.transforms.RegexRouter",
@@ -654,6 +653,6 @@ def test_names_of_groups_and_secrets_are_no_placeholders() -> None:
     }
     lines = "".join(f"A->B.transforms{key} = {value}\n" for key, value in renaming.items())
 
-    [one] = converted(f"{TWO}{lines}A.ssl.truststore.password = ${{PASSWORD}}\n", ConversionFindings())
+    [document] = converted(f"{TWO}{lines}A.ssl.truststore.password = ${{PASSWORD}}\n", ConversionFindings())
 
-    assert one["spec"]["connectors"]["source"]["config"]["transforms.r.replacement"] == "${n}"
+    assert document["spec"]["connectors"]["source"]["config"]["transforms.r.replacement"] == "${n}"

@@ -1,4 +1,4 @@
-"""How a Java client connects -> `tls` and `authentication`: each type by its fields, the rest as Custom, secrets by name."""
+"""Converts the security settings of a Java client to `tls` and `authentication`."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallback
 
 
 def source(lines: dict[str, str], findings: ConversionFindings | None = None) -> dict[str, Any]:
-    """spec.source of the flow whose cluster A has *lines*; it is a valid one, and no secret is in it."""
+    """Returns spec.source of the flow whose cluster A has *lines*. It is valid and contains no secret."""
     text = BASE + "".join(f"A.{key} = {value}\n" for key, value in lines.items())
-    one = converted(text, findings or ConversionFindings())[0]
-    parse_flow(one)
-    assert "hunter2" not in yaml_text(one)
-    return dict(one["spec"]["source"])
+    document = converted(text, findings or ConversionFindings())[0]
+    parse_flow(document)
+    assert "hunter2" not in yaml_text(document)
+    return dict(document["spec"]["source"])
 
 
 @pytest.mark.parametrize(
@@ -124,26 +124,26 @@ def source(lines: dict[str, str], findings: ConversionFindings | None = None) ->
         ),
     ],
     ids=[
-        "nothing",
-        "the system's authorities",
-        "no check of the host's name",
+        "no security",
+        "system authorities",
+        "no hostname verification",
         "authorities in the file",
-        "a client certificate",
-        "a password",
-        "a token",
+        "client certificate",
+        "password",
+        "token",
         "cipher suites",
-        "a password and a protocol",
-        "a login by reference",
+        "password and TLS protocol",
+        "login by reference",
     ],
 )
-def test_connection_is_said_by_fields(
+def test_security_settings_become_fields(
     lines: dict[str, str], tls: dict[str, Any] | None, authentication: dict[str, Any] | None
 ) -> None:
-    """By the named types where they suffice."""
-    found = source(lines)
+    """Type Custom is used only if no named type suffices."""
+    converted_source = source(lines)
 
-    assert ["a:1", "a2:1"] == found["bootstrapServers"]
-    assert (tls, authentication) == (found.get("tls"), found.get("authentication"))
+    assert ["a:1", "a2:1"] == converted_source["bootstrapServers"]
+    assert (tls, authentication) == (converted_source.get("tls"), converted_source.get("authentication"))
 
 
 @pytest.mark.parametrize(
@@ -160,22 +160,22 @@ def test_connection_is_said_by_fields(
         ),
     ],
 )
-def test_connection_that_cannot_be_made_is_refused(lines: dict[str, str], expected: str) -> None:
-    """A flow that could not connect is no conversion."""
+def test_an_unsupported_security_setting_is_refused(lines: dict[str, str], expected: str) -> None:
+    """The converted flow could not connect."""
     with pytest.raises(UsageError, match=expected):
         source(lines)
 
 
-def test_settings_of_another_protocol_are_listed() -> None:
-    """They have no effect in Java either."""
+def test_settings_of_an_unused_protocol_are_listed() -> None:
+    """They have no effect in Java."""
     findings = ConversionFindings()
     source({"ssl.enabled.protocols": "TLSv1.3", "sasl.mechanism": "PLAIN"}, findings)
 
     assert {"A.ssl.enabled.protocols"} == {loss.setting for loss in findings.losses}
 
 
-def test_references_to_what_is_no_secret_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As MM2 does when it starts; one that leads nowhere is listed and left out."""
+def test_references_in_settings_without_secrets_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MM2 resolves them when it starts. One that cannot be resolved is listed and left out."""
     monkeypatch.setenv("MM_TEST_TOPICS", "orders, payments")
     findings = ConversionFindings()
     providers = (

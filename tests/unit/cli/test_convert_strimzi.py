@@ -1,4 +1,4 @@
-"""Strimzi's KafkaMirrorMaker2, both versions of its API, to MirrorFlows: names of connectors and topics are Strimzi's."""
+"""Converts Strimzi's KafkaMirrorMaker2, in both API versions, to MirrorFlows with Strimzi's connector and topic names."""
 
 import json
 import textwrap
@@ -95,14 +95,14 @@ spec:
 """
 
 
-def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
-    """Every part of Strimzi's own example, and security on both sides."""
+def test_a_v1beta2_resource_becomes_a_flow_with_the_same_secrets_and_names() -> None:
+    """The resource has every part of Strimzi's example, and security on both clusters."""
     findings = ConversionFindings()
 
-    one = parse_flow(converted(V1BETA2, findings)[0])
+    flow = parse_flow(converted(V1BETA2, findings)[0])
 
-    spec = one.spec
-    assert "cluster-a-to-cluster-b" == one.metadata.name
+    spec = flow.spec
+    assert "cluster-a-to-cluster-b" == flow.metadata.name
     assert spec.source.authentication is not None
     assert spec.source.authentication.password is not None
     assert ("mirror-a", "password") == (
@@ -126,8 +126,8 @@ def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
     assert set() == findings.secrets
 
 
-def test_positions_of_strimzi_are_found_again() -> None:
-    """Connector name and offsets topic are the keys to them."""
+def test_a_converted_flow_keeps_the_keys_of_offsets_stored_by_strimzi() -> None:
+    """Stored offsets are found by connector name and offsets topic."""
     connector = plan(parse_flow(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
     assert "cluster-a->cluster-b.MirrorSourceConnector" == connector.connector_properties["name"]
@@ -139,8 +139,7 @@ def test_positions_of_strimzi_are_found_again() -> None:
     )
 
 
-def test_what_has_no_counterpart_is_listed() -> None:
-    """Fields of the resource, of connectors, of clusters, and settings."""
+def test_fields_and_settings_without_a_counterpart_are_listed() -> None:
     findings = ConversionFindings()
     converted(V1BETA2, findings)
 
@@ -155,9 +154,9 @@ def test_what_has_no_counterpart_is_listed() -> None:
     } == {loss.setting for loss in findings.losses}
 
 
-def test_v1_has_one_target_and_a_flow_for_each_source() -> None:
-    """Names are the resource's own there; a paused connector is a paused flow; without a connector there is none."""
-    first, second = (parse_flow(one) for one in converted(V1, ConversionFindings()))
+def test_a_v1_resource_becomes_one_flow_per_source() -> None:
+    """Topic names come from the resource. A paused source connector pauses the flow; absent connectors stay absent."""
+    first, second = (parse_flow(document) for document in converted(V1, ConversionFindings()))
 
     assert ("Paused", "Running") == (first.spec.state.value, second.spec.state.value)
     assert ("Identity", "Prefix") == (
@@ -177,7 +176,7 @@ def test_v1_has_one_target_and_a_flow_for_each_source() -> None:
     )
 
 
-def test_documents_of_other_kinds_are_passed_over() -> None:
+def test_documents_of_other_kinds_are_ignored() -> None:
     """Files with several objects are common."""
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n---\n{V1BETA2}\n---\n{V1}"
 
@@ -199,12 +198,12 @@ LISTED = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [yaml.safe
     ],
     ids=["list", "json", "json-list", "indented", "indented-document", "quoted"],
 )
-def test_every_form_of_a_resource_is_read(text: str) -> None:
-    """As kubectl prints it, and as people paste it."""
+def test_a_resource_is_read_in_each_yaml_and_json_form(text: str) -> None:
+    """Lists and JSON come from kubectl, indented text from copy and paste."""
     assert converted(text, ConversionFindings()) == converted(V1BETA2, ConversionFindings())
 
 
-def test_each_resource_of_a_list_gives_its_flows_and_its_name_to_its_losses() -> None:
+def test_each_resource_of_a_list_is_converted_and_its_losses_have_its_name() -> None:
     other = yaml.safe_load(V1)
     other["metadata"] = {"name": "other", "namespace": "elsewhere", "labels": {"app": "x"}}
     items = [yaml.safe_load(V1BETA2), {"kind": "List", "items": [other]}, {"kind": "ConfigMap"}]
@@ -212,9 +211,9 @@ def test_each_resource_of_a_list_gives_its_flows_and_its_name_to_its_losses() ->
 
     flows = converted(json.dumps({"kind": "KafkaMirrorMaker2List", "items": items}), findings)
 
-    assert [one["metadata"].get("namespace") for one in flows] == ["kafka", "elsewhere", "elsewhere"]
+    assert [flow["metadata"].get("namespace") for flow in flows] == ["kafka", "elsewhere", "elsewhere"]
     assert {"my-mirror-maker-2: spec.version", "other: metadata.labels"} <= {
-        one.setting for one in findings.losses
+        loss.setting for loss in findings.losses
     }
 
 
@@ -230,13 +229,13 @@ def test_each_resource_of_a_list_gives_its_flows_and_its_name_to_its_losses() ->
     ],
     ids=["empty", "MirrorFlow", "invalid"],
 )
-def test_another_manifest_is_named(text: str, expected: str) -> None:
+def test_other_manifests_are_refused(text: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         converted(text, ConversionFindings())
 
 
 def changed(path: str, value: Any, text: str = V1) -> str:
-    """The resource with another value at *path*, such as `spec/mirrors/0/source`."""
+    """The resource with *value* at *path*, such as `spec/mirrors/0/source`."""
     whole = yaml.safe_load(text)
     *above, last = [int(part) if part.isdigit() else part for part in path.split("/")]
     parent = whole
@@ -260,8 +259,8 @@ def changed(path: str, value: Any, text: str = V1) -> str:
         "metadata/labels",
     ],
 )
-def test_an_empty_value_is_an_absent_one(path: str) -> None:
-    """As on the API server; the text `None` would become part of a topic's name."""
+def test_a_null_value_is_an_absent_one(path: str) -> None:
+    """The API server treats them equally. Otherwise the text `None` would become part of a topic name."""
     findings, plain = ConversionFindings(), ConversionFindings()
 
     assert converted(changed(path, None), findings) == converted(V1, plain)
@@ -323,8 +322,7 @@ UNKNOWN = "Strimzi has no such field here, so it has no effect"
     ],
     ids=lambda value: value if "/" in value else "",
 )
-def test_no_field_is_passed_over_in_silence(path: str, setting: str, why: str) -> None:
-    """Each is used, or named with the reason."""
+def test_each_field_without_effect_is_listed_with_a_reason(path: str, setting: str, why: str) -> None:
     values = {
         "spec/target/tls": {"insecure": True},
         "spec/resources": {"limits": {"ephemeral-storage": "1Gi"}},
@@ -362,7 +360,7 @@ def test_no_field_is_passed_over_in_silence(path: str, setting: str, why: str) -
         ),
     ],
 )
-def test_a_setting_that_its_connector_does_not_read_is_named(
+def test_a_setting_that_its_connector_does_not_use_is_listed(
     connector: str, key: str, value: str, why: str
 ) -> None:
     findings = ConversionFindings()
@@ -380,8 +378,8 @@ MIRROR = {
 }
 
 
-def test_connectors_with_equal_settings_lose_none() -> None:
-    """People repeat the policy for each connector."""
+def test_settings_that_are_equal_in_all_connectors_are_not_losses() -> None:
+    """Many resources repeat the policy for each connector."""
     policy = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
     same = {f"{kind}Connector": {"config": policy} for kind in ("source", "checkpoint", "heartbeat")}
     findings = ConversionFindings()
@@ -392,7 +390,7 @@ def test_connectors_with_equal_settings_lose_none() -> None:
 
 
 @pytest.mark.parametrize("switch", ["enabled", "emit.heartbeats.enabled"])
-def test_heartbeats_that_are_switched_off_stay_off(switch: str) -> None:
+def test_disabled_heartbeats_stay_disabled(switch: str) -> None:
     mirror = MIRROR | {"heartbeatConnector": {"config": {switch: False}}}
 
     flow = parse_flow(converted(changed("spec/mirrors/1", mirror), ConversionFindings())[1])
@@ -400,14 +398,14 @@ def test_heartbeats_that_are_switched_off_stay_off(switch: str) -> None:
     assert flow.spec.heartbeats.emit_to == ()
 
 
-def test_a_source_connector_that_is_switched_off_is_refused() -> None:
+def test_a_disabled_source_connector_is_refused() -> None:
     mirror = MIRROR | {"sourceConnector": {"config": {"enabled": False}}}
 
     with pytest.raises(UsageError, match=r"spec.mirrors\[1\].sourceConnector.config.enabled: it is false"):
         converted(changed("spec/mirrors/1", mirror), ConversionFindings())
 
 
-def test_the_state_of_another_connector_is_named() -> None:
+def test_the_state_of_a_checkpoint_connector_is_listed_and_an_unknown_state_refused() -> None:
     findings = ConversionFindings()
     converted(changed("spec/mirrors/1/checkpointConnector/state", "stopped"), findings)
 
@@ -417,13 +415,12 @@ def test_the_state_of_another_connector_is_named() -> None:
 
 
 def test_a_cluster_without_an_alias_is_refused() -> None:
-    """The text `None` is no alias."""
     with pytest.raises(UsageError, match=r"spec.mirrors\[0\]: its source has no alias"):
         converted(changed("spec/mirrors/0/source", {"bootstrapServers": "a:1"}), ConversionFindings())
 
 
-def test_an_alias_in_the_config_of_the_connector_wins() -> None:
-    """As in Strimzi; its connectors are still named after the clusters."""
+def test_an_alias_in_the_connector_config_overrides_the_cluster_alias() -> None:
+    """As in Strimzi, connectors are still named after the clusters."""
     [first, _] = converted(
         changed("spec/mirrors/0/sourceConnector/config/source.cluster.alias", "east"), ConversionFindings()
     )
@@ -435,21 +432,21 @@ def test_an_alias_in_the_config_of_the_connector_wins() -> None:
     )
 
 
-def test_an_empty_alias_is_answered_with_its_successor() -> None:
-    """It was a way to keep names before there was a policy for it."""
+def test_the_error_for_an_empty_alias_suggests_the_identity_policy() -> None:
+    """Before that policy, an empty alias kept the topic names."""
     with pytest.raises(UsageError, match=r"source.cluster.alias: it is empty, .*IdentityReplicationPolicy"):
         converted(
             changed("spec/mirrors/0/sourceConnector/config/source.cluster.alias", ""), ConversionFindings()
         )
 
 
-def test_replicas_and_resources_become_those_of_the_source_connector() -> None:
+def test_replicas_and_resources_apply_to_the_source_connector() -> None:
     findings = ConversionFindings()
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
 
     first, second = (
-        parse_flow(one)
-        for one in converted(changed("spec/replicas", 3, changed("spec/resources", resources)), findings)
+        parse_flow(document)
+        for document in converted(changed("spec/replicas", 3, changed("spec/resources", resources)), findings)
     )
 
     for flow in (first, second):
@@ -474,15 +471,15 @@ CIPHERS = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_cipher_suites_are_carried_over_with_the_login(at: int) -> None:
-    """By type Custom, whose properties are those that the named type has."""
+@pytest.mark.parametrize("index", [0, 1])
+def test_cipher_suites_and_login_become_custom_authentication(index: int) -> None:
+    """Type Custom then has the properties of the named type."""
     findings = ConversionFindings()
     plain = plan(parse_flow(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
-    flow = parse_flow(converted(changed(f"spec/clusters/{at}/config", CIPHERS, V1BETA2), findings)[0])
+    flow = parse_flow(converted(changed(f"spec/clusters/{index}/config", CIPHERS, V1BETA2), findings)[0])
 
-    side = ("source", "target")[at]
+    side = ("source", "target")[index]
     prefix = f"{side}.cluster.s"
     before, after = (
         {key: value for key, value in connector.connector_properties.items() if key.startswith(prefix)}
@@ -491,11 +488,11 @@ def test_cipher_suites_are_carried_over_with_the_login(at: int) -> None:
     assert after == before | {
         f"{side}.cluster.{key}": value for key, value in CIPHERS.items() if key != "ssl.protocol"
     }
-    alias = ("cluster-a", "cluster-b")[at]
+    alias = ("cluster-a", "cluster-b")[index]
     assert f"{alias}: config.ssl.protocol" in {loss.setting for loss in findings.losses}
 
 
-def test_cipher_suites_without_tls_are_named() -> None:
+def test_cipher_suites_without_tls_are_listed() -> None:
     findings = ConversionFindings()
     converted(changed("spec/target/config", CIPHERS), findings)
 
@@ -511,24 +508,24 @@ def test_cipher_suites_without_tls_are_named() -> None:
         ("      sourceConnector:\n", "      otherConnector:\n", "no mirror has a sourceConnector"),
     ],
 )
-def test_what_cannot_be_converted_is_named(before: str, after: str, expected: str) -> None:
-    """One sentence, by the path in Strimzi's resource."""
+def test_a_field_that_cannot_be_converted_is_refused(before: str, after: str, expected: str) -> None:
+    """One sentence names its path in Strimzi's resource."""
     with pytest.raises(UsageError, match=expected):
         converted(V1BETA2.replace(before, after), ConversionFindings())
 
 
-def test_the_identity_policy_beside_an_empty_separator_is_converted() -> None:
-    """Strimzi's own examples had both for years."""
+def test_the_identity_policy_with_an_empty_separator_is_converted() -> None:
+    """Strimzi's examples had both for years."""
     naming = """replication.policy.class: io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy
           replication.policy.separator: ""
           replication.factor: -1
           offset-syncs"""
     findings = ConversionFindings()
 
-    one = parse_flow(
+    flow = parse_flow(
         converted(V1BETA2.replace("replication.factor: -1\n          offset-syncs", naming, 1), findings)[0]
     )
 
-    assert (one.spec.topics.naming.policy.value, one.spec.topics.naming.separator) == ("Identity", ".")
-    [told] = [loss.why for loss in findings.losses if loss.setting == "replication.policy.separator"]
-    assert "mm2-offset-syncs.B.internal" in told
+    assert (flow.spec.topics.naming.policy.value, flow.spec.topics.naming.separator) == ("Identity", ".")
+    [reason] = [loss.why for loss in findings.losses if loss.setting == "replication.policy.separator"]
+    assert "mm2-offset-syncs.B.internal" in reason

@@ -1,4 +1,4 @@
-"""The lines that `mirrorflow dump` prints. Integration tests check that it finds the topics."""
+"""The lines that `mirrorflow dump` prints; integration tests check that it finds the topics."""
 
 import json
 
@@ -38,11 +38,11 @@ def dump_topic(read) -> DumpTopic:
 
 
 def fields(key: bytes | None, value: bytes | None) -> dict[str, object]:
-    found = decode_checkpoint(key, value)
-    return {"group": found.group, "topic": found.topic, "metadata": found.metadata}
+    checkpoint = decode_checkpoint(key, value)
+    return {"group": checkpoint.group, "topic": checkpoint.topic, "metadata": checkpoint.metadata}
 
 
-def test_line_shows_position_timestamp_and_fields():
+def test_a_line_shows_offset_timestamp_and_fields():
     """A value with a space is quoted."""
     assert 'A.checkpoints.internal-0@7 2023-11-14T22:13:20.000Z group="a b" topic=A.foo metadata=""' == _line(
         dump_topic(fields), 0, checkpoint_record(), as_json=False
@@ -66,27 +66,27 @@ def test_undecodable_record_is_marked_unreadable_without_its_content():
     assert "secret" not in line
 
 
-def test_positions_are_shown_uninterpreted_including_resets():
-    wanted = {"connector": "MirrorSourceConnector", "cluster": "A", "partition": 0, "topic": "foo"}
-    assert {**wanted, "position": {"offset": 123}} == _read_position(*POSITION)
-    assert {**wanted, "position": None} == _read_position(POSITION[0], None)
+def test_stored_offsets_and_resets_are_shown_as_they_are():
+    fields = {"connector": "MirrorSourceConnector", "cluster": "A", "partition": 0, "topic": "foo"}
+    assert {**fields, "position": {"offset": 123}} == _read_position(*POSITION)
+    assert {**fields, "position": None} == _read_position(POSITION[0], None)
 
 
 @pytest.mark.parametrize("key", [None, b"{}", b"[1,2,3]", b"[1,2]", b"null"])
-def test_key_of_another_form_is_unreadable(key: bytes | None):
+def test_a_key_of_an_unexpected_form_is_unreadable(key: bytes | None):
     with pytest.raises(ValueError):  # noqa: PT011 json's own, too
         _read_position(key, b"{}")
 
 
-def test_positions_and_maps_are_the_newest_unless_all_are_wanted():
-    """Superseded ones are a history of days; the other topics are read as a whole."""
+def test_offset_maps_and_stored_offsets_show_only_the_newest_by_default():
+    """These topics contain days of superseded records. The other topics are shown completely."""
     kinds = {name: kind(FLOW, settings()) for name, kind in TOPICS.items()}
 
     assert {"offset-map", "positions"} == {name for name, topic in kinds.items() if topic.newest_only}
 
 
 def test_offset_syncs_need_no_checkpoint_connector():
-    """A flow from flags has none: the source connector writes them."""
+    """The source connector writes them. A flow from flags has no checkpoint connector."""
     topic = TOPICS["offset-syncs"](FLOW, settings())
 
     assert "mm2-offset-syncs.west.internal" == topic.name
@@ -102,15 +102,15 @@ def test_each_internal_topic_of_a_flow_has_a_name_and_a_cluster():
     assert len({*names.values()}) == len(TOPICS)
 
 
-def test_offset_map_is_shown_by_its_ends():
-    known = OffsetMap(
+def test_an_offset_map_is_shown_with_its_end_offsets_and_runs():
+    offset_map = OffsetMap(
         stream=MapStream(1, "", ""),
         ordinal=10,
         upstream_end=20,
         runs=(Run(10, 0, 20, 10, 10),),
         leader_epoch=3,
     )
-    record = Record(0, 0, encode_map_key(TopicPartition("orders", 4)), encode_map(known), ())
+    record = Record(0, 0, encode_map_key(TopicPartition("orders", 4)), encode_map(offset_map), ())
     fields = decoded(TOPICS["offset-map"](FLOW, settings()), record)
 
     assert fields["topic"] == "orders"

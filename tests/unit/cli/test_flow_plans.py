@@ -1,4 +1,4 @@
-"""Every command that takes a flow refuses what its connectors would refuse, in the same words, before it does anything."""
+"""Each command that takes a flow refuses settings that its connectors would refuse, with the same message."""
 
 import subprocess
 from pathlib import Path
@@ -10,10 +10,10 @@ import yaml
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import COMMANDS
 
-# Those that have the flags of a flow; `status` and the others have none.
-TAKE_A_FLOW = sorted(COMMANDS.keys() - {"status", "convert", "completion"})
+# The commands with the flags of a flow.
+FLOW_COMMANDS = sorted(COMMANDS.keys() - {"status", "convert", "completion"})
 ARGUMENTS = {"dump": ["offset-syncs"], "archive": ["--archive", "/x"], "restore": ["--archive", "/x"]}
-SLIPS = [
+WRONG_SETTINGS = [
     (
         "checkpoint",
         {"group.filter.class": "com.acme.Filter"},
@@ -41,8 +41,8 @@ def document(connector: str, config: dict[str, str], **source: Any) -> dict[str,
     }
 
 
-def written(folder: Path, content: dict[str, Any]) -> list[str]:
-    """The arguments that name the flow *content*."""
+def flow_arguments(folder: Path, content: dict[str, Any]) -> list[str]:
+    """Writes a file with the flow *content*; returns the arguments for it."""
     path = folder / "flow.yaml"
     path.write_text(yaml.safe_dump(content))
     return ["-f", str(path), "--secrets", str(folder)]
@@ -56,9 +56,9 @@ def no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", start)
 
 
-@pytest.mark.parametrize(("connector", "config", "sentence"), SLIPS, ids=["checkpoint", "source"])
-@pytest.mark.parametrize("command", TAKE_A_FLOW)
-def test_what_a_connector_refuses_every_command_refuses(
+@pytest.mark.parametrize(("connector", "config", "sentence"), WRONG_SETTINGS, ids=["checkpoint", "source"])
+@pytest.mark.parametrize("command", FLOW_COMMANDS)
+def test_each_command_refuses_settings_that_a_connector_refuses(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     command: str,
@@ -66,23 +66,23 @@ def test_what_a_connector_refuses_every_command_refuses(
     config: dict[str, str],
     sentence: str,
 ) -> None:
-    flow = written(tmp_path, document(connector, config))
+    flow = flow_arguments(tmp_path, document(connector, config))
 
     status = main([command, *ARGUMENTS.get(command, []), *flow])
 
-    said = capsys.readouterr()
-    assert (2, "") == (status, said.out)
-    assert said.err.startswith(sentence)
+    captured = capsys.readouterr()
+    assert (2, "") == (status, captured.out)
+    assert captured.err.startswith(sentence)
 
 
-def test_an_impossible_client_is_named_once_and_not_for_each_connector(
+def test_an_invalid_client_setting_is_reported_once_for_all_connectors(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     login = {"type": "Custom", "sasl": True, "config": {"sasl.mechanism": "MAGIC"}}
-    flow = written(tmp_path, document("source", {}, authentication=login))
+    flow = flow_arguments(tmp_path, document("source", {}, authentication=login))
 
     status = main(["run", *flow])
 
-    said = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert status == 2
-    assert ["east-to-west: Clients of cluster east"] == [line[:37] for line in said]
+    assert ["east-to-west: Clients of cluster east"] == [line[:37] for line in lines]

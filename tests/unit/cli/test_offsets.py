@@ -1,10 +1,10 @@
-"""The lines of `mirrorflow offsets`; that groups are found is the integration tests' business."""
+"""The lines that `mirrorflow offsets` prints; integration tests check that it finds the groups."""
 
 from mirrorflow_cli.commands.offsets import _age, _print_lines, failover
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 
 
-def one(**changes) -> GroupOffset:
+def group_offset(**changes) -> GroupOffset:
     values = {
         "group": "g", "topic": "orders", "partition": 0, "target_topic": "A.orders", "source_offset": 100,
         "target_offset": 90, "at_most": 90, "checkpoint_offset": 90, "checkpoint_written_ms": None, "group_offset": 90,
@@ -13,9 +13,13 @@ def one(**changes) -> GroupOffset:
     return GroupOffset(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_a_table_has_the_place_and_the_reason(capsys):
+def test_the_table_shows_offsets_translation_and_reason(capsys):
     _print_lines(
-        [one(), one(partition=1, at_most=97, written=False, why="it has members"), one(target_offset=None)]
+        [
+            group_offset(),
+            group_offset(partition=1, at_most=97, written=False, why="it has members"),
+            group_offset(target_offset=None),
+        ]
     )
 
     lines = capsys.readouterr().out.splitlines()
@@ -35,14 +39,14 @@ def test_a_table_has_the_place_and_the_reason(capsys):
     assert lines[3].split()[3:5] == ["-", "unknown"]
 
 
-def test_a_failover_is_summed_up_for_each_group():
+def test_a_failover_is_summarized_per_group():
     rows = list(
         failover(
             [
-                one(group_offset=60),
-                one(partition=1, group_offset=None, checkpoint_offset=80, at_most=95),
-                one(group="h", group_offset=None, checkpoint_offset=None),
-                one(group="i", group_offset=60, at_most=None),
+                group_offset(group_offset=60),
+                group_offset(partition=1, group_offset=None, checkpoint_offset=80, at_most=95),
+                group_offset(group="h", group_offset=None, checkpoint_offset=None),
+                group_offset(group="i", group_offset=60, at_most=None),
             ]
         )
     )
@@ -54,7 +58,7 @@ def test_a_failover_is_summed_up_for_each_group():
     ]
 
 
-def test_ages_are_in_the_largest_unit_that_still_says_something():
+def test_ages_are_shown_in_the_largest_unit_with_at_least_two():
     assert ["-", "0s", "119s", "2m", "119m", "2h"] == [
         _age(written, 10_000_000)
         for written in (None, 10_000_500, 9_881_000, 9_880_000, 2_860_000, 2_800_000)

@@ -1,4 +1,4 @@
-"""`--json` of the commands that contact nothing: one object, also where something is wrong."""
+"""`--json` of commands that need no cluster prints one object, also on errors."""
 
 import json
 from pathlib import Path
@@ -10,55 +10,60 @@ from mirrorflow_cli.__main__ import main
 from tests.unit.cli.test_validate import flow
 
 
-def told(
+def run_json(
     capsys: pytest.CaptureFixture[str], command: str, *files: Path, more: tuple[str, ...] = ()
 ) -> tuple[int, Any]:
     """Exit status and the object on stdout."""
-    named = [argument for file in files for argument in ("-f", str(file))]
-    status = main([command, "--json", "--secrets", str(files[0].parent), *more, *named])
+    file_arguments = [argument for file in files for argument in ("-f", str(file))]
+    status = main([command, "--json", "--secrets", str(files[0].parent), *more, *file_arguments])
     out, err = capsys.readouterr()
     assert "" == err
     return status, json.loads(out)
 
 
 def test_validate_reports_each_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, said = told(capsys, "validate", flow(tmp_path))
-    named = {"name": "east-to-west", "source": "east", "target": "west", "warnings": []}
-    assert (0, {"valid": True, "flows": [named]}) == (status, said)
+    status, output = run_json(capsys, "validate", flow(tmp_path))
+    expected = {"name": "east-to-west", "source": "east", "target": "west", "warnings": []}
+    assert (0, {"valid": True, "flows": [expected]}) == (status, output)
 
 
-def test_validate_reports_every_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_validate_reports_all_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = {"offset.lag.max": "many", "topic.filter.class": "com.acme.Filter"}
-    status, said = told(capsys, "validate", flow(tmp_path, config=config))
-    assert (2, False, 2) == (status, said["valid"], len(said["problems"]))
+    status, output = run_json(capsys, "validate", flow(tmp_path, config=config))
+    assert (2, False, 2) == (status, output["valid"], len(output["problems"]))
 
 
 def test_plan_reports_connectors_with_their_properties(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    status, said = told(capsys, "plan", flow(tmp_path), more=("--offline",))
-    (one,) = said["flows"]
-    assert (0, "east-to-west", None, []) == (status, one["name"], one["topics"], said["problems"])
-    kinds = [connector["kind"] for connector in one["connectors"]]
+    status, output = run_json(capsys, "plan", flow(tmp_path), more=("--offline",))
+    (flow_plan,) = output["flows"]
+    assert (0, "east-to-west", None, []) == (
+        status,
+        flow_plan["name"],
+        flow_plan["topics"],
+        output["problems"],
+    )
+    kinds = [connector["kind"] for connector in flow_plan["connectors"]]
     assert ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"] == kinds
-    assert "east" == one["connectors"][0]["connectorProperties"]["source.cluster.alias"]
+    assert "east" == flow_plan["connectors"][0]["connectorProperties"]["source.cluster.alias"]
 
 
 def test_plan_reports_conflicting_flows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     there = flow(tmp_path, policy="Identity")
     back = flow(tmp_path, "west", "east", policy="Identity")
-    status, said = told(capsys, "plan", there, back, more=("--offline",))
-    assert (1, True) == (status, bool(said["problems"]))
+    status, output = run_json(capsys, "plan", there, back, more=("--offline",))
+    assert (1, True) == (status, bool(output["problems"]))
 
 
 def test_check_reports_problems(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, said = told(capsys, "check", flow(tmp_path))
-    assert (1, "east-to-west", False) == (status, said["flow"], said["canRun"])
-    assert ["Cluster east", "Cluster west"] == [problem[:12] for problem in said["problems"]]
+    status, output = run_json(capsys, "check", flow(tmp_path))
+    assert (1, "east-to-west", False) == (status, output["flow"], output["canRun"])
+    assert ["Cluster east", "Cluster west"] == [problem[:12] for problem in output["problems"]]
 
 
-def test_acls_are_told_one_by_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, said = told(capsys, "acls", flow(tmp_path))
+def test_acls_reports_one_object_per_acl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, output = run_json(capsys, "acls", flow(tmp_path))
     assert 0 == status
     assert {
         "connector": "MirrorSourceConnector",
@@ -69,7 +74,7 @@ def test_acls_are_told_one_by_one(capsys: pytest.CaptureFixture[str], tmp_path: 
         "resourceName": "*",
         "patternType": "literal",
         "operations": ["Read", "Describe", "DescribeConfigs"],
-    } in said["acls"]
+    } in output["acls"]
 
 
 def test_export_reports_properties_and_what_they_cannot_express(
@@ -78,18 +83,18 @@ def test_export_reports_properties_and_what_they_cannot_express(
     file = flow(tmp_path)
     file.write_text(file.read_text() + "  state: Paused\n")
 
-    status, said = told(capsys, "export", file)
+    status, output = run_json(capsys, "export", file)
 
     assert 0 == status
-    assert {"clusters": "east, west", "east->west.enabled": "true"}.items() <= said["properties"].items()
-    assert ["east-to-west: spec.state Paused: MM2 runs every enabled flow."] == said["unsupported"][:1]
+    assert {"clusters": "east, west", "east->west.enabled": "true"}.items() <= output["properties"].items()
+    assert ["east-to-west: spec.state Paused: MM2 runs every enabled flow."] == output["unsupported"][:1]
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "acls", "export"])
-def test_refusals_are_reported_as_problems(
+def test_refused_settings_are_reported_as_problems(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
-    status, said = told(capsys, command, flow(tmp_path, config={"offset.lag.max": "many"}))
+    status, output = run_json(capsys, command, flow(tmp_path, config={"offset.lag.max": "many"}))
     assert status == 2
-    (problem,) = said["problems"]
+    (problem,) = output["problems"]
     assert problem.startswith("east-to-west: spec.connectors.source: offset.lag.max: 'many'")

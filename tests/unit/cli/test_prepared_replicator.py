@@ -1,4 +1,4 @@
-"""The replicator that `mirrorflow run` starts before it reads the flow: forked on Linux, or a new process."""
+"""The replicator process that `mirrorflow run` starts before it reads the flow: forked on Linux, else spawned."""
 
 import os
 import select
@@ -23,28 +23,30 @@ TAKE = """log = open(sys.argv[1], "wb")
     process = prepared.take(["standalone", "worker", "connector"], {{}}, output=log.fileno())
     print(process.wait(), process.poll(), prepared.take([], {{}}, output=1))"""
 
-pytestmark = pytest.mark.parametrize("form", ["forked", "new"])
+pytestmark = pytest.mark.parametrize("form", ["forked", "spawned"])
 
 
-def command(body: str, log: Path, form: str) -> subprocess.Popen[str]:
-    """A process that does *body* with a prepared replicator of that *form*."""
+def command_process(body: str, log: Path, form: str) -> subprocess.Popen[str]:
+    """Starts a process that runs *body* with a prepared replicator of that *form*."""
     code = COMMAND.format(body=body.format(), platform="linux" if form == "forked" else "other")
     return subprocess.Popen(
         [sys.executable, "-c", code, str(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-def test_it_continues_with_its_arguments_and_never_returns_into_the_command(form: str, tmp_path: Path):
+def test_a_prepared_replicator_runs_its_arguments_and_never_returns_into_the_command(
+    form: str, tmp_path: Path
+):
     log = tmp_path / "log"
-    with command(TAKE, log, form) as process:
+    with command_process(TAKE, log, form) as process:
         out, _ = process.communicate(timeout=WAIT_S)
 
     assert (0, "2 2 None\nthe command continues\n") == (process.returncode, out)
     assert "connector cannot be read: No such file or directory.\n" == log.read_text()
 
 
-def test_it_ends_when_the_flow_is_refused(form: str, tmp_path: Path):
-    with command("print(prepared._process.pid)", tmp_path / "log", form) as process:
+def test_a_prepared_replicator_ends_when_the_command_leaves_its_block(form: str, tmp_path: Path):
+    with command_process("print(prepared._process.pid)", tmp_path / "log", form) as process:
         out, _ = process.communicate(timeout=WAIT_S)
 
     pid, end = out.splitlines()
@@ -53,9 +55,9 @@ def test_it_ends_when_the_flow_is_refused(form: str, tmp_path: Path):
         os.kill(int(pid), 0)
 
 
-def test_it_ends_with_a_command_that_is_killed(form: str, tmp_path: Path):
+def test_a_prepared_replicator_ends_when_the_command_is_killed(form: str, tmp_path: Path):
     body = "print(prepared._process.pid, flush=True); sys.stdin.read()"
-    with command(body, tmp_path / "log", form) as process:
+    with command_process(body, tmp_path / "log", form) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         replicator = os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""Why a flow stands: one sentence for each cause, with its count and time, and the reason in the last line."""
+"""`mirrorflow run` shows one sentence per cause of a stalled flow, with count and duration."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.unit.connectors.test_flow_takeover import CLAIM
 
 REFUSED = "Cluster west cannot be reached at b:9092: Connection refused; check the address."
 REACHABLE = {"reach": "Reachable", "reason": "", "sinceSeconds": 90.0, "message": ""}
-AWAY = {"reach": "Unreachable", "reason": "Unreachable", "sinceSeconds": 48.2, "message": REFUSED}
+UNREACHABLE = {"reach": "Unreachable", "reason": "Unreachable", "sinceSeconds": 48.2, "message": REFUSED}
 
 
 def row(number: int, **more: object) -> dict[str, Any]:
@@ -34,33 +34,38 @@ def progress(*rows: dict[str, Any], target: dict[str, Any] = REACHABLE, **more: 
     return Progress(connector="C", summary={**summary, **sides}, partitions=rows, sides=sides, **more)
 
 
-def lines(seen: Progress) -> list[str]:
-    return [one.line for one in causes(seen)]
+def lines(report: Progress) -> list[str]:
+    return [cause.line for cause in causes(report)]
 
 
-def test_target_that_is_away_is_one_line_with_its_count_and_time() -> None:
-    """However its partitions report it; those that have nothing to copy are not counted."""
-    away = {"reason": "Unreachable", "message": REFUSED}
+def test_an_unreachable_target_is_one_line_with_count_and_duration() -> None:
+    """Partitions may report it in different ways. Those that have nothing to copy are not counted."""
+    unreachable = {"reason": "Unreachable", "message": REFUSED}
     waiting = {"reason": "StartPending", "message": "The task has waited for 30 s.", "stalledSeconds": 31.0}
-    rows = (row(0, **away, lagRecords=7), row(1, **waiting, lagRecords=2), row(2, **away), row(3, **waiting))
-    seen = progress(*rows, target=AWAY, problem=REFUSED, reason="Unreachable")
+    rows = (
+        row(0, **unreachable, lagRecords=7),
+        row(1, **waiting, lagRecords=2),
+        row(2, **unreachable),
+        row(3, **waiting),
+    )
+    report = progress(*rows, target=UNREACHABLE, problem=REFUSED, reason="Unreachable")
 
     expected = f"{REFUSED.rstrip('.')} (2 partitions, for 48 s)."
-    assert [expected] == lines(seen)
-    assert f"Not caught up within 60 s: {expected}" == late(seen, "60 s")
-    assert summary_line({"connector": "C", **seen.summary}).startswith(
+    assert [expected] == lines(report)
+    assert f"Not caught up within 60 s: {expected}" == late(report, "60 s")
+    assert summary_line({"connector": "C", **report.summary}).startswith(
         "C: target Unreachable, 4 partitions, lag 9 (3.0 s)"
     )
 
 
-def test_stopped_partition_is_named_although_the_target_is_away() -> None:
+def test_a_stopped_partition_is_shown_although_the_target_is_unreachable() -> None:
     stopped = row(0, phase="stopped", reason="RecordTooLarge", message="t-0: too large.")
 
-    assert ["t-0: too large."] == lines(progress(stopped, target=AWAY))[1:]
+    assert ["t-0: too large."] == lines(progress(stopped, target=UNREACHABLE))[1:]
 
 
-def test_partitions_with_one_reason_are_one_line() -> None:
-    """With the partition that has most to copy, and the longest time."""
+def test_partitions_with_the_same_reason_share_one_line() -> None:
+    """The line has the message of the partition with the most lag, and the longest duration."""
     stalled = [
         row(number, reason="WritesRefused", message=f"t-{number}: refused {number} writes.", lagRecords=9 - number,
             stalledSeconds=120.0 + number)
@@ -70,23 +75,23 @@ def test_partitions_with_one_reason_are_one_line() -> None:
     assert ["t-0: refused 0 writes (7 partitions, for 2 min 6 s)."] == lines(progress(*stalled))
 
 
-def test_partition_with_nothing_to_copy_does_not_wait_for_the_target() -> None:
-    waits = {"reason": "TargetNotAnswering", "message": "t-0: nothing was copied for more than 30 s."}
+def test_a_partition_without_lag_does_not_wait_for_the_target() -> None:
+    fields = {"reason": "TargetNotAnswering", "message": "t-0: nothing was copied for more than 30 s."}
 
-    assert [] == lines(progress(row(0, **waits)))
-    assert 1 == len(lines(progress(row(0, **waits, lagRecords=None))))
+    assert [] == lines(progress(row(0, **fields)))
+    assert 1 == len(lines(progress(row(0, **fields, lagRecords=None))))
 
 
-def test_failed_connector_and_failed_tasks_say_why() -> None:
-    """Without a partition, too: nothing else would explain it."""
-    seen = progress(
+def test_problems_of_a_connector_and_its_tasks_are_shown() -> None:
+    """They are shown without partitions too, because nothing else would explain the state."""
+    report = progress(
         problem="Another flow.", reason="FlowExists", task_problems=(("TaskEnded", "It ended."),) * 2
     )
 
-    assert ["Another flow.", "It ended."] == lines(seen)
+    assert ["Another flow.", "It ended."] == lines(report)
 
 
-def test_heartbeats_that_miss_the_same_cluster_are_no_second_cause() -> None:
+def test_failed_heartbeats_to_an_unreachable_cluster_are_not_a_second_cause() -> None:
     failed = {
         "connector": "H",
         "reason": "Unreachable",
@@ -95,24 +100,24 @@ def test_heartbeats_that_miss_the_same_cluster_are_no_second_cause() -> None:
     }
     companions = (Companion(received={**failed, "warningsTotal": 1}),)
 
-    assert ["H: w"] == notes(progress(target=AWAY, companions=companions))
+    assert ["H: w"] == notes(progress(target=UNREACHABLE, companions=companions))
     assert ["H: Cluster west: no heartbeat.", "H: w"] == notes(progress(companions=companions))
 
 
-def test_waiting_process_names_the_owner_and_what_to_do() -> None:
-    """In its line, and where it ends before its turn."""
+def test_a_standby_process_shows_the_owner_and_what_to_do() -> None:
+    """The warning is a note, and the reason if the time limit ends the run."""
     warning = standby_warning(CLAIM)
-    seen = progress(is_standby=True, warnings=(warning,))
+    report = progress(is_standby=True, warnings=(warning,))
 
     assert warning.startswith(STANDBY_WARNING)
     assert "process 1 on host host, which runs flow east->west" in warning
     assert "--from-alias" in warning
     assert STANDBY_WARNING == standby_warning(None)
-    assert [warning] == notes(seen)
-    assert f"Not caught up within 8 s: {warning}" == late(seen, "8 s")
+    assert [warning] == notes(report)
+    assert f"Not caught up within 8 s: {warning}" == late(report, "8 s")
 
 
-def test_late_run_without_a_cause_says_how_far_it_is() -> None:
+def test_a_late_run_without_a_cause_reports_its_progress() -> None:
     assert late(progress(row(0)), "8 s").startswith("Not caught up within 8 s: C: Idle, 1 partition, lag 9")
     assert late(None, "8 s") == "Not caught up within 8 s: the replicator has not answered yet."
 
@@ -120,13 +125,13 @@ def test_late_run_without_a_cause_says_how_far_it_is() -> None:
 def test_age_of_a_cause_is_counted_from_its_first_report() -> None:
     now_s = 0.0
     ages = CauseAges(clock=lambda: now_s)
-    seen = causes(progress(problem="Another flow.", reason="FlowExists"))
-    ages.of(seen)
+    report = causes(progress(problem="Another flow.", reason="FlowExists"))
+    ages.of(report)
     now_s = 75.0
 
-    assert ["Another flow (for 1 min 15 s)."] == [one.line for one in ages.of(seen)]
+    assert ["Another flow (for 1 min 15 s)."] == [cause.line for cause in ages.of(report)]
     ages.of(())
-    assert ["Another flow."] == [one.line for one in ages.of(seen)]
+    assert ["Another flow."] == [cause.line for cause in ages.of(report)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `run` shows: the live table, drawn on a terminal that is only remembered, and the plain lines."""
+"""The output of `mirrorflow run`: the live table on a terminal, and plain lines."""
 
 import io
 from typing import Any
@@ -16,7 +16,7 @@ SUMMARY: dict[str, Any] = {
     "partitions": {"total": 3},
     "lagRecords": 1_234,
     "lagSeconds": 1.5,
-    "recordsPerSecond": 1.0,  # of its last thirty seconds
+    "recordsPerSecond": 1.0,  # of the last thirty seconds
     "bytesPerSecond": 1.0,
     "records": 99,
     "uptimeSeconds": 4.0,
@@ -30,20 +30,20 @@ def _row(topic: str, partition: int = 0, **more: object) -> dict[str, object]:
     return {"topic": topic, "partition": partition, **plain, **figures, **more}
 
 
-def _drawn(seen: Progress | None) -> str:
-    """What stands on the terminal after *seen* was shown, colours left out."""
+def _drawn(report: Progress | None) -> str:
+    """The text on the terminal after *report* was shown, without colours."""
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, width=160))
-    if seen is None:
+    if report is None:
         display.started(4711, 1)
     else:
-        display.progress(seen)
+        display.progress(report)
     display.close()
     return out.getvalue()
 
 
-def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
-    """Lag and rates are summed over partitions; the worst phase is shown; the sentence of an error stands below."""
+def test_the_table_has_one_line_per_topic_and_shows_errors() -> None:
+    """Lag and rates are sums over partitions. The worst phase is shown; messages are below the table."""
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, force_terminal=True, width=160))
     stopped = _row(
@@ -69,21 +69,21 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
     assert "lag 1,234 (1.5 s), 10,000 records/s, 2.0 MB/s, 99 copied" in out.getvalue()
 
 
-NOTHING_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
+NO_TOPICS_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
 
 
-@pytest.mark.parametrize("seen", [None, NOTHING_YET], ids=["no answer", "no topic was found yet"])
-def test_table_says_starting_until_there_is_something_to_say(seen: Progress | None) -> None:
-    """No empty frame, and nothing that could be taken for the state of a flow that runs."""
-    drawn = _drawn(seen)
+@pytest.mark.parametrize("report", [None, NO_TOPICS_YET], ids=["no response", "no topics yet"])
+def test_the_table_shows_starting_until_topics_are_known(report: Progress | None) -> None:
+    """It shows neither an empty table nor the state of a running flow."""
+    drawn = _drawn(report)
 
     assert "east → west" in drawn
     assert "starting" in drawn
     assert not any(word in drawn for word in ("topic", "Idle", "Waiting", "lag"))
 
 
-def test_topics_that_are_not_copied_are_named_with_their_sentences() -> None:
-    """Though no line of the table is theirs; the rest is a number."""
+def test_topics_that_are_not_copied_are_shown_with_their_reasons() -> None:
+    """They have no line in the table. Only the first reasons are shown; the rest is counted."""
     reasons = [{"reason": "TopicNotCopied", "count": 200}]
     summary = {**SUMMARY, "replicating": "Stuck", "partitions": {"total": 0}, "reasons": reasons}
     drawn = _drawn(Progress(connector="C", summary=summary, uncopied=(REFUSED,) * 9, uncopied_total=200))
@@ -94,8 +94,8 @@ def test_topics_that_are_not_copied_are_named_with_their_sentences() -> None:
     assert "TopicNotCopied x200" in drawn
 
 
-def test_a_flow_that_matches_nothing_says_so() -> None:
-    """Idle alone would look as if all were well."""
+def test_a_flow_that_selects_no_topic_shows_it() -> None:
+    """Idle alone would look healthy."""
     nothing = "No topic of east is selected. Of 3 topics 3 are not."
     summary = {**SUMMARY, "replicating": "Idle", "partitions": {"total": 1}}
     drawn = _drawn(Progress(connector="C", summary=summary, nothing_selected=nothing))
@@ -104,10 +104,10 @@ def test_a_flow_that_matches_nothing_says_so() -> None:
     assert nothing in drawn
 
 
-def _table_of(width: int, height: int, seen: Progress) -> list[str]:
+def _table_of(width: int, height: int, report: Progress) -> list[str]:
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, width=width, height=height))
-    display.progress(seen)
+    display.progress(report)
     display.close()
     return out.getvalue().splitlines()
 
@@ -122,10 +122,10 @@ def _table_of(width: int, height: int, seen: Progress) -> list[str]:
         (50, ["topic", "lag", "records/s", "phase"]),
     ],
 )
-def test_columns_that_do_not_change_give_way_to_those_that_do(width: int, columns: list[str]) -> None:
-    """Each topic takes one line, whatever the width."""
-    seen = Progress(connector="C", summary=SUMMARY, partitions=(_row("orders-of-today", records=0),))
-    drawn = _table_of(width, 25, seen)
+def test_a_narrow_table_drops_columns_that_do_not_change(width: int, columns: list[str]) -> None:
+    """Each topic takes one line at any width."""
+    report = Progress(connector="C", summary=SUMMARY, partitions=(_row("orders-of-today", records=0),))
+    drawn = _table_of(width, 25, report)
 
     (head,) = (line for line in drawn if line.startswith("┃"))
     assert columns == head.replace("┃", " ").split()
@@ -133,8 +133,7 @@ def test_columns_that_do_not_change_give_way_to_those_that_do(width: int, column
     assert max(map(len, drawn)) <= width
 
 
-def test_topic_with_nothing_to_copy_has_no_reason_to_wait() -> None:
-    """Only the one that has records to copy."""
+def test_a_topic_without_lag_shows_no_waiting_reason() -> None:
     waits = _row("waits", reason="Unreachable", message="Cluster west cannot be reached.")
     rows = (waits, {**waits, "topic": "idle", "lagRecords": 0})
     drawn = _table_of(120, 25, Progress(connector="C", summary=SUMMARY, partitions=rows))
@@ -142,84 +141,88 @@ def test_topic_with_nothing_to_copy_has_no_reason_to_wait() -> None:
     assert [True, False] == ["Unreachable" in line for line in drawn if line.startswith("│")]
 
 
-def test_long_topic_names_lose_their_middle() -> None:
-    seen = Progress(connector="C", summary=SUMMARY, partitions=(_row("a-very-long-name." * 6 + "end"),))
+def test_long_topic_names_are_shortened_in_the_middle() -> None:
+    report = Progress(connector="C", summary=SUMMARY, partitions=(_row("a-very-long-name." * 6 + "end"),))
 
-    (line,) = (line for line in _table_of(60, 25, seen) if line.startswith("│"))
+    (line,) = (line for line in _table_of(60, 25, report) if line.startswith("│"))
     assert line.split()[1].startswith("a-very")
     assert "…" in line
     assert line.split()[1].endswith("end")
 
 
 def test_errors_stay_visible_below_a_table_of_many_topics() -> None:
-    """The table loses rows, not the sentences below it."""
+    """The table drops rows, not the messages below it."""
     rows = tuple(_row(f"orders-{number}") for number in range(50))
-    seen = Progress(connector="C", summary=SUMMARY, partitions=rows, problem="It failed.", reason="Failed")
-    drawn = _table_of(80, 24, seen)
+    report = Progress(connector="C", summary=SUMMARY, partitions=rows, problem="It failed.", reason="Failed")
+    drawn = _table_of(80, 24, report)
 
     assert len(drawn) < 24
     assert "It failed." in drawn
     assert any("more" in line for line in drawn if line.startswith("│"))
 
 
-def test_reason_that_ends_a_run_is_shown_once_in_the_last_line() -> None:
+def test_the_reason_that_ends_a_run_is_shown_only_in_the_last_line() -> None:
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, width=160))
-    display.progress(Progress(connector="C", summary=SUMMARY, problem="It is away.", reason="Unreachable"))
+    display.progress(
+        Progress(connector="C", summary=SUMMARY, problem="It is unreachable.", reason="Unreachable")
+    )
     display.stopping(is_interrupted=False)
-    display.failed("Not caught up within 8 s: It is away.")
+    display.failed("Not caught up within 8 s: It is unreachable.")
     display.close()
 
     drawn = out.getvalue().splitlines()
-    assert ["Not caught up within 8 s: It is away."] == [line for line in drawn if "It is away" in line]
+    assert ["Not caught up within 8 s: It is unreachable."] == [
+        line for line in drawn if "It is unreachable" in line
+    ]
     assert drawn[-1].startswith("Not caught up")
 
 
-def test_plain_lines_leave_a_cause_to_the_end_of_a_run_that_may_fail_with_it(
+def test_plain_output_holds_a_cause_back_for_a_while(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """So it is said once; but one that lasts is not kept back."""
+    """A run that fails soon shows the cause only in its last line. A lasting cause is shown."""
     now_s = 0.0
     display = PlainDisplay(hold_s=15.0, clock=lambda: now_s)
-    seen = Progress(connector="C", summary=SUMMARY, problem="It is away.", reason="Unreachable")
-    display.progress(seen)
+    report = Progress(connector="C", summary=SUMMARY, problem="It is unreachable.", reason="Unreachable")
+    display.progress(report)
     now_s = 14.0
-    display.progress(seen)
+    display.progress(report)
     assert "" == capsys.readouterr().err
 
     now_s = 15.0
-    display.progress(seen)
-    assert "It is away (for 15 s).\n" == capsys.readouterr().err
+    display.progress(report)
+    assert "It is unreachable (for 15 s).\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("term", "expected"), [("xterm-256color", True), ("dumb", False), ("", False)])
-def test_only_a_terminal_that_can_redraw_gets_a_table(
+def test_only_a_terminal_that_can_redraw_shows_the_table(
     monkeypatch: pytest.MonkeyPatch, term: str, *, expected: bool
 ) -> None:
-    class Terminal(io.StringIO):
+    class TerminalStub(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setenv("TERM", term)
 
-    assert is_live_terminal(Terminal()) is expected
+    assert is_live_terminal(TerminalStub()) is expected
     assert not is_live_terminal(io.StringIO())
 
 
-def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each ten seconds is enough; and the rate is the recent one here too."""
+def test_plain_output_shows_each_problem_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Progress has one line per ten seconds, with the recent rate."""
     now_s = 0.0
     display = PlainDisplay(clock=lambda: now_s)
     stopped = _row("big", phase="stopped", reason="RecordTooLarge", message="big-0: too large.")
-    seen = Progress(
+    report = Progress(
         connector="C", summary=SUMMARY, partitions=(stopped,), uncopied=(REFUSED,), uncopied_total=1
     )
 
-    display.progress(seen)
+    display.progress(report)
     now_s = 9.0
-    display.progress(seen)
+    display.progress(report)
     now_s = 10.0
-    display.progress(seen)
+    display.progress(report)
 
     captured = capsys.readouterr()
     assert 2 == captured.out.count("C: Advancing")
@@ -227,8 +230,8 @@ def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -
     assert [REFUSED, "big-0: too large."] == captured.err.splitlines()
 
 
-def test_a_plain_line_comes_at_once_where_it_has_another_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """And the newest figures come at the end."""
+def test_plain_output_shows_a_changed_state_immediately(capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest figures follow at the end."""
     display = PlainDisplay(clock=lambda: 0.0)
     for word, records in (("Advancing", 1), ("Advancing", 2), ("Idle", 3), ("Idle", 4)):
         display.progress(
@@ -242,14 +245,13 @@ def test_a_plain_line_comes_at_once_where_it_has_another_word(capsys: pytest.Cap
     ]
 
 
-def test_plain_line_says_starting_until_topics_are_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the table."""
-    PlainDisplay().progress(NOTHING_YET)
+def test_plain_output_shows_starting_until_topics_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainDisplay().progress(NO_TOPICS_YET)
 
     assert "C: starting\n" == capsys.readouterr().out
 
 
-def _companion(**said: object) -> Companion:
+def _companion(**fields: object) -> Companion:
     plain = {
         "connector": "H",
         "state": "RUNNING",
@@ -258,7 +260,7 @@ def _companion(**said: object) -> Companion:
         "warningsTotal": 0,
         "groups": None,
     }
-    return Companion(received={**plain, "heartbeats": [{"cluster": "west", "ageSeconds": 0.4}], **said})
+    return Companion(received={**plain, "heartbeats": [{"cluster": "west", "ageSeconds": 0.4}], **fields})
 
 
 DENIED = "No heartbeats to east: Cluster east does not authorize Write on topic heartbeats."
@@ -269,12 +271,13 @@ CHECKPOINTS = _companion(
 )
 
 
-def test_other_connectors_have_a_line_each_and_their_troubles_are_quoted() -> None:
-    """Whatever they meet: it stands beside the records, not in their way."""
-    beats = _companion(warnings=[DENIED] * 7, warningsTotal=200)
+def test_other_connectors_have_one_line_each_and_their_warnings_are_shown() -> None:
+    heartbeats = _companion(warnings=[DENIED] * 7, warningsTotal=200)
 
     drawn = _drawn(
-        Progress(connector="C", summary=SUMMARY, partitions=(_row("t"),), companions=(CHECKPOINTS, beats))
+        Progress(
+            connector="C", summary=SUMMARY, partitions=(_row("t"),), companions=(CHECKPOINTS, heartbeats)
+        )
     )
 
     assert "K: 3 groups, 12 checkpoints, 4 offsets committed to groups, 1 groups fail" in drawn
@@ -283,8 +286,8 @@ def test_other_connectors_have_a_line_each_and_their_troubles_are_quoted() -> No
     assert "H: 195 more." in drawn
 
 
-def test_plain_lines_of_other_connectors_come_when_they_change(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not each second; trouble goes to stderr, once."""
+def test_plain_output_shows_other_connectors_when_they_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their problems are printed once, to stderr."""
     display = PlainDisplay()
     failed = _companion(
         state="FAILED", reason="Unreachable", message="Cluster west cannot be reached.", heartbeats=[]

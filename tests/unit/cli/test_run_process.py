@@ -1,4 +1,4 @@
-"""The log of `mirrorflow run` is rotated while it is written to, and its last words are found in either format."""
+"""The log file of `mirrorflow run` is rotated while the replicator writes to it, and is not shared by two runs."""
 
 import subprocess
 from contextlib import closing
@@ -11,18 +11,18 @@ from mirrorflow_cli.run_process import KEPT_MAX, LogFile, log_of_flow
 
 
 def write(log: LogFile, text: str) -> None:
-    """As the replicator does: by a process that holds the file open for longer."""
+    """Appends *text* from a different process with an inherited file, as the replicator does."""
     subprocess.run(["/bin/echo", "-n", text], stdout=log.file, check=True)
 
 
-def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
+def test_a_short_log_is_not_rotated(tmp_path: Path) -> None:
     with closing(LogFile(tmp_path / "log", max_bytes=10)) as log:
         write(log, "123456789")
         assert not log.rotate_if_large()
     assert "123456789" == log.path.read_text()
 
 
-def test_a_long_log_is_kept_under_another_name_and_begins_anew(tmp_path: Path) -> None:
+def test_a_long_log_is_renamed_and_a_new_one_begins(tmp_path: Path) -> None:
     with closing(LogFile(tmp_path / "log", max_bytes=3)) as log:
         for number in range(KEPT_MAX + 2):
             write(log, f"log {number}")
@@ -33,8 +33,8 @@ def test_a_long_log_is_kept_under_another_name_and_begins_anew(tmp_path: Path) -
     assert {f"log.{n}": f"log {KEPT_MAX + 2 - n}" for n in range(1, KEPT_MAX + 1)} == kept
 
 
-def test_two_runs_of_a_flow_have_a_log_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a log that the user named is not shared, either."""
+def test_two_runs_of_a_flow_have_different_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log file given by the user cannot be shared either."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with closing(log_of_flow("f")) as first, closing(log_of_flow("f")) as second:
         assert ["f.log", "f-2.log"] == [first.path.name, second.path.name]
@@ -46,14 +46,14 @@ def test_two_runs_of_a_flow_have_a_log_each(tmp_path: Path, monkeypatch: pytest.
         assert "f.log" == third.path.name
 
 
-def test_folder_of_a_log_is_not_created(tmp_path: Path) -> None:
-    """It may be mistyped."""
+def test_a_missing_log_folder_is_an_error(tmp_path: Path) -> None:
+    """The path may be mistyped."""
     with pytest.raises(FailedError, match="No such file or directory; choose another with --log"):
         LogFile(tmp_path / "mistyped" / "log")
     assert [] == [*tmp_path.iterdir()]
 
 
-def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FailedError, match=r"choose another with --log"):
         LogFile(tmp_path / "file" / "log")

@@ -1,4 +1,4 @@
-"""Records per second as they are now: over five seconds, whatever the process says of its last thirty."""
+"""`mirrorflow run` shows rates over the last five seconds instead of the replicator's thirty."""
 
 from mirrorflow_cli.run_progress import Progress, RecentRates
 
@@ -20,13 +20,13 @@ def progress(uptime_s: float, *records: int, connector: str = "C") -> Progress:
 
 
 def rates_of(shown: Progress) -> tuple[float, float, list[float]]:
-    """The connector has records and bytes, each partition has records."""
-    each = [row["recordsPerSecond"] for row in shown.partitions]
-    return shown.summary["recordsPerSecond"], shown.summary["bytesPerSecond"], each
+    """The record rate and byte rate of the connector, and the record rate of each partition."""
+    partition_rates = [row["recordsPerSecond"] for row in shown.partitions]
+    return shown.summary["recordsPerSecond"], shown.summary["bytesPerSecond"], partition_rates
 
 
-def test_rate_is_of_the_last_five_seconds():
-    """A copy that has stopped shows so within five seconds, and one that speeds up as well."""
+def test_the_rate_covers_the_last_five_seconds():
+    """A stop or a change of speed shows within five seconds."""
     rates = RecentRates()
     for second in range(20):
         rates.of(progress(100.0 + second, 1_000 * second, 0))
@@ -38,34 +38,33 @@ def test_rate_is_of_the_last_five_seconds():
     assert (500.0, 5_000.0, [500.0, 0.0]) == rates_of(rates.of(progress(126.0, 22_500, 0)))
 
 
-def test_rate_of_a_beginning_is_from_zero():
-    """Counts are since the process began, so its first report already has a rate."""
+def test_the_first_rate_of_a_new_process_counts_from_zero():
+    """Counts begin with the process, so its first report has a rate."""
     assert (500.0, 5_000.0, [500.0]) == rates_of(RecentRates().of(progress(2.0, 1_000)))
 
 
-def test_rate_of_what_was_long_at_work_is_unknown_at_first():
-    """What an older process did before we looked is not of the last five seconds."""
+def test_the_first_rate_of_an_older_process_is_zero():
+    """Its earlier records are not of the last five seconds."""
     assert (0.0, 0.0, [0.0]) == rates_of(RecentRates().of(progress(60.0, 1_000)))
 
 
-def test_rate_begins_anew_with_a_new_process():
-    """A younger process counts from zero."""
+def test_the_rate_restarts_with_a_new_process():
+    """A new process counts from zero."""
     rates = RecentRates()
     rates.of(progress(50.0, 7_000))
 
     assert (100.0, 1_000.0, [100.0]) == rates_of(rates.of(progress(1.0, 100)))
 
 
-def test_rate_of_a_task_that_began_anew_is_what_it_has_copied_since():
-    """A task restarts below its process: its partitions count from zero, the others go on."""
+def test_the_rate_of_a_restarted_task_counts_from_zero():
+    """The task restarts in a running process: only its partitions count from zero."""
     rates = RecentRates()
     rates.of(progress(50.0, 7_000, 100))
 
     assert (60.0, 600.0, [50.0, 10.0]) == rates_of(rates.of(progress(52.0, 100, 120)))
 
 
-def test_connectors_are_apart():
-    """Each has its own partitions."""
+def test_connectors_have_separate_rates():
     rates = RecentRates()
     rates.of(progress(50.0, 100, connector="A"))
     rates.of(progress(50.0, 900, connector="B"))

@@ -1,4 +1,4 @@
-"""When `--until-caught-up` is over, and whether well: decided from progress alone."""
+"""Decides from progress when `--until-caught-up` ends, and whether it succeeded."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from mirrorflow_cli.flow_runner import HEALS_WITHIN_S, LISTED_AGAIN_WITHIN_S, bl
 from mirrorflow_cli.run_progress import Progress
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
-BEHIND = {"reachedStartEnd": False, "phase": "copying"}
+LAGGING = {"reachedStartEnd": False, "phase": "copying"}
 STOPPED = {"reachedStartEnd": False, "phase": "stopped", "message": "t-0: the record is too large."}
 REFUSED = "Target topic east.t cannot be created: no."
 
@@ -22,10 +22,10 @@ def progress(
     nothing: str = "",
     reason: str = "",
 ) -> Progress:
-    behind = sum(not row["reachedStartEnd"] for row in rows)
+    lagging_partitions = sum(not row["reachedStartEnd"] for row in rows)
     summary = {
         "partitions": {"total": len(rows)},
-        "caughtUp": bool(rows) and not behind and not uncopied and not nothing,
+        "caughtUp": bool(rows) and not lagging_partitions and not uncopied and not nothing,
     }
     return Progress(
         connector="C",
@@ -40,43 +40,42 @@ def progress(
 
 
 @pytest.mark.parametrize(
-    ("seen", "blocked_s"),
+    ("report", "blocked_s"),
     [
         (None, 600.0),
         (progress(), 600.0),
-        (progress(BEHIND), 600.0),
-        (progress(BEHIND, STOPPED), 600.0),
-        (progress(BEHIND, uncopied=(REFUSED,)), 600.0),
+        (progress(LAGGING), 600.0),
+        (progress(LAGGING, STOPPED), 600.0),
+        (progress(LAGGING, uncopied=(REFUSED,)), 600.0),
         (progress(uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
         (progress(DONE, uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
         (progress(DONE, nothing=NOTHING), LISTED_AGAIN_WITHIN_S - 1),
         (progress(reason="Unreachable"), HEALS_WITHIN_S - 1),
-        (progress(BEHIND, reason="Unreachable"), 600.0),
+        (progress(LAGGING, reason="Unreachable"), 600.0),
     ],
     ids=[
-        "no answer yet", "topics are not listed yet", "one copies", "one copies, one has stopped",
-        "the rest still copies", "a refusal may heal", "a refusal may heal while the rest is done",
-        "topics may still be found beside heartbeats", "a cluster may be starting", "what copies may continue",
+        "no response yet", "topics not listed yet", "copying", "one copying, one stopped",
+        "one copying, one topic refused", "refused for a short time", "refused for a short time, rest done",
+        "no topic selected for a short time", "unreachable for a short time", "unreachable while copying",
     ],
 )  # fmt: skip
-def test_waiting_continues_while_progress_is_possible(seen: Progress | None, blocked_s: float) -> None:
-    """However slow the machine is: only what has been reported is waited for by time."""
-    assert verdict(seen, blocked_s=blocked_s) is None
+def test_waiting_continues_while_progress_is_possible(report: Progress | None, blocked_s: float) -> None:
+    """A time limit applies only to reported problems, because the machine may be slow."""
+    assert verdict(report, blocked_s=blocked_s) is None
 
 
-def test_mistyped_topic_fails_once_topics_were_listed_again() -> None:
-    """Sooner than a cluster that may be starting."""
+def test_an_empty_selection_fails_after_topics_were_listed_again() -> None:
+    """This takes less time than the wait for a cluster that may be starting."""
     assert NOTHING == verdict(progress(DONE, nothing=NOTHING), blocked_s=LISTED_AGAIN_WITHIN_S)
     assert LISTED_AGAIN_WITHIN_S < HEALS_WITHIN_S
 
 
-def test_all_caught_up_is_done() -> None:
-    """Without a sentence."""
+def test_a_run_succeeds_when_all_partitions_have_caught_up() -> None:
     assert "" == verdict(progress(DONE, DONE), blocked_s=0.0)
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("report", "message"),
     [
         (progress(reason="Unreachable"), "Unreachable: it is so."),
         (progress(DONE, nothing=NOTHING), NOTHING),
@@ -86,30 +85,30 @@ def test_all_caught_up_is_done() -> None:
         (progress(DONE, STOPPED, uncopied=(REFUSED,)), REFUSED),
     ],
     ids=[
-        "a cluster that stays away",
-        "only heartbeats are copied",
-        "only stopped ones are behind",
-        "all refused",
-        "some refused",
+        "unreachable cluster",
+        "only heartbeats copied",
+        "only stopped partitions lag",
+        "all topics refused",
+        "some topics refused",
         "refused and stopped",
     ],
 )
-def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress, words: str) -> None:
-    """Never success while a topic that matches is not copied."""
-    found = verdict(seen, blocked_s=HEALS_WITHIN_S)
+def test_a_lasting_problem_fails_the_run_with_its_reason(report: Progress, message: str) -> None:
+    """The run never succeeds while a selected topic is not copied."""
+    failure = verdict(report, blocked_s=HEALS_WITHIN_S)
 
-    assert found is not None
-    assert words in found
+    assert failure is not None
+    assert message in failure
 
 
 @pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "SameCluster", "InvalidSettings"])
-def test_what_only_a_user_can_change_is_a_failure_at_once(reason: str) -> None:
+def test_a_problem_that_only_a_user_can_fix_fails_the_run_immediately(reason: str) -> None:
     assert verdict(progress(reason=reason), blocked_s=0.0) == f"{reason}: it is so."
 
 
-def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
-    """Its sentence may change meanwhile."""
-    seen = (
+def test_the_blocker_of_a_run_is_the_kind_of_problem() -> None:
+    """Its message may change while it lasts."""
+    reports = (
         None,
         progress(),
         progress(reason="Unreachable"),
@@ -117,4 +116,4 @@ def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
         progress(uncopied=("one",)),
     )
 
-    assert [blocker(one) for one in seen] == ["", "", "Unreachable", "nothing selected", "uncopied"]
+    assert [blocker(report) for report in reports] == ["", "", "Unreachable", "nothing selected", "uncopied"]

@@ -1,6 +1,6 @@
-"""The runner with real processes: it restarts dead ones, leaves no process behind, and detects when it is done.
+"""The runner restarts dead replicators, leaves no process running, and ends when the flow has caught up.
 
-The children are `stub.py`, so that these tests need no broker; the runner itself is a process too, because it is killed.
+The replicator is `replicator_stub.py`, so no broker is needed. The runner is a process too, so that tests can kill it.
 """
 
 import io
@@ -26,8 +26,8 @@ WAIT_S = 300.0  # ends a hang; processes start slowly on a busy machine
 POLL_S = 0.01
 
 
-class Running:
-    """A runner with its stub."""
+class RunnerProcess:
+    """A runner process with a stub of the replicator."""
 
     def __init__(
         self, folder: Path, mode: str, *, until: bool, time_limit_s: float | None, more: Mapping[str, str]
@@ -39,7 +39,7 @@ class Running:
         )
 
     def wait(self) -> int | None:
-        """The exit status; negative where a signal ended it."""
+        """Returns the exit status; it is negative if a signal ended the process."""
         self.process.join(WAIT_S)
         return self.process.exitcode
 
@@ -48,7 +48,7 @@ class Running:
         os.kill(self.process.pid, number)
 
     def lines(self, word: str) -> list[str]:
-        """The journal's lines that begin with *word*, without it."""
+        """The lines of the journal that begin with *word*, without the word."""
         text = self.journal.read_text() if self.journal.exists() else ""
         return [line.removeprefix(word + " ") for line in text.splitlines() if line.startswith(word + " ")]
 
@@ -57,10 +57,10 @@ class Running:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*, at most `WAIT_S`."""
+    """Waits until *condition* holds, at most `WAIT_S`."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, f"The condition was not met in time: {what}."
         time.sleep(POLL_S)
 
 
@@ -72,25 +72,27 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Start a runner; afterwards nothing of it is left."""
-    started: list[Running] = []
+def run(tmp_path: Path) -> Iterator[Callable[..., RunnerProcess]]:
+    """Starts runners; kills their processes afterwards."""
+    started: list[RunnerProcess] = []
 
-    def start(mode: str, *, until: bool = False, time_limit_s: float | None = None, **more: str) -> Running:
-        started.append(Running(tmp_path, mode, until=until, time_limit_s=time_limit_s, more=more))
+    def start(
+        mode: str, *, until: bool = False, time_limit_s: float | None = None, **more: str
+    ) -> RunnerProcess:
+        started.append(RunnerProcess(tmp_path, mode, until=until, time_limit_s=time_limit_s, more=more))
         return started[-1]
 
     yield start
-    for one in started:
-        one.process.kill()
-        one.wait()
-        for pid in one.lines("start"):
+    for runner in started:
+        runner.process.kill()
+        runner.wait()
+        for pid in runner.lines("start"):
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
 
 
-def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running]) -> None:
-    """The process was stopped by a signal, not killed."""
+def test_runner_exits_with_0_after_all_partitions_have_caught_up(run: Callable[..., RunnerProcess]) -> None:
+    """The replicator is stopped by SIGTERM, not killed."""
     running = run("serve", until=True)
 
     assert 0 == running.wait()
@@ -98,8 +100,7 @@ def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running
     assert "caughtUp" in [event["event"] for event in running.events()]
 
 
-def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[..., Running]) -> None:
-    """A waiting script learns why it cannot succeed."""
+def test_runner_fails_when_only_stopped_partitions_lag(run: Callable[..., RunnerProcess]) -> None:
     row = {
         "topic": "t",
         "phase": "stopped",
@@ -112,8 +113,8 @@ def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[.
     assert "t-0: the record is too large." in str([e for e in running.events() if e["event"] == "failed"])
 
 
-def test_runner_does_not_exit_0_while_a_topic_is_not_copied(run: Callable[..., Running]) -> None:
-    """All that there is has caught up, and a topic could not be created: status 1, with the reason."""
+def test_runner_fails_when_a_topic_is_not_copied(run: Callable[..., RunnerProcess]) -> None:
+    """All partitions have caught up, but one topic could not be created."""
     sentence = "Target topic east.t cannot be created: no."
     running = run("serve", until=True, STUB_UNCOPIED=json.dumps([sentence]))
 
@@ -129,7 +130,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError:
 
 
 @pytest.mark.parametrize(
-    ("logged", "words"),
+    ("log_lines", "message"),
     [
         ([INFO], INFO),
         ([INFO, WARNING, INFO], WARNING),
@@ -142,42 +143,43 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError:
         ([JSON.format("INFO", "up"), JSON.format("WARNING", "the disk is full"), JSON.format("INFO", "still up")], "the disk is full"),
     ],
     ids=[
-        "nothing but news", "a warning before the last news", "an error after a warning", "a traceback",
-        "a traceback before the last news", "the sentence that it ends with", "news cut in the middle", "silence",
+        "info only", "warning before info", "error after a warning", "traceback",
+        "traceback before info", "last line without a level", "first line cut", "empty log",
         "JSON",
     ],
 )  # fmt: skip
-def test_death_is_reported_with_its_cause(run: Callable[..., Running], logged: list[str], words: str) -> None:
-    """Not with whatever came last: the newest warning, error or traceback; without one, the last line."""
-    running = run("crash", STUB_LOG="".join(line + "\n" for line in logged))
-    until(lambda: "ended" in [event["event"] for event in running.events()], "it did not end")
+def test_the_end_of_a_replicator_is_reported_with_its_cause(
+    run: Callable[..., RunnerProcess], log_lines: list[str], message: str
+) -> None:
+    """The cause is the newest warning, error or traceback in the log; without one, the last line."""
+    running = run("crash", STUB_LOG="".join(line + "\n" for line in log_lines))
+    until(lambda: "ended" in [event["event"] for event in running.events()], "the replicator has ended")
 
-    assert words == next(event["message"] for event in running.events() if event["event"] == "ended")
+    assert message == next(event["message"] for event in running.events() if event["event"] == "ended")
 
 
-def test_process_that_dies_is_started_again(run: Callable[..., Running]) -> None:
-    """Killed from outside, a new one serves."""
+def test_a_replicator_that_dies_is_restarted(run: Callable[..., RunnerProcess]) -> None:
     running = run("serve")
-    until(lambda: len(running.lines("ready")) == 1, "the first never served")
+    until(lambda: len(running.lines("ready")) == 1, "the first replicator is ready")
 
     os.kill(int(running.lines("start")[0]), signal.SIGKILL)
 
-    until(lambda: len(running.lines("ready")) == 2, "no second one came")
+    until(lambda: len(running.lines("ready")) == 2, "a second replicator is ready")
     assert -signal.SIGKILL in [event.get("status") for event in running.events()]
 
 
-def test_restarts_are_spaced_ever_wider(run: Callable[..., Running]) -> None:
-    """Each wait is twice the one before, but for the jitter."""
+def test_the_wait_before_a_restart_doubles(run: Callable[..., RunnerProcess]) -> None:
+    """Each wait is twice the previous one, apart from jitter."""
     running = run("die")
-    until(lambda: len(running.lines("start")) >= 3, "it was not restarted")
+    until(lambda: len(running.lines("start")) >= 3, "the replicator was started three times")
 
     waits = [float(str(e["restartsInSeconds"])) for e in running.events() if e["event"] == "ended"]
 
     assert waits[:2] == [pytest.approx(expected, rel=JITTER + 0.1) for expected in (0.5, 1.0)]
 
 
-def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
-    """No restart heals it: the status is that of wrong settings, and no restart is announced."""
+def test_a_replicator_with_a_wrong_setting_is_not_restarted(run: Callable[..., RunnerProcess]) -> None:
+    """A restart would not help: the runner ends with the status for wrong settings."""
     running = run("refuse")
 
     assert 2 == running.wait()
@@ -190,7 +192,7 @@ def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
     )
 
 
-def test_displays_announce_a_restart_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_displays_announce_only_restarts_that_will_happen(capsys: pytest.CaptureFixture[str]) -> None:
     screen = io.StringIO()
     table = TableDisplay("east → west", Console(file=screen, width=120))
     for display in (PlainDisplay(), table):
@@ -207,24 +209,25 @@ def test_displays_announce_a_restart_only_where_there_is_one(capsys: pytest.Capt
     assert "replicator ended (status 2). offset.lag.max: many." in drawn
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the process itself watches its stdin")
-@pytest.mark.parametrize("mode", ["serve", "deaf"])
-def test_process_does_not_outlive_a_runner_that_was_killed(run: Callable[..., Running], mode: str) -> None:
-    """kill -9 of the runner, even with a process that looks at neither signals nor stdin."""
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the replicator watches its stdin")
+@pytest.mark.parametrize("mode", ["serve", "ignore-sigterm"])
+def test_the_replicator_ends_with_a_killed_runner(run: Callable[..., RunnerProcess], mode: str) -> None:
+    """The replicator ends although it ignores SIGTERM and does not read stdin."""
     running = run(mode)
-    until(lambda: running.lines("ready"), "it never served")
+    until(lambda: running.lines("ready"), "the replicator is ready")
     pid = int(running.lines("start")[0])
 
     running.process.kill()
 
-    until(lambda: not alive(pid), "the process has outlived the runner")
+    until(lambda: not alive(pid), "the replicator has ended")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_stops_in_order(run: Callable[..., Running], number: signal.Signals, status: int) -> None:
-    """The process may finish what is in flight."""
+def test_a_signal_stops_the_replicator_gracefully(
+    run: Callable[..., RunnerProcess], number: signal.Signals, status: int
+) -> None:
     running = run("serve")
-    until(lambda: running.lines("ready"), "it never served")
+    until(lambda: running.lines("ready"), "the replicator is ready")
 
     running.send_signal(number)
 
@@ -237,8 +240,8 @@ def test_signal_stops_in_order(run: Callable[..., Running], number: signal.Signa
     [(signal.SIGINT, False, True), (signal.SIGTERM, False, False), (None, True, False)],
     ids=["Ctrl-C", "SIGTERM", "caught up"],
 )
-def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
-    run: Callable[..., Running],
+def test_only_an_interrupted_run_announces_that_ctrl_c_kills(
+    run: Callable[..., RunnerProcess],
     capsys: pytest.CaptureFixture[str],
     number: signal.Signals | None,
     *,
@@ -247,7 +250,7 @@ def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
 ) -> None:
     running = run("serve", until=catches_up)
     if number is not None:
-        until(lambda: running.lines("ready"), "it never served")
+        until(lambda: running.lines("ready"), "the replicator is ready")
         running.send_signal(number)
     running.wait()
 
@@ -256,23 +259,23 @@ def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
     assert ("stopping; Ctrl-C again kills\n" if is_interrupted else "stopping\n") == capsys.readouterr().err
 
 
-@pytest.mark.timing  # the stub has to start within the limit of a second
-def test_what_has_not_caught_up_in_time_ends_with_1(run: Callable[..., Running]) -> None:
-    """A script has a limit of its own; the process is stopped in order."""
-    behind = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
-    running = run("serve", until=True, time_limit_s=1.0, STUB_ROWS=json.dumps([behind]))
+@pytest.mark.timing  # the stub has to start within the time limit of a second
+def test_a_run_that_has_not_caught_up_in_time_exits_with_1(run: Callable[..., RunnerProcess]) -> None:
+    """The replicator is stopped gracefully."""
+    lagging = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
+    running = run("serve", until=True, time_limit_s=1.0, STUB_ROWS=json.dumps([lagging]))
 
     assert 1 == running.wait()
     assert str(running.events()[-1]["message"]).startswith("Not caught up within 1 s: ")
     assert ["SIGTERM"] == running.lines("end")
 
 
-def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
-    """The runner does not wait half a minute for a process that does not listen."""
-    running = run("deaf")
-    until(lambda: running.lines("ready"), "it never served")
+def test_a_second_ctrl_c_kills_the_replicator(run: Callable[..., RunnerProcess]) -> None:
+    """The runner does not wait for a replicator that ignores SIGTERM."""
+    running = run("ignore-sigterm")
+    until(lambda: running.lines("ready"), "the replicator is ready")
     running.send_signal(signal.SIGINT)
-    until(lambda: "stopping" in running.out.read_text(), "the first Ctrl-C was not heard")
+    until(lambda: "stopping" in running.out.read_text(), "the runner has received the first Ctrl-C")
 
     running.send_signal(signal.SIGINT)
 
@@ -280,10 +283,12 @@ def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
     assert not alive(int(running.lines("start")[0]))
 
 
-def test_property_files_are_this_users_alone_and_go_away(run: Callable[..., Running], tmp_path: Path) -> None:
-    """References only, in a folder of mode 0700, removed at the end."""
+def test_property_files_are_readable_only_by_the_user_and_removed_at_the_end(
+    run: Callable[..., RunnerProcess], tmp_path: Path
+) -> None:
+    """They are in a folder of mode 0700 and contain references instead of secrets."""
     running = run("serve")
-    until(lambda: running.lines("ready"), "it never served")
+    until(lambda: running.lines("ready"), "the replicator is ready")
     worker, connector, other = (Path(name) for name in running.lines("ready")[0].split())
 
     assert 0o700 == stat.S_IMODE(worker.parent.stat().st_mode)

@@ -1,4 +1,4 @@
-"""What `seed`, `verify`, `archive` and `restore` share: their jobs are there, and what is shown of them."""
+"""`seed`, `verify`, `archive` and `restore` start Spark jobs and show their progress."""
 
 import argparse
 import importlib
@@ -20,20 +20,20 @@ COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, 
 FLAGS = ["--from", "a:1", "--to", "b:1"]
 
 
-class Silent:
-    """A display that counts."""
+class DisplayStub:
+    """A display that counts how often it is closed."""
 
     def __init__(self) -> None:
         self.closed = 0
 
     def show(self, report: Any) -> None:
-        """Not here."""
+        """Shows nothing."""
 
     def close(self) -> None:
         self.closed += 1
 
 
-def parsed(command: str, *more: str) -> argparse.Namespace:
+def parse(command: str, *more: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     COMMANDS[command].add_arguments(parser)
     flags = ["--archive", "/x"] if command in {"archive", "restore"} else []
@@ -43,10 +43,10 @@ def parsed(command: str, *more: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("command", "more"), [*((name, ()) for name in COMMANDS), ("verify", ("--archive", "/x"))]
 )
-def test_the_job_of_each_command_is_there(
+def test_each_command_starts_an_existing_job(
     command: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found by its name when a user starts it: a slip there shows nowhere else."""
+    """Jobs are imported by name at run time, so no other check finds a wrong name."""
     started: list[str] = []
 
     def run_job(_: argparse.Namespace, job: str, *__: Any) -> int:
@@ -55,14 +55,14 @@ def test_the_job_of_each_command_is_there(
 
     for module in (seed, verify, archive):
         monkeypatch.setattr(module, "run_job", run_job)
-    assert 0 == COMMANDS[command].execute(parsed(command, *more))
+    assert 0 == COMMANDS[command].execute(parse(command, *more))
     assert callable(importlib.import_module(f"mirrorflow_seed.{started[0]}").run)
     assert (started[0] == "archive.archive_verification") is ("--archive" in more)
 
 
 @pytest.mark.parametrize("command", ["seed", "archive", "restore"])
 @pytest.mark.parametrize(("rate", "bytes_per_second"), [("50Mi", 50 << 20), ("50000000", 50_000_000)])
-def test_a_rate_reaches_the_job_in_bytes(
+def test_the_rate_is_passed_to_the_job_in_bytes(
     command: str, rate: str, bytes_per_second: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
@@ -74,11 +74,11 @@ def test_a_rate_reaches_the_job_in_bytes(
     for module in ("seed.seed_driver", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 
-    assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))
+    assert 0 == COMMANDS[command].execute(parse(command, "--rate", rate))
     assert [bytes_per_second] == [job.bytes_per_second for job in started]
 
 
-def test_failed_verification_and_an_empty_selection_have_statuses_of_their_own(
+def test_a_failed_verification_and_an_empty_selection_have_distinct_exit_statuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for error, status in (
@@ -92,18 +92,18 @@ def test_failed_verification_and_an_empty_selection_have_statuses_of_their_own(
 
         monkeypatch.setattr("mirrorflow_seed.verify.verify_driver.run", run)
         with pytest.raises(FailedError) as failed:
-            verify.execute(parsed("verify"))
+            verify.execute(parse("verify"))
         assert status == failed.value.status
 
 
-def test_a_display_is_closed_whatever_happens() -> None:
-    display = Silent()
+def test_the_display_is_closed_on_an_error() -> None:
+    display = DisplayStub()
     with pytest.raises(UsageError):
-        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.seed_driver", {}, display)
+        spark_jobs.run_job(parse("seed", "--set", "nothing"), "seed.seed_driver", {}, display)
     assert 1 == display.closed
 
 
-def test_lines_come_with_each_phase_and_now_and_then() -> None:
+def test_a_line_is_printed_on_a_new_phase_and_periodically() -> None:
     out, now_s = io.StringIO(), [100.0]
     lines = LineDisplay(
         JobProgressFormat(line=lambda report: report.phase.value, done=lambda _: (0, 0)),
@@ -148,11 +148,11 @@ def test_lines_come_with_each_phase_and_now_and_then() -> None:
         ),
     ],
 )
-def test_reports_are_told_in_words(line_of: Callable[[Any], str], report: Any, line: str) -> None:
+def test_a_report_is_one_line_of_text(line_of: Callable[[Any], str], report: Any, line: str) -> None:
     assert line == line_of(report)
 
 
-def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     display = spark_jobs.display_of(JobProgressFormat(line=str, done=lambda _: (0, 0)), as_json=True)
     display.show(SeedReport(run_id="7"))
     display.close()

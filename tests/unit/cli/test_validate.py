@@ -1,4 +1,4 @@
-"""`mirrorflow validate` finds what the operator and what the connectors refuse, in each of its files."""
+"""`mirrorflow validate` reports what the operator and the connectors would refuse, in each file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ def flow(
     policy: str = "Prefix",
     include: Sequence[str] = (".*",),
 ) -> Path:
-    """A file with a flow of *source* to *target*, whose source connector has *config*."""
+    """Writes a file with a flow from *source* to *target* whose source connector has *config*."""
     ports = {"east": 1, "west": 2}
     document = {
         "apiVersion": "mirrorflow.io/v1alpha1",
@@ -42,7 +42,7 @@ def flow(
 
 @pytest.fixture
 def validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Validate:
-    """Exit status, standard output and standard error of `mirrorflow validate` of the given files."""
+    """Runs `mirrorflow validate` on the given files; returns exit status, stdout and stderr."""
 
     def run(*paths: Path) -> tuple[int, str, str]:
         files = [argument for path in paths for argument in ("-f", str(path))]
@@ -52,12 +52,11 @@ def validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Validate:
     return run
 
 
-def test_a_flow_is_valid(validate: Validate, tmp_path: Path) -> None:
+def test_a_valid_flow_is_accepted(validate: Validate, tmp_path: Path) -> None:
     assert (0, "east-to-west: valid, east -> west\n", "") == validate(flow(tmp_path))
 
 
-def test_files_need_no_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """People type `validate flow.yaml`."""
+def test_files_can_be_given_without_a_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     there, back = flow(tmp_path), flow(tmp_path, "west", "east")
 
     assert main(["validate", str(there), "--secrets", str(tmp_path), str(back)]) == 0
@@ -66,9 +65,7 @@ def test_files_need_no_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert capsys.readouterr().err == ""
 
 
-def test_two_files_are_too_many_for_a_command_with_one_flow(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_command_for_one_flow_refuses_two_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = str(flow(tmp_path))
 
     for arguments in (["run", path, path], ["run", "-f", path, path], ["validate", path, "--frob"]):
@@ -93,10 +90,10 @@ STRIMZI = "kind: KafkaMirrorMaker2\nmetadata: {name: a}\nspec: {connectCluster: 
     ],
     ids=["v1", "list", "documents", "properties"],
 )
-def test_a_file_to_be_converted_is_recognized(
+def test_a_file_of_strimzi_or_mm2_is_refused_with_the_convert_command(
     validate: Validate, tmp_path: Path, text: str, form: str
 ) -> None:
-    """One sentence with the command, instead of an error for each field."""
+    """One sentence replaces an error for each field."""
     path = tmp_path / "file"
     path.write_text(text)
 
@@ -116,51 +113,51 @@ def test_ignored_autoscale_is_a_warning(validate: Validate) -> None:
     assert "  warning: spec.connectors.source.autoscale: the operator ignores this field; " in out
 
 
-def test_every_setting_that_the_connector_refuses_is_named(validate: Validate, tmp_path: Path) -> None:
+def test_all_settings_that_a_connector_refuses_are_reported(validate: Validate, tmp_path: Path) -> None:
     config = {"offset.lag.max": "many", "topic.filter.class": "com.acme.Filter"}
 
-    status, _, said = validate(flow(tmp_path, config=config))
+    status, _, errors = validate(flow(tmp_path, config=config))
 
     assert 2 == status
-    assert "spec.connectors.source: offset.lag.max: 'many' is not a whole number" in said
-    assert "spec.connectors.source: topic.filter.class is refused" in said
+    assert "spec.connectors.source: offset.lag.max: 'many' is not a whole number" in errors
+    assert "spec.connectors.source: topic.filter.class is refused" in errors
 
 
-def test_an_unknown_setting_is_an_error_with_the_likely_name(validate: Validate, tmp_path: Path) -> None:
-    status, _, said = validate(flow(tmp_path, config={"ofset.lag.max": "5"}))
+def test_an_unknown_setting_is_reported_with_the_likely_name(validate: Validate, tmp_path: Path) -> None:
+    status, _, errors = validate(flow(tmp_path, config={"ofset.lag.max": "5"}))
 
     assert 2 == status
-    assert "spec.connectors.source.config[ofset.lag.max]: neither MirrorMaker 2 nor MirrorFlow has " in said
-    assert "did you mean offset.lag.max?" in said
+    assert "spec.connectors.source.config[ofset.lag.max]: neither MirrorMaker 2 nor MirrorFlow has " in errors
+    assert "did you mean offset.lag.max?" in errors
 
 
 def test_each_file_is_validated(validate: Validate, tmp_path: Path) -> None:
-    wrong = flow(tmp_path, config={"offset.lag.max": "many"})
-    right = flow(tmp_path, "west", "east")
+    invalid = flow(tmp_path, config={"offset.lag.max": "many"})
+    valid = flow(tmp_path, "west", "east")
 
-    for files in ((wrong, right), (right, wrong)):
-        status, _, said = validate(*files)
+    for files in ((invalid, valid), (valid, invalid)):
+        status, _, errors = validate(*files)
         assert 2 == status
-        assert "east-to-west: spec.connectors.source: offset.lag.max" in said
+        assert "east-to-west: spec.connectors.source: offset.lag.max" in errors
 
 
-def test_flows_that_make_a_loop_are_invalid_together(validate: Validate, tmp_path: Path) -> None:
+def test_flows_that_form_a_loop_are_refused(validate: Validate, tmp_path: Path) -> None:
     files = flow(tmp_path, policy="Identity"), flow(tmp_path, "west", "east", policy="Identity")
 
     assert [0, 0] == [validate(file)[0] for file in files]
-    status, _, said = validate(*files)
+    status, _, errors = validate(*files)
     assert 2 == status
-    assert "make a loop" in said
+    assert "make a loop" in errors
 
 
-def test_topics_that_can_never_be_copied_are_named(validate: Validate, tmp_path: Path) -> None:
-    """Internal topics, and copies from the target, beside one that can."""
+def test_topics_that_can_never_be_copied_cause_warnings(validate: Validate, tmp_path: Path) -> None:
+    """Internal topics and copies from the target are never copied."""
     path = flow(tmp_path, include=("__schemas", "mm2-x.internal", "west.orders", "payments"))
 
-    status, told, _ = validate(path)
+    status, output, _ = validate(path)
 
     assert status == 0
-    assert [line for line in told.splitlines() if "never copied" in line] == [
+    assert [line for line in output.splitlines() if "never copied" in line] == [
         "  warning: `topics` has __schemas, which is never copied: it is an internal topic.",
         "  warning: `topics` has mm2-x.internal, which is never copied: it is an internal topic.",
         "  warning: `topics` has west.orders, which is never copied: it came from the target, west.",
@@ -168,14 +165,14 @@ def test_topics_that_can_never_be_copied_are_named(validate: Validate, tmp_path:
 
 
 def test_a_quantifier_with_a_comma_is_refused(validate: Validate, tmp_path: Path) -> None:
-    """MM2 would split it."""
-    status, _, told = validate(flow(tmp_path, include=("orders[0-9]{1,3}",)))
+    """MM2 splits the list at the comma."""
+    status, _, errors = validate(flow(tmp_path, include=("orders[0-9]{1,3}",)))
 
     assert status == 2
-    assert "'orders[0-9]{1,3}' contains a comma, and MM2 splits its lists at commas" in told
+    assert "'orders[0-9]{1,3}' contains a comma, and MM2 splits its lists at commas" in errors
 
 
 @pytest.mark.parametrize("pattern", [r"\Qorders.v1\E", r"\p{Lower}+", "(?<n>x)y", "[a&&b]"])
-def test_java_s_expressions_are_valid(validate: Validate, tmp_path: Path, pattern: str) -> None:
-    """Python's `re` refuses the first three, and reads the last one in another way."""
+def test_java_regular_expressions_are_accepted(validate: Validate, tmp_path: Path, pattern: str) -> None:
+    """Python's `re` refuses the first three and reads the last one differently."""
     assert (0, "east-to-west: valid, east -> west\n", "") == validate(flow(tmp_path, include=(pattern,)))

@@ -1,4 +1,4 @@
-"""The map: every cluster and pair of clusters once, and nothing on top of another."""
+"""The cluster map shows each cluster and each pair of clusters once, without overlaps."""
 
 from itertools import combinations
 
@@ -32,25 +32,25 @@ def views(pairs):
 
 @pytest.mark.parametrize("pairs", PAIRS, ids=lambda pairs: f"{len(pairs)}-{pairs[0]}")
 def test_clusters_and_labels_do_not_overlap(pairs):
-    found = cluster_map(views(pairs))
+    layout = cluster_map(views(pairs))
 
-    assert len(found.edges) + found.left_out == len(set(pairs))
-    for one, other in combinations(found.nodes, 2):
-        assert abs(one.x - other.x) >= NODE_WIDTH or abs(one.y - other.y) >= NODE_HEIGHT
-    for edge, second in combinations(found.edges, 2):
-        assert edge.x != second.x or abs(edge.y - second.y) >= LABEL_STEP
-    assert all(0 <= one.x < found.width and 0 <= one.y < found.height for one in found.nodes)
-    assert all(20 <= edge.y <= found.height - 20 for edge in found.edges)
+    assert len(layout.edges) + layout.left_out == len(set(pairs))
+    for first, second in combinations(layout.nodes, 2):
+        assert abs(first.x - second.x) >= NODE_WIDTH or abs(first.y - second.y) >= NODE_HEIGHT
+    for edge, other in combinations(layout.edges, 2):
+        assert edge.x != other.x or abs(edge.y - other.y) >= LABEL_STEP
+    assert all(0 <= node.x < layout.width and 0 <= node.y < layout.height for node in layout.nodes)
+    assert all(20 <= edge.y <= layout.height - 20 for edge in layout.edges)
 
 
-def test_layout_does_not_follow_the_state():
-    """A map that rearranges itself when something breaks cannot be read."""
+def test_the_layout_does_not_depend_on_the_order_of_flows():
+    """The order depends on the state. A map that changes its layout with the state is hard to read."""
     flows = views(PAIRS[4])
 
     assert cluster_map(flows).nodes == cluster_map(flows[::-1]).nodes
 
 
-def test_flows_of_one_pair_share_an_edge():
+def test_flows_between_the_same_clusters_share_an_edge():
     flows = [flow_view(FlowReading(key=key, name=key, source="a", target="b")) for key in ("x", "y")]
 
     (edge,) = cluster_map(flows).edges
@@ -58,5 +58,5 @@ def test_flows_of_one_pair_share_an_edge():
     assert (edge.label, len(edge.flows)) == ("2 flows", 2)
 
 
-def test_no_flow_is_an_empty_map():
+def test_the_map_without_flows_is_empty():
     assert cluster_map([]).nodes == ()

@@ -1,4 +1,4 @@
-"""What a connector returns is checked: a broken or hostile one cannot break a page."""
+"""The responses of connectors are validated, so that an invalid or hostile one cannot break a page."""
 
 import json
 
@@ -16,7 +16,7 @@ from mirrorflow_console.documents import (
 )
 from mirrorflow_console.flow_views import flow_view, topic_rows
 from mirrorflow_console.heat_map import Measure, heat_map
-from tests.unit.console.worlds import healthy, table
+from tests.unit.console.flow_readings import healthy, table
 from tests.unit.http.reports import partition
 
 JSON = st.recursive(
@@ -26,27 +26,27 @@ JSON = st.recursive(
 )
 
 
-def test_document_of_a_worker_is_taken_whole():
-    found = connector_document(table(healthy(partition(0), partition(1))))
+def test_a_document_of_a_worker_is_read_completely():
+    checked = connector_document(table(healthy(partition(0), partition(1))))
 
-    assert [row["partition"] for row in found.progress.partitions] == [0, 1]
-    assert (found.source, found.target, found.dropped, found.partitions_total) == ("A", "B", 0, 2)
+    assert [row["partition"] for row in checked.progress.partitions] == [0, 1]
+    assert (checked.source, checked.target, checked.dropped, checked.partitions_total) == ("A", "B", 0, 2)
 
 
-def test_row_of_a_wrong_type_is_dropped_and_counted():
+def test_a_row_with_a_wrong_type_is_dropped_and_counted():
     document = table(healthy(partition(0), partition(1), partition(2)))
     document["partitions"][0]["topic"] = ["orders"]
     document["partitions"][1]["lagRecords"] = "9" * 40
 
-    found = connector_document(document)
+    checked = connector_document(document)
 
-    assert [row["partition"] for row in found.progress.partitions] == [2]
-    assert found.dropped == 2
-    assert "2 partitions" in found.notes[0]
+    assert [row["partition"] for row in checked.progress.partitions] == [2]
+    assert checked.dropped == 2
+    assert "2 partitions" in checked.notes[0]
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}, {"summary": {}}, {"partitions": [], "summary": 3}])
-def test_other_shapes_are_refused(value):
+def test_documents_of_an_unexpected_form_are_refused(value):
     with pytest.raises(DocumentError):
         connector_document(value)
 
@@ -55,7 +55,7 @@ def test_other_shapes_are_refused(value):
     "body",
     [b"", b"<html>", b'{"a": NaN}', b"[" * 100_000, b"\xff\xfe", b"1" * 10_000, b" " * (BODY_MAX_BYTES + 1)],
 )
-def test_text_that_is_no_json_is_refused(body):
+def test_invalid_json_is_refused(body):
     with pytest.raises(DocumentError):
         parse_json(body)
 
@@ -71,8 +71,7 @@ def test_text_that_is_no_json_is_refused(body):
         JSON,
     ),
 )
-def test_no_document_breaks_a_view(summary, rows, connectors, changed):
-    """Whatever a connector returns becomes a view, or is refused with a reason."""
+def test_any_document_becomes_a_view_or_is_refused(summary, rows, connectors, changed):
     document = table(healthy(partition(0)))
     document["partitions"] = [{**document["partitions"][0], **changed}, *rows]
     document["connectors"] = connectors
@@ -80,16 +79,16 @@ def test_no_document_breaks_a_view(summary, rows, connectors, changed):
         document["summary"] |= summary
 
     try:
-        found = connector_document(document)
+        checked = connector_document(document)
     except DocumentError:
         return
-    flow_view(FlowReading(key="f", name="f", document=found))
-    topic_rows(found.progress)
+    flow_view(FlowReading(key="f", name="f", document=checked))
+    topic_rows(checked.progress)
     for measure in Measure:
-        heat_map(found.progress.partitions, measure)
+        heat_map(checked.progress.partitions, measure)
 
 
-def test_offsets_of_groups_are_checked():
+def test_invalid_offsets_of_groups_are_dropped():
     line = {
         "group": "g", "topic": "t", "partition": 0, "targetTopic": "A.t", "sourceOffset": 3, "targetOffset": None,
         "targetOffsetAtMost": None, "translation": "exact", "checkpointOffset": 1, "checkpointAgeSeconds": None,

@@ -1,4 +1,4 @@
-"""A flow's view: the words of `mirrorflow status`, the worst first, trouble with its object and what to do."""
+"""The view of a flow: its state as in `mirrorflow status`, its problems with advice, and the order of flows."""
 
 import pytest
 
@@ -11,23 +11,23 @@ from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
 from mirrorflow_console.lag_forecast import LagSample, Outlook
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_replicator.http.progress_text import reasons, state_of
-from tests.unit.console.worlds import STOPPED, UNREACHABLE, conditions, healthy, reading, table
+from tests.unit.console.flow_readings import STOPPED, UNREACHABLE, conditions, healthy, reading, table
 from tests.unit.http.reports import NOW_S, partition
 
 
-def progress_of(found: FlowReading) -> Progress:
-    assert found.document is not None
-    return found.document.progress
+def progress_of(flow_reading: FlowReading) -> Progress:
+    assert flow_reading.document is not None
+    return flow_reading.document.progress
 
 
-def test_flow_that_copies_is_fine():
+def test_a_copying_flow_is_fine():
     view = flow_view(reading(healthy(partition(0))))
 
     assert (view.level, view.state, view.troubles) == (Level.FINE, "Advancing", ())
     assert (view.source, view.target, view.lag) == ("A", "B", "10")
 
 
-def test_stopped_partition_is_named_with_the_runbook():
+def test_a_stopped_partition_is_a_problem_with_its_runbook():
     view = flow_view(reading(healthy(partition(0), partition(3, **STOPPED))))
     (trouble,) = view.troubles
 
@@ -37,7 +37,7 @@ def test_stopped_partition_is_named_with_the_runbook():
     assert any("max.message.bytes" in step for step in trouble.advice.steps)
 
 
-def test_stalled_partition_needs_attention_with_the_section_of_its_reason():
+def test_a_stalled_partition_is_a_warning_with_the_runbook_of_its_reason():
     stalled = partition(
         1, reason="WritesRefused", message="orders-1: refused.", stalled_since_ms=int((NOW_S - 60) * 1000)
     )
@@ -50,19 +50,18 @@ def test_stalled_partition_needs_attention_with_the_section_of_its_reason():
     assert trouble.advice.title == "WritesRefused"
 
 
-def test_cluster_that_cannot_be_used_is_one_trouble():
+def test_an_unreachable_cluster_is_one_problem():
     view = flow_view(reading(healthy(partition(0), target=UNREACHABLE)))
 
-    assert [(one.kind.value, one.subject) for one in view.troubles] == [("cluster", "target")]
+    assert [(trouble.kind.value, trouble.subject) for trouble in view.troubles] == [("cluster", "target")]
     assert (view.level, view.target_level, view.source_level) == (Level.BROKEN, Level.BROKEN, Level.FINE)
 
 
 @pytest.mark.parametrize("changes", [{}, {"target": UNREACHABLE}, {"state": "PAUSED"}, {"is_standby": True}])
-def test_words_are_those_of_the_command(changes):
-    """State, reasons and sentences are not written twice."""
-    found = reading(healthy(partition(0, **STOPPED), **changes))
-    progress = progress_of(found)
-    view = flow_view(found)
+def test_state_and_problems_are_those_of_mirrorflow_status(changes):
+    flow_reading = reading(healthy(partition(0, **STOPPED), **changes))
+    progress = progress_of(flow_reading)
+    view = flow_view(flow_reading)
 
     expected = (
         "waiting"
@@ -70,10 +69,12 @@ def test_words_are_those_of_the_command(changes):
         else ", ".join((state_of(progress.summary), *reasons(progress.summary)))
     )
     assert state_words(view, progress) == expected
-    assert sorted(one.text for one in view.troubles) == sorted(one.line for one in causes(progress))
+    assert sorted(trouble.text for trouble in view.troubles) == sorted(
+        cause.line for cause in causes(progress)
+    )
 
 
-def test_conditions_are_problems_as_kubectl_shows_them():
+def test_a_condition_that_needs_attention_is_one_problem():
     status = conditions(
         ("Accepted", "False", "SecretMissing", "Secret east-user does not exist."),
         ("Ready", "False", "SecretMissing", "Secret east-user does not exist."),
@@ -81,42 +82,42 @@ def test_conditions_are_problems_as_kubectl_shows_them():
     )
     view = flow_view(FlowReading(key="n~f", name="f", namespace="n", status=status))
 
-    assert [one.text for one in view.troubles] == ["Secret east-user does not exist."]
+    assert [trouble.text for trouble in view.troubles] == ["Secret east-user does not exist."]
     assert (view.level, view.state) == (Level.BROKEN, "SecretMissing")
     assert view.troubles[0].advice is not None
 
 
-def test_paused_flow_waits():
+def test_a_paused_flow_is_waiting():
     status = conditions(("Ready", "False", "Paused", "Paused by spec.state."))
 
     assert flow_view(FlowReading(key="f", name="f", status=status)).level is Level.WAITING
 
 
-def test_flow_without_an_answer_is_unknown_and_not_fine():
+def test_a_flow_without_a_response_is_unknown():
     view = flow_view(FlowReading(key="f", name="f", problem="Its process does not report its progress: no."))
 
     assert (view.level, view.lag, view.lag_s) == (Level.UNKNOWN, "?", None)
     assert view.troubles[0].text == "Its process does not report its progress: no."
 
 
-def test_lag_that_is_not_known_is_not_zero():
+def test_an_unknown_lag_is_not_zero():
     view = flow_view(reading(healthy(partition(0, source_offset=-1, source_end_offset=-1))))
 
     assert (view.lag, view.lag_records, view.lag_s) == ("?", None, None)
     assert view.outlook.outlook is Outlook.UNKNOWN
 
 
-def test_worst_flow_is_first():
+def test_the_worst_flow_is_listed_first():
     readings = [
         reading(healthy(partition(0)), name="fine"),
         FlowReading(key="silent", name="silent"),
         reading(healthy(partition(0, **STOPPED), partition(1)), name="broken"),
     ]
 
-    assert [one.name for one in worst_first(map(flow_view, readings))] == ["broken", "silent", "fine"]
+    assert [view.name for view in worst_first(map(flow_view, readings))] == ["broken", "silent", "fine"]
 
 
-def test_worst_topic_is_first_and_internal_ones_are_hidden():
+def test_the_worst_topic_is_listed_first_and_internal_topics_are_hidden():
     parts = [
         partition(0, "a", source_offset=100),
         partition(0, "b", source_offset=50),
@@ -130,22 +131,22 @@ def test_worst_topic_is_first_and_internal_ones_are_hidden():
     assert len(topic_rows(progress)) == 5
 
 
-def test_heat_map_has_one_cell_for_each_partition():
+def test_the_heat_map_has_one_cell_per_partition():
     parts = [partition(number) for number in (0, 1)] + [partition(7, "t"), partition(0, "u", **STOPPED)]
     rows = progress_of(reading(healthy(*parts))).partitions
 
-    found = heat_map(rows, Measure.STATE)
+    state_map = heat_map(rows, Measure.STATE)
 
-    assert found.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
-    assert found.cells == "0444"
-    assert found.counts["stopped"] == 1
+    assert state_map.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
+    assert state_map.cells == "0444"
+    assert state_map.counts["stopped"] == 1
     for measure in Measure:
         cells = heat_map(rows, measure).cells
         assert len(cells) == 4
         assert set(map(int, cells)) <= {*range(len(LEGENDS[measure]))}
 
 
-def test_phases_have_a_cell_of_their_own():
+def test_starting_and_waiting_partitions_share_a_value_in_the_heat_map():
     parts = [partition(0, phase=PartitionPhase.STARTING), partition(1, phase=PartitionPhase.WAITING)]
 
     assert heat_map(progress_of(reading(healthy(*parts))).partitions, Measure.STATE).cells == "33"
@@ -160,8 +161,8 @@ def _offset(group: str, **changes):
     return values | changes
 
 
-def test_group_that_reads_most_again_comes_first_of_its_level():
-    found = reading(
+def test_groups_are_ordered_by_level_and_then_by_records_to_read_again():
+    flow_reading = reading(
         healthy(partition(0)),
         offsets=(
             _offset("small"),
@@ -177,23 +178,23 @@ def test_group_that_reads_most_again_comes_first_of_its_level():
         ),
     )
 
-    rows = group_rows(found)
+    rows = group_rows(flow_reading)
 
-    assert [one.group for one in rows] == ["lost", "large", "small"]
+    assert [row.group for row in rows] == ["lost", "large", "small"]
     assert (rows[0].again_most, rows[0].state, rows[0].level) == (None, "no sync", Level.WARNING)
     assert rows[1].again_s == pytest.approx(900 / 9.0)
     assert rows[2].again_s == 0.0
 
 
-def test_stopped_partition_is_not_kept_up_with():
-    """The others copy at once; what it has will not be copied at any rate."""
+def test_a_flow_with_a_stopped_partition_has_no_forecast():
+    """The other partitions keep up, but the records of the stopped one are not copied at any rate."""
     samples = [LagSample(at_s, 110, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
     view = flow_view(reading(healthy(partition(0), partition(3, **{**STOPPED, "source_offset": 0}))), samples)
 
     assert view.outlook.words == "not while partitions are stopped"
 
 
-def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
+def test_a_lag_of_unknown_age_makes_the_known_age_a_minimum():
     document = table(healthy(partition(0), partition(1)))
     document["partitions"][1]["lagSeconds"] = None
 
@@ -205,8 +206,8 @@ def test_lag_whose_age_is_not_known_is_more_than_the_known_age():
     assert not flow_view(reading(healthy(partition(0)))).is_lag_at_least
 
 
-def test_stopped_partition_that_was_not_read_is_not_overlooked():
-    """Partitions that lag most are read first: a lag that is not known is last."""
+def test_a_stopped_partition_missing_in_the_table_is_reported():
+    """The table is limited to the partitions with the largest lag. Those with an unknown lag come last."""
     unknown = {**STOPPED, "source_offset": -1}
     document = table(healthy(partition(0), partition(3, **unknown)))
     document["partitions"] = document["partitions"][:1]

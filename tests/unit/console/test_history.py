@@ -1,4 +1,4 @@
-"""The history: bounded, and events say what has changed."""
+"""The history of flows has bounded samples, and an event for each change."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from mirrorflow_console.flow_views import flow_view
 from mirrorflow_console.history import FINE_S, KEPT_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import LagSample
 from mirrorflow_console.time_line import WIDTH, time_line
-from tests.unit.console.worlds import STOPPED, conditions, healthy, reading
+from tests.unit.console.flow_readings import STOPPED, conditions, healthy, reading
 from tests.unit.http.reports import NOW_S, partition
 
 
@@ -19,16 +19,16 @@ def sample(at_s: float, lag: int | None = 5) -> LagSample:
     return LagSample(at_s, lag, 1.0, 2.0, 3.0)
 
 
-def test_samples_come_back_oldest_first():
+def test_samples_are_returned_oldest_first():
     history = History(None)
     for at_s in (1_000, 1_005, 1_010):
         history.add({"f": sample(at_s), "g": sample(at_s)}, {"f": [("t", at_s)]}, [], at_s)
 
-    assert [one.at_s for one in history.samples("f", 1_005)] == [1_005, 1_010]
+    assert [lag_sample.at_s for lag_sample in history.samples("f", 1_005)] == [1_005, 1_010]
     assert history.topic_lags("f", 0) == {"t": [(990, 1_000)]}
 
 
-def test_file_outlives_the_process(tmp_path: Path):
+def test_samples_in_a_file_survive_a_restart(tmp_path: Path):
     first = History(tmp_path / "deep" / "console.sqlite")
     first.add({"f": sample(10)}, {}, [], 10)
     first.close()
@@ -43,13 +43,13 @@ def test_old_samples_are_thinned_and_then_dropped():
 
     history.add({"f": sample(now_s)}, {}, [], now_s)
 
-    found = [one.at_s for one in history.samples("f", 0)]
-    assert all(at_s % 60 == 0 for at_s in found if at_s < now_s - FINE_S)
-    assert min(found) >= now_s - KEPT_S
-    assert len(found) <= 3
+    times = [lag_sample.at_s for lag_sample in history.samples("f", 0)]
+    assert all(at_s % 60 == 0 for at_s in times if at_s < now_s - FINE_S)
+    assert min(times) >= now_s - KEPT_S
+    assert len(times) <= 3
 
 
-def test_number_of_rows_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_rows_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "SAMPLES_MAX", 10)
     monkeypatch.setattr(module, "EVENTS_MAX", 3)
     history = History(None)
@@ -62,37 +62,37 @@ def test_number_of_rows_is_bounded(monkeypatch: pytest.MonkeyPatch):
     assert len(history.events(0)[0].text) == module.EVENT_TEXT_MAX
 
 
-def test_trouble_that_comes_and_goes_is_two_events():
-    well = flow_view(reading(healthy(partition(3))))
-    ill = flow_view(reading(healthy(partition(3, **STOPPED), partition(4))))
+def test_a_problem_that_appears_and_ends_is_two_events():
+    healthy_view = flow_view(reading(healthy(partition(3))))
+    broken_view = flow_view(reading(healthy(partition(3, **STOPPED), partition(4))))
 
-    assert next(one.kind for one in changes(well, ill, 1.0)) == "trouble"
-    assert next(one.kind for one in changes(ill, well, 2.0)) == "repaired"
-    assert [*changes(well, well, 3.0)] == []
+    assert next(event.kind for event in changes(healthy_view, broken_view, 1.0)) == "trouble"
+    assert next(event.kind for event in changes(broken_view, healthy_view, 2.0)) == "repaired"
+    assert [*changes(healthy_view, healthy_view, 3.0)] == []
 
 
-def test_restart_and_loss_are_events():
+def test_a_restart_and_a_loss_are_events():
     before = flow_view(reading(healthy(partition(0))))
     after = flow_view(reading(healthy(partition(0, losses=1), started_at_s=NOW_S - 2)))
 
-    kinds = [one.kind for one in changes(before, after, 1.0)]
+    kinds = [event.kind for event in changes(before, after, 1.0)]
 
     assert kinds[:2] == ["restart", "loss"]
-    assert "1 loss " in next(one.text for one in changes(before, after, 1.0) if one.kind == "loss")
+    assert "1 loss " in next(event.text for event in changes(before, after, 1.0) if event.kind == "loss")
 
 
-def test_changed_condition_is_an_event():
+def test_a_changed_condition_is_an_event():
     def view(status: str, reason: str):
         return flow_view(
             FlowReading(key="f", name="f", status=conditions(("SourceReachable", status, reason, "")))
         )
 
-    found = [one.text for one in changes(view("True", "Reachable"), view("False", "Unreachable"), 1.0)]
+    texts = [event.text for event in changes(view("True", "Reachable"), view("False", "Unreachable"), 1.0)]
 
-    assert "SourceReachable is False (Unreachable)." in found
+    assert "SourceReachable is False (Unreachable)." in texts
 
 
-def test_time_line_keeps_the_worst_of_events_at_one_place():
+def test_the_timeline_shows_the_worst_of_several_events_at_one_position():
     now_s = 1_700_000_000.0
     events = [
         HistoryEvent(at_s=now_s - 100, flow="f", kind="x", level=4, text="fine"),
@@ -100,9 +100,9 @@ def test_time_line_keeps_the_worst_of_events_at_one_place():
         HistoryEvent(at_s=now_s - 3 * 86_400, flow="g", kind="x", level=4, text="old"),
     ]
 
-    found = time_line(events, now_s)
+    timeline = time_line(events, now_s)
 
-    assert [line.flow for line in found.lines] == ["f", "g"]
-    assert [(mark.text, mark.events) for mark in found.lines[0].marks] == [("broken", 2)]
-    assert all(0 <= mark.x <= WIDTH for line in found.lines for mark in line.marks)
-    assert len(found.days) in {6, 7}
+    assert [line.flow for line in timeline.lines] == ["f", "g"]
+    assert [(mark.text, mark.events) for mark in timeline.lines[0].marks] == [("broken", 2)]
+    assert all(0 <= mark.x <= WIDTH for line in timeline.lines for mark in line.marks)
+    assert len(timeline.days) in {6, 7}

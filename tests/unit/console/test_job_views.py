@@ -1,4 +1,4 @@
-"""Seeds and verifications: progress, and the windows that differ down to their records."""
+"""The views of seeds and verifications: progress, and the windows and records that differ."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.job_views import job_views, verification_of_file
 from mirrorflow_console.result_files import ResultFiles
-from tests.unit.console.serving import served
+from tests.unit.console.served_console import served
 from tests.unit.console.test_documents import JSON
 from tests.unit.console.test_server import SCRIPT, flows, get
 
@@ -29,32 +29,32 @@ RESULT = {
 }  # fmt: skip
 
 
-def test_running_seed_shows_its_progress_and_time_left():
+def test_a_running_seed_shows_its_progress_and_remaining_time():
     seed = {"phase": "Running", "partitions": {"total": 10, "done": 4, "lost": 0}, "estimatedSeconds": 90}
-    (found,) = job_views([FlowReading(key="f", name="f", status={"seed": seed})])
+    (job_view,) = job_views([FlowReading(key="f", name="f", status={"seed": seed})])
 
-    assert (found.level, found.done, found.total, found.left_s) == (Level.WAITING, 4, 10, 90)
-    assert found.parts == (("done", 4, Level.FINE), ("lost", 0, Level.BROKEN), ("to do", 6, Level.WAITING))
+    assert (job_view.level, job_view.done, job_view.total, job_view.left_s) == (Level.WAITING, 4, 10, 90)
+    assert job_view.parts == (("done", 4, Level.FINE), ("lost", 0, Level.BROKEN), ("to do", 6, Level.WAITING))
 
 
-def test_differing_window_is_opened_down_to_the_record():
-    found = verification_of_file(RESULT)
+def test_a_different_window_lists_its_records():
+    verification = verification_of_file(RESULT)
 
-    assert found is not None
-    assert (found.level, found.word) == (Level.BROKEN, "differs")
-    (window,) = found.windows
+    assert verification is not None
+    assert (verification.level, verification.word) == (Level.BROKEN, "differs")
+    (window,) = verification.windows
     assert (window.partition, window.offsets) == ("orders-3", "1,000 to 2,000")
     assert window.differences == (("missing", "1,234", "-", "abc / -"),)
 
 
 @given(document=JSON)
-def test_no_file_breaks_the_page(document):
+def test_any_result_file_can_be_shown(document):
     verification_of_file(document)
     verification_of_file({**RESULT, "windows": document, "notEqual": document})
     verification_of_file({**RESULT, "notEqual": [document, {"first": document}]})
 
 
-def test_files_of_a_folder_are_shown_as_text(tmp_path: Path):
+def test_result_files_of_a_folder_are_escaped_and_invalid_ones_ignored(tmp_path: Path):
     for name, text in (("good", json.dumps({**RESULT, "flow": SCRIPT})), ("bad", "<html>")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "verification.json").write_text(text)
@@ -68,7 +68,7 @@ def test_files_of_a_folder_are_shown_as_text(tmp_path: Path):
 
 
 @pytest.mark.parametrize("folder", ["missing", "empty"])
-def test_folder_without_results_has_none(tmp_path: Path, folder: str):
+def test_a_missing_or_empty_folder_has_no_results(tmp_path: Path, folder: str):
     (tmp_path / "empty").mkdir()
 
     assert ResultFiles(tmp_path / folder).read() == []

@@ -1,33 +1,36 @@
-"""Flows of this machine and of contexts of a kubeconfig, on one page."""
+"""Flows of this machine and of kubeconfig contexts are shown on one page."""
 
 from mirrorflow_console.joined_flows import JoinedFlows
-from tests.unit.console.worlds import FixedFlows, healthy, reading
+from tests.unit.console.flow_readings import FixedFlows, healthy, reading
 from tests.unit.http.reports import partition
 
 
 def source(name: str, problem: str = "") -> FixedFlows:
-    found = FixedFlows([reading(healthy(partition(0)), name=name, namespace="team")])
-    found.problem = problem
-    return found
+    fixed = FixedFlows([reading(healthy(partition(0)), name=name, namespace="team")])
+    fixed.problem = problem
+    return fixed
 
 
-def test_flows_of_a_context_have_its_name():
+def test_flows_of_a_context_have_the_context_in_their_key():
     joined = JoinedFlows({"": source("here"), "kind": source("there")})
 
-    found = joined.read(frozenset(), frozenset(), is_watched=True)
+    readings = joined.read(frozenset(), frozenset(), is_watched=True)
 
-    assert [(one.key, one.namespace) for one in found] == [("here", "team"), ("kind|there", "kind team")]
+    assert [(flow.key, flow.namespace) for flow in readings] == [
+        ("here", "team"),
+        ("kind|there", "kind team"),
+    ]
 
 
-def test_each_source_is_asked_for_its_own_flows():
-    here, there = source("here"), source("there")
-    joined = JoinedFlows({"": here, "kind": there})
+def test_each_source_receives_only_the_keys_of_its_flows():
+    local, remote = source("here"), source("there")
+    joined = JoinedFlows({"": local, "kind": remote})
 
     joined.read(frozenset({"here", "kind|there"}), frozenset(), is_watched=False)
 
-    assert there.asked == [(frozenset({"there"}), frozenset(), False)]
-    assert "here" in here.asked[0][0]
+    assert remote.requests == [(frozenset({"there"}), frozenset(), False)]
+    assert "here" in local.requests[0][0]
 
 
-def test_problem_names_its_context():
+def test_a_problem_has_the_name_of_its_context():
     assert JoinedFlows({"": source("a"), "kind": source("b", "No answer.")}).problem == "kind: No answer."

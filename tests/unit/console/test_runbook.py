@@ -1,4 +1,4 @@
-"""What to do: the texts of the documentation, as it is."""
+"""The advice of the console is the text of the documentation."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("page", ["runbooks.md", "conditions.md"])
-def test_texts_are_those_of_the_documentation(page: str):
+def test_the_texts_are_links_to_the_documentation(page: str):
     text = ROOT / "replicator" / "mirrorflow_console" / "texts" / page
 
     assert text.resolve() == ROOT / "docs" / page
 
 
-@pytest.mark.parametrize("reason", [one.value for one in StallReason])
-def test_each_stall_has_its_section(reason: str):
-    found = advice_for(reason)
+@pytest.mark.parametrize("reason", [reason.value for reason in StallReason])
+def test_each_stall_reason_has_a_runbook(reason: str):
+    advice = advice_for(reason)
 
-    assert found is not None
-    assert found.title.endswith(reason)
-    assert found.steps
+    assert advice is not None
+    assert advice.title.endswith(reason)
+    assert advice.steps
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_frequent_reasons_have_advice(reason: str):
     assert advice_for(reason) is not None
 
 
-def test_unknown_reason_of_a_stopped_partition_has_the_section_of_stopped_partitions():
+def test_a_stopped_partition_with_an_unknown_reason_has_the_runbook_of_stopped_partitions():
     assert advice_for("RecordTooLarge") is None
-    found = advice_for("RecordTooLarge", has_stopped=True)
+    advice = advice_for("RecordTooLarge", has_stopped=True)
 
-    assert found is not None
-    assert found.title == "MirrorFlowPartitionsStopped"
+    assert advice is not None
+    assert advice.title == "MirrorFlowPartitionsStopped"

@@ -1,4 +1,4 @@
-"""The console over HTTP: pages, streams, and attacks, each of which is harmless."""
+"""The console over HTTP: pages, event streams, and protection against attacks."""
 
 import http.client
 import json
@@ -22,8 +22,8 @@ from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.pages import PAGES, Page
 from tests.harness.kafka.processes import wait_until
-from tests.unit.console.serving import ServedConsole, served
-from tests.unit.console.worlds import STOPPED, FixedFlows, conditions, healthy, reading
+from tests.unit.console.flow_readings import STOPPED, FixedFlows, conditions, healthy, reading
+from tests.unit.console.served_console import ServedConsole, served
 from tests.unit.http.reports import partition
 
 SCRIPT = "<script>alert(1)</script>"
@@ -62,8 +62,8 @@ def flows() -> FixedFlows:
 
 @pytest.fixture
 def console() -> Iterator[ServedConsole]:
-    with served(flows()) as found:
-        yield found
+    with served(flows()) as served_console:
+        yield served_console
 
 
 def get(console: ServedConsole, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, str]:
@@ -84,8 +84,8 @@ def paths() -> list[str]:
 @pytest.mark.parametrize(
     "path", [*paths(), f"/?q={quote(SCRIPT)}", f"/partitions?flow=east-to-west&topic={quote(SCRIPT)}"]
 )
-def test_names_that_are_markup_stay_text(console: ServedConsole, path: str):
-    """Only the page's own scripts and elements are in it, and no attribute that runs code."""
+def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str):
+    """The page contains only its own scripts, and no attribute that runs code."""
     status, _, body = get(console, path)
     tags = Tags(body).tags
 
@@ -118,14 +118,14 @@ def test_each_response_forbids_inline_code_and_other_hosts(console: ServedConsol
     assert "server" not in {name.lower() for name in headers}
 
 
-def test_scripts_evaluate_nothing():
+def test_scripts_do_not_evaluate_code():
     for name in ("console.js", "theme.js"):
         text = (Path(server.__file__).parent / "static" / name).read_text()
         assert not re.findall(r"\beval\(|new Function|innerHTML|document\.write", text)
 
 
-def test_other_hosts_name_gets_nothing(console: ServedConsole):
-    """A page of another site whose name leads to this address (DNS rebinding)."""
+def test_a_request_with_a_foreign_host_name_is_refused(console: ServedConsole):
+    """The name of a hostile site may resolve to this address (DNS rebinding)."""
     status, _, body = get(console, "/", Host="evil.example")
 
     assert status == 400
@@ -133,7 +133,7 @@ def test_other_hosts_name_gets_nothing(console: ServedConsole):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_can_be_changed(console: ServedConsole, method: str):
+def test_methods_that_change_something_are_refused(console: ServedConsole, method: str):
     for path in (*PAGES, "/events", "/static/console.js"):
         connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
         connection.request(method, path, body=b"{}")
@@ -152,20 +152,20 @@ def test_nothing_can_be_changed(console: ServedConsole, method: str):
         "/static/%2e%2e/server.py",
     ],
 )
-def test_what_is_not_there_is_not_found(console: ServedConsole, path: str):
+def test_unknown_pages_flows_and_files_are_404(console: ServedConsole, path: str):
     status, _, body = get(console, path)
 
     assert status == 404
     assert "import" not in body
 
 
-def test_long_address_is_refused(console: ServedConsole):
+def test_a_long_url_is_refused(console: ServedConsole):
     assert get(console, "/?q=" + "x" * 5_000)[0] == 414
     assert get(console, "/events?query=" + "x" * 5_000)[0] == 404
 
 
-class Stream:
-    """One open page."""
+class EventStream:
+    """The event stream of an open page."""
 
     def __init__(self, console: ServedConsole, path: str = "/", query: str = "") -> None:
         self._socket = socket.create_connection(("127.0.0.1", console.port), timeout=30)
@@ -175,7 +175,7 @@ class Stream:
         self.status = int(self._file.readline().split()[1])
 
     def event(self) -> tuple[str, str]:
-        """The next event: its name and text."""
+        """Reads the next event; returns its name and text."""
         name = ""
         for line in self._file:
             if line.startswith(b"event: "):
@@ -190,16 +190,16 @@ class Stream:
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polls often, so that a test need not wait for five seconds."""
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls every 0.2 s instead of 5 s."""
     monkeypatch.setattr("mirrorflow_console.poller.OPEN_INTERVAL_S", 0.2)
 
 
-@pytest.mark.usefixtures("fast")
-def test_stopped_partition_appears_in_an_open_page_and_goes_again():
+@pytest.mark.usefixtures("short_poll_interval")
+def test_a_stopped_partition_appears_and_disappears_in_an_open_page():
     source = FixedFlows([reading(healthy(partition(0), partition(3)))])
     with served(source) as console:
-        stream = Stream(console, "/flow", "flow=east-to-west")
+        stream = EventStream(console, "/flow", "flow=east-to-west")
         assert "RecordTooLarge" not in stream.event()[1]
 
         source.readings = [reading(healthy(partition(0), partition(3, **STOPPED)))]
@@ -211,60 +211,60 @@ def test_stopped_partition_appears_in_an_open_page_and_goes_again():
         while '<code class="reason">RecordTooLarge' in stream.event()[1]:
             pass
         stream.close()
-        assert {"trouble", "repaired"} <= {one.kind for one in console.history.events(0)}
+        assert {"trouble", "repaired"} <= {event.kind for event in console.history.events(0)}
 
 
-@pytest.mark.usefixtures("fast")
-def test_event_is_one_line_whatever_the_names_are():
-    """A newline in a name cannot begin a field of the stream."""
+@pytest.mark.usefixtures("short_poll_interval")
+def test_newlines_in_names_do_not_split_an_event():
+    """Otherwise a name could begin a new field of the stream."""
     name = "a\n\nevent: signed-out\ndata: x"
     with served(FixedFlows([reading(healthy(partition(0)), name=name)])) as console:
-        stream = Stream(console)
+        stream = EventStream(console)
         assert [stream.event()[0], stream.event()[0]] == ["page", "page"]
         stream.close()
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("short_poll_interval")
 def test_200_streams_share_each_poll_and_each_rendering(monkeypatch: pytest.MonkeyPatch):
     source = flows()
     with served(source) as console, ExitStack() as stack:
         rendered: list[str] = []
         original = console.console._text
 
-        def counted(page: Page, path: str, *rest: Any, **more: Any) -> str:
+        def record(page: Page, path: str, *rest: Any, **more: Any) -> str:
             rendered.append(path)
             return original(page, path, *rest, **more)
 
-        monkeypatch.setattr(console.console, "_text", counted)
-        streams = [Stream(console) for _ in range(200)]
-        for one in streams:
-            stack.callback(one.close)
-        wait_until("all are open", lambda: console.console.streams == 200)
-        before, texts = source.reads, len(rendered)
-        for one in streams:
-            assert one.event()[0] == "page"
+        monkeypatch.setattr(console.console, "_text", record)
+        streams = [EventStream(console) for _ in range(200)]
+        for stream in streams:
+            stack.callback(stream.close)
+        wait_until("all streams are open", lambda: console.console.streams == 200)
+        reads_before, rendered_before = source.reads, len(rendered)
+        for stream in streams:
+            assert stream.event()[0] == "page"
 
-        polls = source.reads - before + 1
-        assert len(rendered) - texts <= polls + 1
-        assert source.asked[-1][2]
+        polls = source.reads - reads_before + 1
+        assert len(rendered) - rendered_before <= polls + 1
+        assert source.requests[-1][2]
 
 
-def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_streams_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "STREAMS_MAX", 2)
     with served(flows()) as console, ExitStack() as stack:
-        first = [Stream(console) for _ in range(2)]
-        for one in first:
-            stack.callback(one.close)
-        wait_until("both are open", lambda: console.console.streams == 2)
-        third = Stream(console)
+        first = [EventStream(console) for _ in range(2)]
+        for stream in first:
+            stack.callback(stream.close)
+        wait_until("both streams are open", lambda: console.console.streams == 2)
+        third = EventStream(console)
         assert third.status == 503
         third.close()
         first[0].close()
-        wait_until("one has left", lambda: console.console.streams == 1)
+        wait_until("one stream is closed", lambda: console.console.streams == 1)
 
 
-@pytest.mark.usefixtures("fast")
-def test_slow_reader_is_disconnected_and_delays_no_one(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("short_poll_interval")
+def test_a_slow_reader_is_disconnected_and_delays_no_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "SEND_MAX_S", 0.5)
     parts = [partition(number, f"topic-{number % 40}" + "x" * 100) for number in range(2_000)]
     with served(FixedFlows([reading(healthy(*parts))])) as console:
@@ -274,21 +274,21 @@ def test_slow_reader_is_disconnected_and_delays_no_one(monkeypatch: pytest.Monke
         slow.sendall(
             b"GET /events?path=%2Fpartitions&query=flow%3Deast-to-west HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         )
-        wait_until("it is open", lambda: console.console.streams == 1)
-        other = Stream(console)
+        wait_until("the stream is open", lambda: console.console.streams == 1)
+        other = EventStream(console)
         for _ in range(5):
             assert other.event()[0] == "page"
         other.close()
-        wait_until("the slow one is gone", lambda: console.console.streams == 0, timeout_s=60)
+        wait_until("the slow reader is disconnected", lambda: console.console.streams == 0, timeout_s=60)
         slow.close()
 
 
-def test_page_without_a_visitor_leads_to_the_sign_in():
-    class Closed:
+def test_a_page_redirects_to_the_sign_in_without_a_visitor():
+    class GateWithoutVisitors:
         async def visitor(self, *_: Any) -> None:
             return None
 
-    with served(flows(), gate=Closed()) as console:
+    with served(flows(), gate=GateWithoutVisitors()) as console:
         status, headers, body = get(console, "/")
         assert (status, headers["Location"]) == (303, "/sign-in")
         assert "east-to-west" not in body
@@ -296,7 +296,7 @@ def test_page_without_a_visitor_leads_to_the_sign_in():
 
 
 def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
-    class OfOneNamespace:
+    class GateToOneNamespace:
         async def visitor(self, *_: Any) -> Visitor:
             return Visitor(name="ada", namespaces=frozenset({"mine"}))
 
@@ -306,18 +306,18 @@ def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
             reading(healthy(partition(0, **STOPPED)), name="secret", namespace="theirs"),
         ]
     )
-    with served(source, gate=OfOneNamespace()) as console:
+    with served(source, gate=GateToOneNamespace()) as console:
         for path in ("/", "/jobs", "/history", "/flow?flow=mine", "/?q=secret"):
             status, _, body = get(console, path)
             assert status == 200
             assert "secret" not in body.replace('value="secret"', "").replace("q=secret", "")
         assert get(console, "/flow?flow=secret")[0] == 404
-        stream = Stream(console, "/")
+        stream = EventStream(console, "/")
         stream.close()
 
 
-class Garbage(BaseHTTPRequestHandler):
-    """A connector that answers what a test sets."""
+class ConnectorStub(BaseHTTPRequestHandler):
+    """A connector whose response is set by a test."""
 
     body = b""
     status = 200
@@ -330,7 +330,7 @@ class Garbage(BaseHTTPRequestHandler):
         self.wfile.write(self.body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 @pytest.mark.parametrize(
@@ -345,10 +345,10 @@ class Garbage(BaseHTTPRequestHandler):
         (b" " * (17 << 20), 200, "more than 16 MiB"),
     ],
 )
-def test_connector_that_answers_garbage_is_one_unknown_flow(
+def test_an_invalid_response_of_a_connector_affects_only_its_flow(
     monkeypatch: pytest.MonkeyPatch, body: bytes, status: int, reason: str
 ):
-    handler = type("Handler", (Garbage,), {"body": body, "status": status})
+    handler = type("Handler", (ConnectorStub,), {"body": body, "status": status})
     connector = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=connector.serve_forever, daemon=True).start()
     flow = RunningFlow(
@@ -365,22 +365,22 @@ def test_connector_that_answers_garbage_is_one_unknown_flow(
         connector.server_close()
 
 
-def test_process_that_starts_is_shown_as_such(monkeypatch: pytest.MonkeyPatch):
+def test_a_flow_without_a_process_waits_for_a_restart(monkeypatch: pytest.MonkeyPatch):
     flow = RunningFlow(name="young", pid=1, replicator_pid=None, began_ms=0)
     monkeypatch.setattr(local_flows, "running_flows", lambda: (flow, flow))
     with served(local_flows.LocalFlows()) as console:
         assert "waits for a restart" in get(console, "/")[2]
 
 
-def test_failing_source_does_not_end_the_console(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_the_source_does_not_end_the_console(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mirrorflow_console.poller.FRESH_WAIT_S", 0.3)
     source = flows()
 
-    def fails(*_: Any, **__: Any) -> list[FlowReading]:
+    def fail(*_: Any, **__: Any) -> list[FlowReading]:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(source, "read", fails)
+    monkeypatch.setattr(source, "read", fail)
     with served(source) as console:
         assert get(console, "/")[0] == 200
         monkeypatch.undo()
-        wait_until("it reads again", lambda: "east-to-west" in get(console, "/")[2])
+        wait_until("the source is read again", lambda: "east-to-west" in get(console, "/")[2])

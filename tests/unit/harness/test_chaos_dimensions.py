@@ -1,4 +1,4 @@
-"""Dimensions of chaos: each value is drawn by some seed, the same seed draws the same, and what is asked for is kept."""
+"""Dimensions of a chaos trial: a seed draws them reproducibly, and requested values are kept."""
 
 import shlex
 
@@ -13,30 +13,30 @@ SEEDS = range(60)
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_each_value_is_drawn(name: str) -> None:
+def test_each_value_is_drawn_by_some_seed(name: str) -> None:
     assert set(CHOICES[name]) == {getattr(draw(seed, {}), name) for seed in SEEDS}
 
 
-def test_the_arguments_of_a_trial_ask_for_the_same() -> None:
+def test_the_arguments_of_a_trial_reproduce_it_with_a_different_seed() -> None:
     for seed in SEEDS:
         drawn = draw(seed, {})
-        asked = dict(pair.split("=") for pair in shlex.split(drawn.arguments) if pair != "--set")
+        requested = dict(pair.split("=") for pair in shlex.split(drawn.arguments) if pair != "--set")
 
-        assert drawn == draw(seed + 1, asked)
+        assert drawn == draw(seed + 1, requested)
 
 
-def test_what_is_asked_for_changes_nothing_else() -> None:
+def test_a_requested_value_does_not_change_other_dimensions() -> None:
     assert draw(7, {}).tasks == draw(7, {"age": "old"}).tasks
 
 
-@pytest.mark.parametrize("asked", [{"age": "ancient"}, {"colour": "red"}])
-def test_what_there_is_not_is_refused(asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("requested", [{"age": "ancient"}, {"colour": "red"}])
+def test_an_unknown_dimension_or_value_is_refused(requested: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="is none of age=fresh"):
-        draw(1, asked)
+        draw(1, requested)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"transactions": "denied", "copiers": "2"},
         {"transactions": "denied", "cleanup": "compact"},
@@ -45,9 +45,9 @@ def test_what_there_is_not_is_refused(asked: dict[str, str]) -> None:
         {"rights": "changing", "network": "late"},
     ],
 )
-def test_a_combination_without_a_promise_is_refused(asked: dict[str, str]) -> None:
+def test_a_combination_without_a_promise_is_refused(requested: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="nothing is promised for"):
-        draw(1, asked)
+        draw(1, requested)
 
 
 def test_no_seed_draws_a_combination_without_a_promise() -> None:
@@ -58,14 +58,14 @@ def test_no_seed_draws_a_combination_without_a_promise() -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_each_value_is_in_one_of_the_runs_of_make_test(name: str) -> None:
-    """The brokers' versions, too: one of the runs is on the older one."""
-    asked = [draw(0, {"age": age} | dict(pair.split("=") for pair in RUNS[age].split())) for age in RUNS]
+def test_each_value_is_used_by_a_run_of_make_test(name: str) -> None:
+    """This includes both versions of the brokers."""
+    requested = [draw(0, {"age": age} | dict(pair.split("=") for pair in RUNS[age].split())) for age in RUNS]
 
-    assert set(CHOICES[name]) == {getattr(one, name) for one in asked}
+    assert set(CHOICES[name]) == {getattr(dimensions, name) for dimensions in requested}
 
 
-def test_a_trial_is_one_line_of_seed_dimensions_and_result() -> None:
+def test_a_trial_is_summarized_in_one_line() -> None:
     drawn = draw(7, {"age": "old"})
     equal, unequal = (
         Result(seed=7, seconds=90, target_records=5, problems=list(p)) for p in ((), ("a\n b",))

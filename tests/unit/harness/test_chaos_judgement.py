@@ -1,4 +1,4 @@
-"""What a trial of chaos calls different: each kind of defect is found, and nothing that the trial allows."""
+"""The judgement of a chaos trial finds each kind of defect, and accepts what the trial allows."""
 
 import pytest
 
@@ -15,14 +15,14 @@ SOURCE = [mark(number) for number in range(6)]
 @pytest.mark.parametrize(
     "copy",
     [
-        pytest.param(SOURCE[:3] + SOURCE[4:], id="one is missing"),
-        pytest.param(SOURCE[:3] + SOURCE[2:], id="one is repeated"),
-        pytest.param([*SOURCE[:2], SOURCE[3], SOURCE[2], *SOURCE[4:]], id="two are in another order"),
-        pytest.param([*SOURCE, mark(9)], id="one is a stranger's"),
-        pytest.param([], id="nothing was copied"),
+        pytest.param(SOURCE[:3] + SOURCE[4:], id="missing record"),
+        pytest.param(SOURCE[:3] + SOURCE[2:], id="repeated record"),
+        pytest.param([*SOURCE[:2], SOURCE[3], SOURCE[2], *SOURCE[4:]], id="swapped records"),
+        pytest.param([*SOURCE, mark(9)], id="foreign record"),
+        pytest.param([], id="nothing copied"),
     ],
 )
-def test_a_copy_that_differs_is_different(copy: list[Mark]) -> None:
+def test_a_copy_with_a_defect_is_different(copy: list[Mark]) -> None:
     assert difference(Expected(least=SOURCE, most=SOURCE), copy)
 
 
@@ -31,11 +31,11 @@ def test_an_equal_copy_is_not_different() -> None:
 
 
 @pytest.mark.parametrize("count", range(7))
-def test_between_the_least_and_the_most_all_is_equal(count: int) -> None:
+def test_a_copy_between_least_and_most_is_equal(count: int) -> None:
     assert not difference(Expected(least=SOURCE[2:count], most=SOURCE), SOURCE[1:])
 
 
-def test_any_record_may_be_there_once_where_the_source_lost_some() -> None:
+def test_after_a_loss_any_lost_record_may_be_copied_once() -> None:
     lost = [mark(20), mark(21)]
 
     assert not difference(Expected(least=SOURCE, most=None), SOURCE[:4] + lost + SOURCE[4:])
@@ -43,8 +43,8 @@ def test_any_record_may_be_there_once_where_the_source_lost_some() -> None:
     assert difference(Expected(least=SOURCE, most=None), SOURCE[:4] + lost + SOURCE[5:])
 
 
-def test_a_record_may_be_there_as_often_as_the_source_has_had_it() -> None:
-    """A producer has sent it again after the source had lost it."""
+def test_a_record_may_be_copied_as_often_as_the_source_had_it() -> None:
+    """The source lost a record, and its producer sent it again."""
     expected = Expected(least=SOURCE, most=None, again={mark(4): 1})
 
     assert not difference(expected, SOURCE[:5] + SOURCE[4:])
@@ -52,7 +52,7 @@ def test_a_record_may_be_there_as_often_as_the_source_has_had_it() -> None:
     assert difference(expected, SOURCE[:4] + SOURCE[3:])
 
 
-def test_a_restart_begins_with_the_first_record_and_repeats_nothing_within_itself() -> None:
+def test_a_restart_copies_all_records_from_the_first_without_repeats() -> None:
     lost = [mark(20), mark(21)]
     expected = Expected(least=SOURCE, most=None, restarts=True)
 
@@ -74,16 +74,16 @@ def test_a_flow_without_transactional_ids_may_repeat_records_but_not_lose_or_swa
     )
 
 
-def test_a_flow_that_repeats_is_judged_from_its_last_restart() -> None:
-    """The source has lost the records from 4 on, and producers have sent some of them again, in another order."""
+def test_an_at_least_once_flow_is_judged_from_its_last_restart() -> None:
+    """The source lost records 4 and 5, and producers sent some of them again in a different order."""
     expected = Expected(least=SOURCE, most=None, restarts=True, repeats=True)
 
     assert not difference(expected, [*SOURCE[:4], *reversed(SOURCE[4:]), *SOURCE])
     assert difference(expected, [*SOURCE[:4], *SOURCE[4:], *SOURCE[:3], *SOURCE[4:]])
 
 
-def test_a_flow_that_repeats_may_have_records_that_were_sent_again_in_both_places() -> None:
-    """The source has lost record 4, and its producer has sent it again behind record 5."""
+def test_an_at_least_once_flow_may_have_a_resent_record_at_both_positions() -> None:
+    """The source lost record 4, and its producer sent it again after record 5."""
     expected = Expected(
         least=[*SOURCE[:4], SOURCE[5], SOURCE[4]], most=None, again={mark(4): 1}, repeats=True
     )
@@ -100,8 +100,8 @@ def test_compaction_leaves_the_last_record_of_each_key_in_order() -> None:
     )
 
 
-def test_the_sentence_names_the_first_record() -> None:
-    found = difference(Expected(least=SOURCE, most=SOURCE), SOURCE[:3] + SOURCE[4:])
+def test_the_difference_names_the_first_record() -> None:
+    message = difference(Expected(least=SOURCE, most=SOURCE), SOURCE[:3] + SOURCE[4:])
 
-    assert "n=b'3'" in found
-    assert "missing" in found
+    assert "n=b'3'" in message
+    assert "missing" in message

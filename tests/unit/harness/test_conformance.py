@@ -1,4 +1,4 @@
-"""The judge of Apache's own tests says when a run counts for nothing, and takes results as they come."""
+"""The conformance run checks that the tests ran against MirrorFlow's worker, and parses their results."""
 
 from pathlib import Path
 
@@ -7,27 +7,31 @@ import pytest
 from tests.conformance.suite import Result, _problems, _result
 
 RESULT = Result(test="testReplication", passed=True, seconds=30.0)
-OURS = "[1s][info][class,load] conformance.WorkerProcess source: file:/x/.cache/conformance/shims.jar\n"
-APACHES = (
+LOADED_SHIM = (
+    "[1s][info][class,load] conformance.WorkerProcess source: file:/x/.cache/conformance/shims.jar\n"
+)
+LOADED_HERDER = (
     "[1s][info][class,load] org.apache.kafka.connect.runtime.distributed.DistributedHerder source: file:/x\n"
 )
-INNOCENT = "[1s][info][class,load] org.apache.kafka.connect.mirror.MirrorSourceConnector source: file:/x\n"
+LOADED_CONNECTOR = (
+    "[1s][info][class,load] org.apache.kafka.connect.mirror.MirrorSourceConnector source: file:/x\n"
+)
 STARTED = "01:00:00 start 001-backup pid=1 command=x\n"
 
 
 @pytest.mark.parametrize(
     ("loaded", "processes", "results", "status", "problem"),
     [
-        (OURS + INNOCENT, STARTED, (RESULT,), 0, ""),
-        (OURS, STARTED, (RESULT,), 1, ""),
-        (INNOCENT, STARTED, (RESULT,), 0, "not started by the class"),
-        (OURS + APACHES, STARTED, (RESULT,), 0, "DistributedHerder"),
-        (OURS, "", (RESULT,), 0, "no worker was ever started"),
-        (OURS, STARTED, (), 0, "no test has ended"),
-        (OURS, STARTED, (RESULT,), -9, "status -9"),
+        (LOADED_SHIM + LOADED_CONNECTOR, STARTED, (RESULT,), 0, ""),
+        (LOADED_SHIM, STARTED, (RESULT,), 1, ""),
+        (LOADED_CONNECTOR, STARTED, (RESULT,), 0, "not started by the class"),
+        (LOADED_SHIM + LOADED_HERDER, STARTED, (RESULT,), 0, "DistributedHerder"),
+        (LOADED_SHIM, "", (RESULT,), 0, "no worker was ever started"),
+        (LOADED_SHIM, STARTED, (), 0, "no test has ended"),
+        (LOADED_SHIM, STARTED, (RESULT,), -9, "status -9"),
     ],
 )
-def test_a_run_counts_only_if_the_worker_did_the_work(
+def test_a_run_is_valid_only_if_mirrorflows_worker_ran(
     tmp_path: Path,
     loaded: str,
     processes: str,
@@ -35,17 +39,16 @@ def test_a_run_counts_only_if_the_worker_did_the_work(
     status: int,
     problem: str,
 ):
-    """Otherwise the tests of Apache's worker would run against another program, or none."""
+    """Otherwise the tests would run against Apache's worker, or none."""
     (tmp_path / "loaded.log").write_text(loaded)
 
-    found = _problems(tmp_path, results, status, processes)
+    problems = _problems(tmp_path, results, status, processes)
 
-    assert bool(problem) == bool(found)
-    assert problem in " ".join(found)
+    assert bool(problem) == bool(problems)
+    assert problem in " ".join(problems)
 
 
-def test_result_is_parsed_with_its_reason():
-    """Name, status, seconds, and the first line of the reason."""
+def test_a_result_line_is_parsed():
     line = "@result\tFAILED\t61.1\ttestReplication()\tnot met: timeout\n"
 
     assert _result(line) == Result(

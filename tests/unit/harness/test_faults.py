@@ -1,4 +1,4 @@
-"""The fault proxy names requests as RBAC does, and applies faults to the matching ones."""
+"""The fault proxy parses requests to RBAC verbs and resources, and applies faults to matching requests."""
 
 import pytest
 
@@ -22,15 +22,14 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/here/deployments"
         ("GET", "/version", ("get", "", "", "", "")),
     ],
 )
-def test_requests_have_the_names_of_rbac(method: str, target: str, expected: tuple[str, ...]):
-    """Verb, resource with its subresource, group, namespace, name."""
-    ask = Ask.of(method, target)
+def test_a_request_is_parsed_to_rbac_verb_and_resource(method: str, target: str, expected: tuple[str, ...]):
+    request = Ask.of(method, target)
 
-    assert expected == (ask.verb, ask.resource, ask.group, ask.namespace, ask.name)
+    assert expected == (request.verb, request.resource, request.group, request.namespace, request.name)
 
 
-def test_a_lease_is_no_write():
-    """Who holds one writes for ever: a count of writes would never end."""
+def test_a_renewed_lease_is_not_counted_as_a_write():
+    """Leases are renewed forever, so the number of writes would never settle."""
     path = "/apis/coordination.k8s.io/v1/namespaces/here/leases/operator"
 
     assert not Ask.of("PATCH", path).is_write
@@ -38,19 +37,19 @@ def test_a_lease_is_no_write():
     assert not Ask.of("GET", DEPLOYMENTS).is_write
 
 
-def test_a_rule_strikes_the_nth_request_that_matches():
-    """Skipped requests count, requests that do not match do not, and the fault applies `times` times."""
+def test_a_rule_applies_after_skip_to_the_next_matching_requests():
+    """Only matching requests are counted, including the skipped ones. The fault applies `times` times."""
     rule = Rule(match=Match(verb="patch"), fault=Refuse(500), skip=1, times=2)
     patch, other = Ask(verb="patch", resource="pods"), Ask(verb="list", resource="pods")
 
     assert [False, False, True, True, False] == [
-        rule.strikes(one) for one in (other, patch, patch, patch, patch)
+        rule.strikes(request) for request in (other, patch, patch, patch, patch)
     ]
     assert rule.struck == 2
 
 
-def test_a_rule_may_strike_for_ever():
-    """ALWAYS is for outages."""
+def test_a_rule_with_always_applies_to_all_matching_requests():
+    """ALWAYS simulates an outage."""
     rule = Rule(match=Match(), fault=Refuse(503), times=ALWAYS)
 
     assert all(rule.strikes(Ask(verb="list")) for _ in range(100))

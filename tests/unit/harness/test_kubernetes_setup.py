@@ -1,4 +1,4 @@
-"""`setup.sh` says what it builds, and continues a build that was interrupted; a stand-in for Go does the building."""
+"""`setup.sh` reports what it builds and continues an interrupted build. A stub of Go builds the programs."""
 
 import os
 import shutil
@@ -32,8 +32,8 @@ esac
 """
 
 
-class Setup:
-    """A copy of the script with a cache and a Go of its own; it reports each second."""
+class SetupScript:
+    """A copy of the script with its own cache and a stub of Go. It reports its progress each second."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
@@ -71,34 +71,34 @@ class Setup:
             )
 
     def run(self) -> str:
-        """What it says, once it has ended well."""
-        assert self.start().wait(WAIT_S) == 0, self.said()
-        return self.said()
+        """Runs the script until it succeeds; returns its output."""
+        assert self.start().wait(WAIT_S) == 0, self.output()
+        return self.output()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out.read_text()
 
     def built(self) -> list[str]:
-        """The programs that Go was asked for, in order."""
+        """The programs that Go has built, in order."""
         return (self.state / "built").read_text().split()
 
     def hold(self, program: str) -> Path:
-        """Let the build of *program* wait as long as the file exists."""
+        """Blocks the build of *program* as long as the returned file exists."""
         file = self.state / f"hold-{program}"
         file.touch()
         return file
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*, at most `WAIT_S`."""
+    """Waits until *condition* holds, at most `WAIT_S`."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, f"The condition was not met in time: {what}."
         time.sleep(POLL_S)
 
 
 def runs(pid: int) -> bool:
-    """Whether the process *pid* is there and no zombie."""
+    """Whether the process *pid* exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -106,14 +106,14 @@ def runs(pid: int) -> bool:
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    one = Setup(tmp_path)
-    yield one
-    for file in one.state.glob("hold-*"):
+def setup(tmp_path: Path) -> Iterator[SetupScript]:
+    script = SetupScript(tmp_path)
+    yield script
+    for file in script.state.glob("hold-*"):
         file.unlink()
 
 
-def test_what_is_built_is_not_built_again(setup: Setup) -> None:
+def test_a_second_run_builds_nothing(setup: SetupScript) -> None:
     setup.run()
 
     assert setup.built() == PROGRAMS
@@ -125,10 +125,12 @@ def test_what_is_built_is_not_built_again(setup: Setup) -> None:
     assert [] == list(setup.cache.glob("partial-*"))
 
 
-def test_a_long_build_says_what_it_builds_and_how_long(setup: Setup) -> None:
+def test_a_long_build_reports_the_program_and_its_duration(setup: SetupScript) -> None:
     held = setup.hold("pause")
     process = setup.start()
-    until(lambda: setup.said().count("node: building pause (2 of 4), ") >= 2, "it reports nothing")
+    until(
+        lambda: setup.output().count("node: building pause (2 of 4), ") >= 2, "the script has reported twice"
+    )
 
     held.unlink()
 
@@ -137,38 +139,40 @@ def test_a_long_build_says_what_it_builds_and_how_long(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_build_continues_with_what_is_built(setup: Setup, number: signal.Signals) -> None:
+def test_an_interrupted_build_continues_after_the_programs_that_were_built(
+    setup: SetupScript, number: signal.Signals
+) -> None:
     held = setup.hold("probe")
     process = setup.start()
-    until((setup.state / "held").exists, "it never came to the third program")
+    until((setup.state / "held").exists, "the third build has started")
     process.send_signal(number)
     process.wait(WAIT_S)
     compiler = int((setup.state / "pid").read_text())
     if number is signal.SIGTERM:
-        until(lambda: not runs(compiler), "Go outlives the script")
+        until(lambda: not runs(compiler), "Go has ended with the script")
     held.unlink()
-    until(lambda: not runs(compiler), "Go does not end")
+    until(lambda: not runs(compiler), "Go has ended")
 
-    said = setup.run()
+    output = setup.run()
 
     assert setup.built() == ["control", "node", "pause", "probe", *PROGRAMS[3:]]
-    (kept,) = (line for line in said.splitlines() if "an interrupted build has left" in line)
+    (kept,) = (line for line in output.splitlines() if "an interrupted build has left" in line)
     assert {"node", "pause"} == set(kept.partition(" left ")[2].partition(",")[0].split())
     assert [] == [*setup.cache.glob("partial-*"), *setup.cache.glob("unfinished*")]
 
 
-def test_a_program_that_cannot_be_built_ends_it_with_a_sentence(setup: Setup) -> None:
+def test_a_failed_build_ends_the_script_with_one_sentence(setup: SetupScript) -> None:
     (setup.state / "fail-coredns").touch()
 
     assert setup.start().wait(WAIT_S) == 1
-    assert setup.said().splitlines()[-2:] == [
+    assert setup.output().splitlines()[-2:] == [
         "no coredns today",
         "Kubernetes v1.34.4 could not be built: Go's own message is above.",
     ]
     assert not (setup.cache / "node").exists()
 
 
-def test_a_part_of_other_sources_is_not_continued(setup: Setup) -> None:
+def test_an_interrupted_build_of_other_sources_is_not_continued(setup: SetupScript) -> None:
     (setup.state / "fail-coredns").touch()
     setup.start().wait(WAIT_S)
     (setup.state / "fail-coredns").unlink()

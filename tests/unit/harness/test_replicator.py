@@ -1,4 +1,4 @@
-"""The harness's waits end when what they wait for has happened, whatever a process thinks of it."""
+"""The harness waits for the end offsets of the source, not only for the replicator's own report."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +11,8 @@ from tests.harness.kafka.processes import HarnessError
 from tests.harness.replicator import Replicator
 
 
-class Alive:
-    """Stands for a process that runs."""
+class RunningProcess:
+    """A stub of a running process."""
 
     running = True
     frozen = False
@@ -25,94 +25,96 @@ class Alive:
 
 
 @dataclass
-class Source:
-    """Stands for a cluster; counts what it is asked."""
+class SourceStub:
+    """A stub of a cluster; *requests* has the topic and isolation level of each request for end offsets."""
 
     ends: dict[str, dict[int, int]]
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
 
     def topics(self) -> dict[str, int]:
         return {topic: len(ends) for topic, ends in self.ends.items()}
 
     def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
-        self.asked.append((topic, isolation))
+        self.requests.append((topic, isolation))
         return self.ends[topic]
 
 
-def said(offset: int, topic: str = "t", **more: Any) -> dict[str, Any]:
-    """A row of a process that believes to be at the end."""
+def row_at(offset: int, topic: str = "t", **more: Any) -> dict[str, Any]:
+    """A row of a process that reports that it is at the end."""
     row = {"topic": topic, "partition": 0, "sourceOffset": offset, "lagRecords": 0, "reachedStartEnd": True}
     return {**row, "phase": "copying", **more}
 
 
-class Talking(Replicator):
-    """Says one answer after the other, and then the last for ever."""
+class ReplicatorStub(Replicator):
+    """Returns each of *responses* once, and then the last one forever."""
 
-    answers: list[list[dict[str, Any]]]
+    responses: list[list[dict[str, Any]]]
 
     def partitions(self) -> list[dict[str, Any]]:
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
 
 
 def replicator(
-    source: Source | None, *answers: list[dict[str, Any]], lines: dict[str, str] | None = None
-) -> Talking:
-    made = Talking(form="standalone", files=({}, lines or {}), folder=Path(), source=source)  # type: ignore[arg-type]
-    made.child = Alive()  # type: ignore[assignment]
-    made.answers = list(answers)
-    return made
+    source: SourceStub | None, *responses: list[dict[str, Any]], lines: dict[str, str] | None = None
+) -> ReplicatorStub:
+    stub = ReplicatorStub(form="standalone", files=({}, lines or {}), folder=Path(), source=source)  # type: ignore[arg-type]
+    stub.child = RunningProcess()  # type: ignore[assignment]
+    stub.responses = list(responses)
+    return stub
 
 
-def test_caught_up_is_at_the_end_that_the_source_has():
-    """A process that has not heard yet of what was just written says that it lacks nothing."""
-    waiting = replicator(Source({"t": {0: 10}}), [said(5)], [said(9)], [said(10)])
+def test_the_wait_ends_at_the_end_offset_of_the_source():
+    """A process that has not fetched the newest records yet reports a lag of 0."""
+    waiting = replicator(SourceStub({"t": {0: 10}}), [row_at(5)], [row_at(9)], [row_at(10)])
 
     waiting.wait_until_caught_up()
 
-    assert [[said(10)]] == waiting.answers
+    assert [[row_at(10)]] == waiting.responses
 
 
-def test_failed_wait_reports_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_wait_shows_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tests.harness.replicator.HANG_S", 0.2)
 
     with pytest.raises(HarnessError, match="the end of its log"):
-        replicator(Source({"t": {0: 10}}), [said(9)]).wait_until_caught_up()
+        replicator(SourceStub({"t": {0: 10}}), [row_at(9)]).wait_until_caught_up()
 
 
-def test_the_source_is_asked_once_for_each_topic():
-    """What is written after the call is another wait's, or a wait under load would never end."""
-    source = Source({"t": {0: 10}, "u": {0: 1}})
-    replicator(source, [said(9), said(1, "u")], [said(10), said(1, "u")]).wait_until_caught_up(partitions=2)
+def test_the_wait_requests_the_end_offsets_of_each_topic_once():
+    """With later records included, a wait under load would never end."""
+    source = SourceStub({"t": {0: 10}, "u": {0: 1}})
+    replicator(source, [row_at(9), row_at(1, "u")], [row_at(10), row_at(1, "u")]).wait_until_caught_up(
+        partitions=2
+    )
 
-    assert [("t", "read_uncommitted"), ("u", "read_uncommitted")] == source.asked
+    assert [("t", "read_uncommitted"), ("u", "read_uncommitted")] == source.requests
 
 
 @pytest.mark.parametrize("key", ["consumer.isolation.level", "source.consumer.isolation.level"])
-def test_read_committed_has_its_own_end(key: str):
-    """The last stable offset: behind it nothing is copied while a transaction is open."""
-    source = Source({"t": {0: 10}})
-    replicator(source, [said(10)], lines={key: "read_committed"}).wait_until_caught_up()
+def test_with_read_committed_the_wait_ends_at_the_last_stable_offset(key: str):
+    """After it nothing is copied while a transaction is open."""
+    source = SourceStub({"t": {0: 10}})
+    replicator(source, [row_at(10)], lines={key: "read_committed"}).wait_until_caught_up()
 
-    assert [("t", "read_committed")] == source.asked
-
-
-def test_without_a_source_or_without_the_topic_the_process_alone_is_asked():
-    """The mm2 form has many sources, and a topic may be gone."""
-    replicator(None, [said(5)]).wait_until_caught_up()
-    replicator(Source({}), [said(5)]).wait_until_caught_up()
+    assert [("t", "read_committed")] == source.requests
 
 
-def test_a_source_that_does_not_answer_is_asked_again():
-    """While a leader is elected nothing is known, and nothing is assumed."""
+def test_the_wait_uses_the_report_alone_without_a_source_or_topic():
+    """In the mm2 form there are several sources. A topic may have been deleted."""
+    replicator(None, [row_at(5)]).wait_until_caught_up()
+    replicator(SourceStub({}), [row_at(5)]).wait_until_caught_up()
 
-    class Electing(Source):
+
+def test_the_request_for_end_offsets_is_retried():
+    """During a leader election the end offset is unknown."""
+
+    class SourceDuringElection(SourceStub):
         def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
-            if not self.asked:
-                self.asked.append((topic, isolation))
+            if not self.requests:
+                self.requests.append((topic, isolation))
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
             return super().end_offsets(topic, isolation=isolation)
 
-    waiting = replicator(Electing({"t": {0: 10}}), [said(5)], [said(9)], [said(10)])
+    waiting = replicator(SourceDuringElection({"t": {0: 10}}), [row_at(5)], [row_at(9)], [row_at(10)])
     waiting.wait_until_caught_up()
 
-    assert [[said(10)]] == waiting.answers
+    assert [[row_at(10)]] == waiting.responses

@@ -1,4 +1,4 @@
-"""Reports and views for the tests of what is shown of them."""
+"""Builds the reports and worker views that tests of REST, progress and metrics show."""
 
 from typing import Any
 
@@ -65,17 +65,17 @@ def content(response: Response) -> bytes:
     return response.body if isinstance(response.body, bytes) else b"".join(response.body)
 
 
-def moved(report: ConnectorReport, *, over_s: float = 10.0) -> Samples:
-    """Samples in which every partition of *report* went from nothing to where it is."""
+def samples_of_progress(report: ConnectorReport, *, over_s: float = 10.0) -> Samples:
+    """Samples in which each partition of *report* has copied all its records within *over_s*."""
     samples = Samples()
-    for one in report.tasks:
-        none = [_unmoved(part) for part in one.partitions]
-        samples.observe(report.name, task(*none, number=one.task), NOW_S - over_s)
-        samples.observe(report.name, one, NOW_S)
+    for task_report in report.tasks:
+        at_start = [_at_start(part) for part in task_report.partitions]
+        samples.observe(report.name, task(*at_start, number=task_report.task), NOW_S - over_s)
+        samples.observe(report.name, task_report, NOW_S)
     return samples
 
 
-def _unmoved(part: PartitionReport) -> PartitionReport:
+def _at_start(part: PartitionReport) -> PartitionReport:
     return partition(
         part.partition, part.topic, records=0, bytes=0, value_bytes=0, source_offset=0, source_end_offset=1
     )

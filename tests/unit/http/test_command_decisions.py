@@ -1,4 +1,4 @@
-"""What a distributed worker writes for a command, and what it refuses."""
+"""The records that a distributed worker writes for a command, and its refusals."""
 
 from dataclasses import replace
 
@@ -45,22 +45,22 @@ SOURCE = {"name": "a", "connector.class": "MirrorSourceConnector", "topics": "t"
 
 
 def configs(*records):
-    found = WorkerConfigs()
+    worker_configs = WorkerConfigs()
     for record in (ConnectorConfig(connector="a", properties=SOURCE), *records):
-        found.take(record)
-    return found
+        worker_configs.take(record)
+    return worker_configs
 
 
-def fine(*_):
+def no_errors(*_):
     return {}
 
 
-def wrong(plugin, _):
+def topics_error(plugin, _):
     return {"topics": f"{plugin}: no topics."}
 
 
-def test_a_new_connector_is_written_behind_its_state():
-    """A reader of the config has already read its target state (KIP-980)."""
+def test_a_new_connector_is_written_after_its_target_state():
+    """A reader of the config topic then has the target state before the config (KIP-980)."""
     command = Configure(
         name="b", properties={**SOURCE, "name": "b"}, target=TargetState.STOPPED, may_exist=False
     )
@@ -68,26 +68,28 @@ def test_a_new_connector_is_written_behind_its_state():
     assert (
         ConnectorTarget(connector="b", state=TargetState.STOPPED),
         ConnectorConfig(connector="b", properties={**SOURCE, "name": "b"}),
-    ) == decide(command, configs(), fine)
+    ) == decide(command, configs(), no_errors)
 
 
-def test_a_patch_is_written_whole():
-    """Null takes away (KIP-477)."""
+def test_a_patch_is_written_as_a_complete_config():
+    """A null removes the property (KIP-477)."""
     command = Patch(name="a", changes={"topics": None, "tasks.max": "2"})
 
     expected = {"name": "a", "connector.class": "MirrorSourceConnector", "tasks.max": "2"}
-    assert (ConnectorConfig(connector="a", properties=expected),) == decide(command, configs(), fine)
+    assert (ConnectorConfig(connector="a", properties=expected),) == decide(command, configs(), no_errors)
 
 
-def test_deletion_and_states():
-    """A deleted connector takes its state with it."""
+def test_a_deleted_connector_loses_its_target_state():
     assert (
         ConnectorConfig(connector="a", properties=None),
         ConnectorTarget(connector="a", state=None),
-    ) == decide(Delete(name="a"), configs(), fine)
+    ) == decide(Delete(name="a"), configs(), no_errors)
+
+
+def test_a_pause_writes_the_target_state_and_a_restart_writes_nothing():
     paused = ConnectorTarget(connector="a", state=TargetState.PAUSED)
-    assert (paused,) == decide(SetTarget(name="a", target=TargetState.PAUSED), configs(), fine)
-    assert () == decide(Restart(name="a"), configs(), fine)
+    assert (paused,) == decide(SetTarget(name="a", target=TargetState.PAUSED), configs(), no_errors)
+    assert () == decide(Restart(name="a"), configs(), no_errors)
 
 
 @pytest.mark.parametrize(
@@ -113,20 +115,20 @@ def test_deletion_and_states():
         ),
     ],
 )
-def test_refusals_are_connects(command, status, message):
-    """By status and sentence, and never with a value of the properties."""
+def test_refusals_have_the_status_and_message_of_connect(command, status, message):
+    """The message contains no values of properties."""
     with pytest.raises(ConnectError) as caught:
-        decide(command, configs(), fine)
+        decide(command, configs(), no_errors)
 
     assert (status, message) == (caught.value.status, str(caught.value))
 
 
-def test_all_errors_are_reported_at_once():
-    """In Connect's words around ours; a connector with a wrong config is not written."""
+def test_all_errors_of_a_config_are_reported_together():
+    """Connect's message lists MirrorFlow's errors. Nothing is written."""
     command = Configure(name="a\n", properties={**SOURCE, "name": "a\n"}, may_exist=True)
 
     with pytest.raises(ConnectError) as caught:
-        decide(command, configs(), wrong)
+        decide(command, configs(), topics_error)
 
     assert (
         "Connector configuration is invalid and contains the following 2 error(s):\n"
@@ -137,24 +139,23 @@ def test_all_errors_are_reported_at_once():
     ) == str(caught.value)
 
 
-def test_what_is_wanted_changes_with_a_restart():
-    """So that what runs is replaced by the same."""
+def test_a_restart_changes_the_run_number_of_a_connector():
+    """A changed number replaces the running connector by an equal one."""
     stopped = configs(ConnectorTarget(connector="a", state=TargetState.STOPPED))
 
     assert {"a": Wanted(properties=SOURCE, target=TargetState.STOPPED, run=0)} == wanted(stopped, {})
     assert wanted(configs(), {}) != wanted(configs(), {"a": 1})
 
 
-def test_files_are_written_where_they_say_something_new():
-    """A start with the same files writes nothing."""
+def test_connector_files_are_written_only_if_they_have_changed():
     other = {**SOURCE, "topics": "u"}
 
     assert () == seeds([SOURCE], configs())
     assert (ConnectorConfig(connector="a", properties=other),) == seeds([other], configs())
 
 
-def test_tasks_are_committed_with_the_class_that_java_starts():
-    """All of them and the commit behind; and not again as long as they are the same."""
+def test_changed_task_configs_are_written_with_javas_task_class_before_their_commit():
+    """Equal task configs are not written again."""
     report = replace(
         connector(task()),
         name="a",
@@ -179,12 +180,12 @@ def test_tasks_are_committed_with_the_class_that_java_starts():
     )
 
 
-def test_statuses_tell_why_only_of_what_failed():
-    """Java's readers take a trace for a failure."""
+def test_only_the_statuses_of_failed_tasks_have_a_trace():
+    """Java reads a status with a trace as a failure."""
     report = replace(
         connector(task(), task(number=1, state="FAILED", trace="It broke.")), name="a", trace="A warning."
     )
-    found = statuses([report], worker_id="host:8083", generation=3)
+    written = statuses([report], worker_id="host:8083", generation=3)
 
     assert [
         WorkerStatus(
@@ -212,8 +213,8 @@ def test_statuses_tell_why_only_of_what_failed():
             trace="It broke.",
             version=connect_version(),
         ),
-    ] == list(found.values())
-    assert list(found) == [status.key for status in found.values()]
+    ] == list(written.values())
+    assert list(written) == [status.key for status in written.values()]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,6 @@ def test_statuses_tell_why_only_of_what_failed():
         ("com.example.Other", "com.example.Other"),
     ],
 )
-def test_classes_are_known_by_any_of_their_names(written, expected):
-    """As Connect finds plug-ins."""
+def test_a_connector_class_is_recognized_by_each_of_its_names(written, expected):
+    """Connect finds plug-ins by the same names."""
     assert expected == simple_name(written)

@@ -1,4 +1,4 @@
-"""Requests of Connect's REST that would change something, as a table of commands and refusals."""
+"""Requests to Connect's REST API that change something become commands or refusals."""
 
 import json
 
@@ -28,16 +28,16 @@ NULL = (
 )
 
 
-def ask(method, path, body=None, *, content_type="application/json", **state):
+def send(method, path, body=None, *, content_type="application/json", **state):
     path, _, query = path.partition("?")
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     request = Request(method=method, path=path, query=query, body=data, content_type=content_type)
     return answer(request, view(**{"modify_enabled": True, "takes_changes": True} | state))
 
 
-def refusal(found):
-    assert isinstance(found, Response)
-    return found.status, json.loads(content(found))["message"]
+def refusal(response):
+    assert isinstance(response, Response)
+    return response.status, json.loads(content(response))["message"]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def refusal(found):
         ),
     ],
 )
-def test_each_writing_call_is_a_command(method, path, body, expected):
-    """Paths, defaults and Jackson's leniency are those of Connect."""
-    assert expected == ask(method, path, body)
+def test_each_request_that_changes_something_is_a_command(method, path, body, expected):
+    """Paths, defaults and accepted JSON are those of Connect."""
+    assert expected == send(method, path, body)
 
 
 @pytest.mark.parametrize(
@@ -134,34 +134,32 @@ def test_each_writing_call_is_a_command(method, path, body, expected):
         ("PUT", "/nothing", None, 404, "HTTP 404 Not Found"),
     ],
 )  # fmt: skip
-def test_what_is_no_command_is_refused_as_by_connect(method, path, body, status, message):
-    """Nothing is half understood."""
-    assert (status, message) == refusal(ask(method, path, body))
+def test_an_invalid_request_is_refused_as_in_connect(method, path, body, status, message):
+    assert (status, message) == refusal(send(method, path, body))
 
 
 def test_other_media_types_are_refused():
-    """As by Jersey."""
-    found = ask("PUT", "/connectors/a/config", {}, content_type="text/plain")
+    response = send("PUT", "/connectors/a/config", {}, content_type="text/plain")
 
-    assert (415, "HTTP 415 Unsupported Media Type") == refusal(found)
-
-
-def test_a_body_that_is_not_json_is_refused_where_none_is_needed():
-    """As by Jersey; without a body the media type does not matter."""
-    assert 415 == refusal(ask("PUT", "/connectors/a/stop", b"x", content_type="text/plain"))[0]
-    assert isinstance(ask("PUT", "/connectors/a/stop", content_type=""), SetTarget)
+    assert (415, "HTTP 415 Unsupported Media Type") == refusal(response)
 
 
-def test_topics_are_reset_without_effect():
-    """Those that are shown are copied now; Java's would come back with the next record."""
-    found = ask("PUT", "/connectors/a/topics/reset")
-
-    assert isinstance(found, Response)
-    assert (202, b"") == (found.status, found.body)
+def test_an_unneeded_body_that_is_not_json_is_refused():
+    """Jersey refuses it too. Without a body the media type does not matter."""
+    assert 415 == refusal(send("PUT", "/connectors/a/stop", b"x", content_type="text/plain"))[0]
+    assert isinstance(send("PUT", "/connectors/a/stop", content_type=""), SetTarget)
 
 
-def test_connectors_from_files_are_not_changed():
-    """rest.modify.enable alone does not make a worker distributed; and reading their offsets needs no command."""
-    assert (501, CHANGES_MISSING) == refusal(ask("DELETE", "/connectors/a", takes_changes=False))
-    assert isinstance(ask("GET", "/connectors/a/offsets", takes_changes=False), Response)
-    assert 403 == refusal(ask("DELETE", "/connectors/a", modify_enabled=False))[0]
+def test_a_reset_of_topics_is_accepted_without_effect():
+    """The listed topics are being copied, so in Java they would be listed again after the next record."""
+    response = send("PUT", "/connectors/a/topics/reset")
+
+    assert isinstance(response, Response)
+    assert (202, b"") == (response.status, response.body)
+
+
+def test_connectors_from_files_cannot_be_changed():
+    """rest.modify.enable is not enough: the worker must be distributed. Their offsets can be read."""
+    assert (501, CHANGES_MISSING) == refusal(send("DELETE", "/connectors/a", takes_changes=False))
+    assert isinstance(send("GET", "/connectors/a/offsets", takes_changes=False), Response)
+    assert 403 == refusal(send("DELETE", "/connectors/a", modify_enabled=False))[0]

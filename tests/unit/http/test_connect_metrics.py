@@ -1,4 +1,4 @@
-"""Strimzi's dashboard of MM2 is answered: each of its queries finds series here, and sums them by labels that they have."""
+"""Metrics of Connect: each query of Strimzi's MM2 dashboard finds series with the labels that it uses."""
 
 import re
 
@@ -10,19 +10,19 @@ from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http import metrics
 from mirrorflow_replicator.http.partition_rates import Window
 from mirrorflow_replicator.process import ResourceUsage
-from tests.contract.expressions import asked_for
-from tests.unit.http.reports import connector, moved, partition, task, view
+from tests.contract.expressions import selections
+from tests.unit.http.reports import connector, partition, samples_of_progress, task, view
 from tests.unit.http.test_metrics import exposition, parse, value
 
-# What Strimzi's PodMonitor puts on every series (docs/metrics.md has one for our pods).
-OF_STRIMZI = {
+# The labels that Strimzi's PodMonitor adds to each series (docs/metrics.md has a PodMonitor for MirrorFlow's pods).
+POD_LABELS = {
     "strimzi_io_kind": "KafkaMirrorMaker2",
     "strimzi_io_cluster": "east-to-west",
     "kubernetes_pod_name": "p",
     "namespace": "n",
 }
 MM2 = "kafka_connect_mirror_mirrorsourceconnector_"
-CHOSEN = 'strimzi_io_kind=~"KafkaMirrorMaker2",strimzi_io_cluster="$strimzi_mirror_maker_cluster_name"'
+SELECTED = 'strimzi_io_kind=~"KafkaMirrorMaker2",strimzi_io_cluster="$strimzi_mirror_maker_cluster_name"'
 COMMITS = 'kafka_connect_connector_task_offset_commit_avg_time_ms{connector=~"\\".*SourceConnector\\"", task=~"[0-9]+"}'
 BY_PARTITION = [
     f"{family}{suffix}"
@@ -30,30 +30,30 @@ BY_PARTITION = [
     for suffix in ("", "_avg", "_min", "_max")
 ]
 # The expressions of examples/metrics/grafana-dashboards/strimzi-kafka-mirror-maker-2.json of Strimzi 0.47 and later, and two of
-# earlier ones (the last two). One is not ours to answer: container_cpu_usage_seconds_total is the kubelet's.
+# earlier ones (the last two). Without container_cpu_usage_seconds_total, which the kubelet exports.
 QUERIES = [
-    f"sum(kafka_connect_worker_connector_count{{{CHOSEN}}})",
-    f"sum(kafka_connect_worker_task_count{{{CHOSEN}}})",
-    f"sum({MM2}record_rate{{{CHOSEN}}})",
-    f"sum({MM2}byte_rate{{{CHOSEN}}})",
-    *(f"sum({MM2}{name}{{{CHOSEN}}}) by (partition, topic)" for name in BY_PARTITION),
-    f'sum(kafka_consumer_fetch_manager_records_lag{{{CHOSEN},clientid=~".*replication-consumer\\""}}) by (topic, partition)',
-    f'topk(20, sum(kafka_consumer_fetch_manager_records_lag{{{CHOSEN},clientid=~".*replication-consumer\\""}}) by (partition, topic))',
-    f"sum(rate(kafka_consumer_incoming_byte_total{{{CHOSEN}}}[5m])) by (kubernetes_pod_name)",
-    f"sum(rate(kafka_producer_outgoing_byte_total{{{CHOSEN}}}[5m])) by (kubernetes_pod_name)",
-    f"sum by (source, target, topic, partition, group) (kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms{{{CHOSEN}}})",
+    f"sum(kafka_connect_worker_connector_count{{{SELECTED}}})",
+    f"sum(kafka_connect_worker_task_count{{{SELECTED}}})",
+    f"sum({MM2}record_rate{{{SELECTED}}})",
+    f"sum({MM2}byte_rate{{{SELECTED}}})",
+    *(f"sum({MM2}{name}{{{SELECTED}}}) by (partition, topic)" for name in BY_PARTITION),
+    f'sum(kafka_consumer_fetch_manager_records_lag{{{SELECTED},clientid=~".*replication-consumer\\""}}) by (topic, partition)',
+    f'topk(20, sum(kafka_consumer_fetch_manager_records_lag{{{SELECTED},clientid=~".*replication-consumer\\""}}) by (partition, topic))',
+    f"sum(rate(kafka_consumer_incoming_byte_total{{{SELECTED}}}[5m])) by (kubernetes_pod_name)",
+    f"sum(rate(kafka_producer_outgoing_byte_total{{{SELECTED}}}[5m])) by (kubernetes_pod_name)",
+    f"sum by (source, target, topic, partition, group) (kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms{{{SELECTED}}})",
     'sum(kafka_producer_buffer_available_bytes{clientid=~"\\".*SourceConnector-[0-9]+\\""})',
     f"sum({COMMITS})/count({COMMITS})",
     'sum(kafka_connect_source_task_source_record_active_count{connector=~"\\".*SourceConnector\\""})',
-    f"sum(kafka_connect_coordinator_assigned_connectors{{{CHOSEN}}}) by (kubernetes_pod_name)",
-    f"sum(kafka_connect_worker_rebalance_rebalancing{{{CHOSEN}}})",
-    f"sum(kafka_connect_coordinator_assigned_tasks{{{CHOSEN}}}) by (kubernetes_pod_name)",
-    f"sum(jvm_memory_used_bytes{{{CHOSEN}}}) by (kubernetes_pod_name)",
-    f"sum(rate(jvm_gc_collection_seconds_sum{{{CHOSEN}}}[5m])) by (kubernetes_pod_name)",
-    f"sum(jvm_threads_current{{{CHOSEN}}}) by (kubernetes_pod_name)",
+    f"sum(kafka_connect_coordinator_assigned_connectors{{{SELECTED}}}) by (kubernetes_pod_name)",
+    f"sum(kafka_connect_worker_rebalance_rebalancing{{{SELECTED}}})",
+    f"sum(kafka_connect_coordinator_assigned_tasks{{{SELECTED}}}) by (kubernetes_pod_name)",
+    f"sum(jvm_memory_used_bytes{{{SELECTED}}}) by (kubernetes_pod_name)",
+    f"sum(rate(jvm_gc_collection_seconds_sum{{{SELECTED}}}[5m])) by (kubernetes_pod_name)",
+    f"sum(jvm_threads_current{{{SELECTED}}}) by (kubernetes_pod_name)",
     'kafka_connect_worker_connector_count{namespace="$kubernetes_namespace", strimzi_io_kind="KafkaMirrorMaker2"}',
-    f"sum(kafka_connect_incoming_byte_total{{{CHOSEN}}})",
-    f"sum(kafka_connect_outgoing_byte_total{{{CHOSEN}}})",
+    f"sum(kafka_connect_incoming_byte_total{{{SELECTED}}})",
+    f"sum(kafka_connect_outgoing_byte_total{{{SELECTED}}})",
 ]
 
 SOURCE = connector(
@@ -79,19 +79,19 @@ CHECKPOINTS = connector(
 )
 
 
-def scraped(**changes):
-    use = ResourceUsage(resident_bytes=5, threads=3, cpu_s=1.5)
-    state = {"samples": moved(SOURCE), "process": lambda: use} | changes
+def scrape(**changes):
+    usage = ResourceUsage(resident_bytes=5, threads=3, cpu_s=1.5)
+    state = {"samples": samples_of_progress(SOURCE), "process": lambda: usage} | changes
     return exposition(SOURCE, CHECKPOINTS, **state)
 
 
 def matchers(expression):
-    """The matchers of each selector of *expression*, by metric."""
-    found = []
+    """The metric and matchers of each selector in *expression*."""
+    selectors = []
 
     def visit(node):
         if isinstance(node, promql_parser.VectorSelector):
-            found.append((node.name, node.matchers.matchers))
+            selectors.append((node.name, node.matchers.matchers))
         for name in ("lhs", "rhs", "expr", "vector_selector"):
             if getattr(node, name, None) is not None:
                 visit(getattr(node, name))
@@ -99,57 +99,57 @@ def matchers(expression):
             visit(argument)
 
     visit(promql_parser.parse(expression))
-    return found
+    return selectors
 
 
-def answers(matcher, labels):
-    wanted = matcher.value.replace("$strimzi_mirror_maker_cluster_name", "east-to-west")
-    wanted = wanted.replace("$kubernetes_namespace", "n")
+def is_matched(matcher, labels):
+    pattern = matcher.value.replace("$strimzi_mirror_maker_cluster_name", "east-to-west")
+    pattern = pattern.replace("$kubernetes_namespace", "n")
     if matcher.op == promql_parser.MatchOp.Re:
-        return re.fullmatch(wanted, labels.get(matcher.name, "")) is not None
-    return labels.get(matcher.name, "") == wanted
+        return re.fullmatch(pattern, labels.get(matcher.name, "")) is not None
+    return labels.get(matcher.name, "") == pattern
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_every_query_of_strimzis_dashboard_finds_series(query):
-    """By name, by every matcher, and with every label that it sums by."""
-    found = [(name, {**OF_STRIMZI, **dict(labels)}) for name, labels in scraped()]
-    needed = {one.metric: one.labels for one in asked_for(query)}
+def test_each_query_of_strimzis_dashboard_finds_series(query):
+    """The series have the metric's name, match each matcher, and have each label of `by`."""
+    series = [(name, {**POD_LABELS, **dict(labels)}) for name, labels in scrape()]
+    needed = {selector.metric: selector.labels for selector in selections(query)}
 
     for metric, conditions in matchers(query):
-        chosen = [
+        selected = [
             labels
-            for name, labels in found
-            if name == metric and all(answers(one, labels) for one in conditions)
+            for name, labels in series
+            if name == metric and all(is_matched(matcher, labels) for matcher in conditions)
         ]
-        assert chosen, f"nothing answers {metric} of {query}"
-        assert all(needed[metric] <= labels.keys() for labels in chosen)
+        assert selected, f"No series of {metric} matches {query}."
+        assert all(needed[metric] <= labels.keys() for labels in selected)
 
 
-def test_clients_have_their_names_in_java():
-    """With the quotation marks that JMX puts around them."""
-    found = scraped()
+def test_client_ids_are_those_of_java():
+    """They include the quotation marks that JMX adds."""
+    samples = scrape()
 
     assert 1800 + 900 == value(
-        found,
+        samples,
         "kafka_consumer_incoming_byte_total",
         clientid='"A->B|MirrorSourceConnector-0|replication-consumer"',
     )
     assert 2 << 20 == value(
-        found,
+        samples,
         "kafka_producer_buffer_available_bytes",
         clientid='"connector-producer-MirrorSourceConnector-1"',
     )
-    assert 3600 == value(found, "kafka_connect_incoming_byte_total")
-    assert 7 == value(found, "kafka_connect_source_task_source_record_active_count", task="0")
+    assert 3600 == value(samples, "kafka_connect_incoming_byte_total")
+    assert 7 == value(samples, "kafka_connect_source_task_source_record_active_count", task="0")
 
 
-def test_what_was_never_measured_has_no_line():
-    """The second task has not written positions yet, and no /proc is no memory."""
-    found = scraped(process=lambda: None)
+def test_metrics_without_a_measurement_are_left_out():
+    """The second task has not committed offsets yet. Without /proc the memory is unknown."""
+    samples = scrape(process=lambda: None)
 
-    assert 12.5 == value(found, "kafka_connect_connector_task_offset_commit_avg_time_ms")
-    assert not [name for name, _ in found if name.startswith("jvm_")]
+    assert 12.5 == value(samples, "kafka_connect_connector_task_offset_commit_avg_time_ms")
+    assert not [name for name, _ in samples if name.startswith("jvm_")]
 
 
 @pytest.mark.parametrize(
@@ -160,31 +160,30 @@ def test_what_was_never_measured_has_no_line():
         (MetricsLevel.FLOW, set()),
     ],
 )
-def test_lag_of_consumers_is_as_fine_as_metrics_level(level, lags):
-    """Thousands of partitions are not shown to who asked for sums."""
-    found = [
+def test_consumer_lag_has_the_detail_of_metrics_level(level, lags):
+    """Coarser levels do not export a series per partition."""
+    series = [
         dict(labels)
-        for name, labels in scraped(metrics_level=level)
+        for name, labels in scrape(metrics_level=level)
         if name == "kafka_consumer_fetch_manager_records_lag"
     ]
 
-    assert lags == {(labels["topic"], labels.get("partition")) for labels in found}
+    assert lags == {(labels["topic"], labels.get("partition")) for labels in series}
 
 
-def test_a_meeting_of_the_group_is_shown():
-    """As a rebalance of Connect."""
-    found = [scraped(is_rebalancing=one) for one in (False, True)]
+def test_a_rebalance_of_the_group_is_exported():
+    scrapes = [scrape(is_rebalancing=is_rebalancing) for is_rebalancing in (False, True)]
 
-    assert [0, 1] == [value(one, "kafka_connect_worker_rebalance_rebalancing") for one in found]
+    assert [0, 1] == [value(samples, "kafka_connect_worker_rebalance_rebalancing") for samples in scrapes]
 
 
-def test_view_without_connectors_is_rendered():
-    """A distributed worker begins without any."""
+def test_a_worker_without_connectors_exports_metrics():
+    """A distributed worker starts without connectors."""
     assert 0 == value(exposition(now_s=view().now_s), "kafka_connect_coordinator_assigned_tasks")
 
 
-def test_flows_of_one_process_share_the_series_of_connectors_with_the_same_name():
-    """Java's names do not contain the flow, and Prometheus refuses a scrape with the same series twice."""
+def test_connectors_with_the_same_name_share_one_series():
+    """Java's names do not contain the flow, and Prometheus refuses duplicate series."""
     other = connector(
         task(partition(0), active_records=2, buffer_free_bytes=5, commit_ms=20.0),
         name="B->A.MirrorSourceConnector",
@@ -193,12 +192,12 @@ def test_flows_of_one_process_share_the_series_of_connectors_with_the_same_name(
         target_alias="A",
     )
     text = "".join(metrics.render(view(SOURCE, other)))
-    found = parse(text)
+    samples = parse(text)
 
     series = [line.rpartition(" ")[0] for line in text.splitlines() if line and line[0] != "#"]
     assert len(series) == len(set(series))
-    assert value(found, "kafka_connect_source_task_source_record_active_count", task="0") == 9
-    assert value(found, COMMITS.partition("{")[0], task="0") == 20.0
+    assert value(samples, "kafka_connect_source_task_source_record_active_count", task="0") == 9
+    assert value(samples, COMMITS.partition("{")[0], task="0") == 20.0
 
 
 LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
@@ -220,23 +219,23 @@ GROUPS = GroupsReport(
 REPORT = connector(task(), name="MirrorCheckpointConnector", groups=GROUPS)
 
 
-def test_latency_has_mm2s_name_and_labels():
-    """MirrorCheckpointMetrics: source, target, group, topic, partition."""
-    found = exposition(REPORT)
-    assert 4.0 == value(found, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
+def test_checkpoint_latency_has_the_name_and_labels_of_mm2():
+    """They are those of MM2's MirrorCheckpointMetrics."""
+    samples = exposition(REPORT)
+    assert 4.0 == value(samples, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
 
 
-def test_window_has_mm2s_names_and_is_shown_once_it_has_a_sample():
-    """checkpoint-latency-ms-min, -max, -avg."""
-    found = exposition(REPORT)
-    told = {
-        suffix: [number for (name, _), number in found.items() if name == f"{LATENCY}_{suffix}"]
+def test_minimum_maximum_and_average_latency_are_exported_with_a_sample():
+    """They are checkpoint-latency-ms-min, -max and -avg of MM2."""
+    samples = exposition(REPORT)
+    latencies = {
+        suffix: [number for (name, _), number in samples.items() if name == f"{LATENCY}_{suffix}"]
         for suffix in ("min", "max", "avg")
     }
-    assert {"min": [2.0], "max": [8.0], "avg": [4.5]} == told
+    assert {"min": [2.0], "max": [8.0], "avg": [4.5]} == latencies
 
 
-def test_a_window_forgets():
+def test_a_window_drops_old_samples():
     window = Window(100.0)
     assert window.spread(100.0) is None
     window.take(101.0, 4.0)
@@ -247,28 +246,26 @@ def test_a_window_forgets():
 
 
 @pytest.mark.parametrize("level", [MetricsLevel.TOPIC, MetricsLevel.FLOW])
-def test_coarser_levels_have_no_single_groups(level: MetricsLevel):
-    """Thousands of groups would otherwise be told at every scrape."""
-    found = exposition(REPORT, metrics_level=level)
-    assert not [name for name, _ in found if name == LATENCY]
-    assert 40 == value(found, "mirrorflow_checkpoints_total")
+def test_coarser_levels_have_no_series_per_group(level: MetricsLevel):
+    """Otherwise each scrape could have thousands of groups."""
+    samples = exposition(REPORT, metrics_level=level)
+    assert not [name for name, _ in samples if name == LATENCY]
+    assert 40 == value(samples, "mirrorflow_checkpoints_total")
 
 
-def test_groups_are_told_by_what_becomes_of_them():
-    """And how much was written."""
-    found = exposition(REPORT)
+def test_groups_are_counted_by_state_and_translation():
+    samples = exposition(REPORT)
     states = {
         dict(labels)["state"]: number
-        for (name, labels), number in found.items()
+        for (name, labels), number in samples.items()
         if name == "mirrorflow_groups"
     }
     assert {"translated": 3, "active-on-target": 1, "failing": 1, "not-synchronised": 2} == states
-    assert 7 == value(found, "mirrorflow_group_partitions", translation="exact")
-    assert 2 == value(found, "mirrorflow_group_partitions", translation="bound")
-    assert 30 == value(found, "mirrorflow_group_offsets_total", connector="MirrorCheckpointConnector")
+    assert 7 == value(samples, "mirrorflow_group_partitions", translation="exact")
+    assert 2 == value(samples, "mirrorflow_group_partitions", translation="bound")
+    assert 30 == value(samples, "mirrorflow_group_offsets_total", connector="MirrorCheckpointConnector")
 
 
-def test_other_connectors_have_none_of_it():
-    """No family without a sample."""
+def test_other_connectors_have_no_metrics_of_groups():
     names = {name for name, _ in exposition(connector(task()))}
     assert not {LATENCY, "mirrorflow_groups", "mirrorflow_checkpoints_total"} & names

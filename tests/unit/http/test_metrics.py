@@ -1,4 +1,4 @@
-"""The exposition is parsed back by a strict parser; names and labels are MM2's."""
+"""Metrics in the Prometheus text format, parsed by a strict parser; MM2's metrics have its names and labels."""
 
 import re
 import time
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mirrorflow_core.reports import HeartbeatReport, PartitionPhase
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_replicator.http import metrics
-from tests.unit.http.reports import NOW_S, connector, moved, partition, task, view
+from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (-?[0-9.e+-]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,|$)')
@@ -19,18 +19,18 @@ MM2 = "kafka_connect_mirror_mirrorsourceconnector_"
 
 
 def parse(text):
-    """Samples by name and labels; fails on whatever the format forbids."""
+    """Maps name and labels to the value of each sample; fails on violations of the format."""
     assert text.endswith("\n")
-    found, typed, family = {}, {}, ""
+    samples, typed, family = {}, {}, ""
     for line in text[:-1].split("\n"):
         if line.startswith("# HELP "):
             family = line.split(" ")[2]
-            assert family not in typed, f"{family} comes twice"
+            assert family not in typed, f"{family} is a duplicate"
         elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
             assert name == family
             assert kind in {"gauge", "counter"}
-            # MM2's own counts are gauges in the exporter's rules, and the sum of a JVM's is one.
+            # MM2's counts are gauges in the exporter's rules. The sum of the JVM's collections is a counter.
             assert (kind == "counter") == name.endswith(("_total", "_seconds_sum"))
             typed[name] = kind
         else:
@@ -44,20 +44,20 @@ def parse(text):
                 match[1],
                 frozenset((name, re.sub(r"\\.", lambda m: UNESCAPED[m[0]], value)) for name, value in pairs),
             )
-            assert key not in found, f"{line} comes twice"
-            found[key] = float(match[3])
-    return found
+            assert key not in samples, f"{line} is a duplicate"
+            samples[key] = float(match[3])
+    return samples
 
 
 def exposition(*connectors, **changes):
     return parse("".join(metrics.render(view(*connectors, **changes))))
 
 
-def value(found, name, **labels):
+def value(samples, name, **labels):
     [only] = [
         number
-        for (known, pairs), number in found.items()
-        if known == name and labels.items() <= dict(pairs).items()
+        for (sample_name, pairs), number in samples.items()
+        if sample_name == name and labels.items() <= dict(pairs).items()
     ]
     return only
 
@@ -73,10 +73,10 @@ REPORT = connector(
 )
 
 
-def test_partitions_have_mm2s_names_and_labels():
-    """Each of MM2's metrics is there with source, target, topic (the target's) and partition, and nothing else."""
-    found = exposition(REPORT, samples=moved(REPORT))
-    where = {"source": "A", "target": "B", "topic": "A.orders", "partition": "0"}
+def test_metrics_of_partitions_have_the_names_and_labels_of_mm2():
+    """Their only labels are source, target, topic (on the target) and partition."""
+    samples = exposition(REPORT, samples=samples_of_progress(REPORT))
+    labels = {"source": "A", "target": "B", "topic": "A.orders", "partition": "0"}
 
     expected = {
         "record_count": 90,
@@ -86,28 +86,27 @@ def test_partitions_have_mm2s_names_and_labels():
         **{"record_age_ms" + end: 3 for end in ("", "_min", "_max", "_avg")},
         **{"replication_latency_ms" + end: 5 for end in ("", "_min", "_max", "_avg")},
     }
-    assert expected == {name: found[MM2 + name, frozenset(where.items())] for name in expected}
+    assert expected == {name: samples[MM2 + name, frozenset(labels.items())] for name in expected}
 
 
-def test_own_metrics():
-    """Lag, paths, errors, losses, phases and states."""
-    found = exposition(REPORT, samples=moved(REPORT))
+def test_mirrorflows_own_metrics_have_the_values_of_the_report():
+    samples = exposition(REPORT, samples=samples_of_progress(REPORT))
 
-    assert value(found, "mirrorflow_record_lag", topic="A.orders", partition="0") == 10
-    assert value(found, "mirrorflow_lag_seconds", topic="A.orders", partition="1") == 0
-    assert value(found, "mirrorflow_batches_total", path="raw") == 7
-    assert value(found, "mirrorflow_lost_records_total") == 4
-    assert value(found, "mirrorflow_refused_writes_total") == 1
-    assert value(found, "mirrorflow_errors_total", reason="RecordTooLarge") == 2
-    assert value(found, "mirrorflow_throttle_ms_total") == 11
-    assert value(found, "mirrorflow_partitions", phase="stopped") == 1
-    assert value(found, "mirrorflow_guarantee", guarantee="exactly-once") == 3
-    assert value(found, "mirrorflow_partition_phase", phase="stopped", topic="A.other") == 1
-    assert value(found, "kafka_connect_connector_status", status="running", task="0") == 1
+    assert value(samples, "mirrorflow_record_lag", topic="A.orders", partition="0") == 10
+    assert value(samples, "mirrorflow_lag_seconds", topic="A.orders", partition="1") == 0
+    assert value(samples, "mirrorflow_batches_total", path="raw") == 7
+    assert value(samples, "mirrorflow_lost_records_total") == 4
+    assert value(samples, "mirrorflow_refused_writes_total") == 1
+    assert value(samples, "mirrorflow_errors_total", reason="RecordTooLarge") == 2
+    assert value(samples, "mirrorflow_throttle_ms_total") == 11
+    assert value(samples, "mirrorflow_partitions", phase="stopped") == 1
+    assert value(samples, "mirrorflow_guarantee", guarantee="exactly-once") == 3
+    assert value(samples, "mirrorflow_partition_phase", phase="stopped", topic="A.other") == 1
+    assert value(samples, "kafka_connect_connector_status", status="running", task="0") == 1
 
 
-def test_stalled_partitions_are_counted_by_reason_at_every_level():
-    """A reason that no partition has is 0, so that an alert sees it end; an error's reason is shown while it lasts."""
+def test_stalled_partitions_are_counted_by_reason():
+    """A reason without a partition is exported as 0, so that an alert for it ends."""
     stalled = [
         partition(number, reason=reason, stalled_since_ms=1)
         for number, reason in enumerate(["WritesRefused", "WritesRefused", "Unreachable"])
@@ -116,72 +115,73 @@ def test_stalled_partitions_are_counted_by_reason_at_every_level():
         task(*stalled, partition(3), partition(4, phase=PartitionPhase.STOPPED, reason="TopicGone"))
     )
 
-    found = exposition(report, metrics_level=MetricsLevel.FLOW)
+    samples = exposition(report, metrics_level=MetricsLevel.FLOW)
 
-    assert value(found, "mirrorflow_partitions_stalled", reason="WritesRefused") == 2
-    assert value(found, "mirrorflow_partitions_stalled", reason="Unreachable") == 1
-    assert value(found, "mirrorflow_partitions_stalled", reason="NoDecision") == 0
+    assert value(samples, "mirrorflow_partitions_stalled", reason="WritesRefused") == 2
+    assert value(samples, "mirrorflow_partitions_stalled", reason="Unreachable") == 1
+    assert value(samples, "mirrorflow_partitions_stalled", reason="NoDecision") == 0
 
 
 def test_the_longest_stall_of_each_reason_has_its_age():
-    """An alert on it waits as long as the reason may last, whichever partition has it."""
+    """An alert for a reason waits as long as that reason may last."""
     stalled = [
         partition(number, reason="OpenTransaction", stalled_since_ms=round(1000 * (NOW_S - age_s)))
         for number, age_s in enumerate([40.0, 901.5])
     ]
 
-    found = exposition(connector(task(*stalled, partition(3))), metrics_level=MetricsLevel.FLOW)
+    samples = exposition(connector(task(*stalled, partition(3))), metrics_level=MetricsLevel.FLOW)
 
-    assert value(found, "mirrorflow_stalled_seconds", reason="OpenTransaction") == 901.5
-    assert value(found, "mirrorflow_stalled_seconds", reason="WritesRefused") == 0
+    assert value(samples, "mirrorflow_stalled_seconds", reason="OpenTransaction") == 901.5
+    assert value(samples, "mirrorflow_stalled_seconds", reason="WritesRefused") == 0
 
 
 @pytest.mark.parametrize(
     ("level", "rows"), [(MetricsLevel.FLOW, 1), (MetricsLevel.TOPIC, 2), (MetricsLevel.PARTITION, 3)]
 )
-def test_levels_sum_up(level, rows):
-    """Whatever the level, the counts add up to the same; ages are the worst."""
-    found = exposition(REPORT, samples=moved(REPORT), metrics_level=level)
-    counts = [number for (name, _), number in found.items() if name == MM2 + "record_count"]
-    ages = [number for (name, _), number in found.items() if name == MM2 + "record_age_ms_max"]
+def test_each_level_has_the_same_total(level, rows):
+    """Ages are maxima instead of sums."""
+    samples = exposition(REPORT, samples=samples_of_progress(REPORT), metrics_level=level)
+    counts = [number for (name, _), number in samples.items() if name == MM2 + "record_count"]
+    ages = [number for (name, _), number in samples.items() if name == MM2 + "record_age_ms_max"]
 
     assert (rows, 270.0, [3.0]) == (len(counts), sum(counts), ages)
 
 
-def test_nothing_to_tell_is_an_exposition_too():
-    """A process without connectors, or with one that has no task, is scraped without an error."""
+def test_a_worker_without_tasks_exports_metrics():
+    """The worker has no connector, or one without a task."""
     assert value(exposition(), "kafka_connect_worker_task_count") == 0
     assert value(exposition(connector()), "mirrorflow_partitions", phase="copying") == 0
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_labels_survive(text):
-    """Any text in a label comes back as it was."""
+def test_label_values_are_unchanged_by_a_round_trip(text):
     key = ("n", frozenset({("a", text), ("b", "1")}))
 
     assert {key: 1.0} == parse("# HELP n x\n# TYPE n gauge\nn" + metrics.labels({"a": text, "b": 1}) + " 1\n")
 
 
-def test_five_thousand_partitions_in_pieces():
-    """A large exposition comes in pieces of bounded size, in a time a scrape does not notice."""
+def test_the_metrics_of_many_partitions_are_rendered_in_bounded_chunks():
+    """Rendering 5,000 partitions takes no noticeable part of a scrape."""
     report = connector(task(*(partition(n, latency_ms=5, record_age_ms=3) for n in range(5000))))
-    state = view(report, samples=moved(report))
+    state = view(report, samples=samples_of_progress(report))
     begin = time.process_time()
-    pieces = list(metrics.render(state))
-    took = time.process_time() - begin
+    chunks = list(metrics.render(state))
+    duration_s = time.process_time() - begin
 
-    assert max(len(piece) for piece in pieces) < 500_000
-    assert took < 1.0  # a tenth of that on a quiet machine; this guards against a square, not a percent
+    assert max(len(chunk) for chunk in chunks) < 500_000
+    assert duration_s < 1.0  # ten times the duration on a quiet machine: this detects only quadratic time
 
 
-def test_a_heartbeat_grows_old_while_nothing_newer_arrives():
-    """By the time it was written, whatever the level of the other metrics; without one there is no line."""
-    beat = HeartbeatReport(cluster="B", topic="A.heartbeats", timestamp_ms=int(NOW_S * 1000) - 2_500)
+def test_the_age_of_a_heartbeat_counts_from_its_timestamp():
+    """It is exported at each level. Without a heartbeat there is no series."""
+    heartbeat = HeartbeatReport(cluster="B", topic="A.heartbeats", timestamp_ms=int(NOW_S * 1000) - 2_500)
     levels = [
-        exposition(connector(task(), heartbeats=(beat,)), metrics_level=level) for level in MetricsLevel
+        exposition(connector(task(), heartbeats=(heartbeat,)), metrics_level=level) for level in MetricsLevel
     ]
     name = "mirrorflow_heartbeat_age_seconds"
 
-    for found in levels:
-        assert 2.5 == value(found, name, cluster="B", topic="A.heartbeats", source="A", target="B", flow="f")
+    for samples in levels:
+        assert 2.5 == value(
+            samples, name, cluster="B", topic="A.heartbeats", source="A", target="B", flow="f"
+        )
     assert [] == [key for key in exposition(connector(task())) if key[0] == name]

@@ -1,4 +1,4 @@
-"""The summary is bounded and reports changes; lag seconds are a correct upper bound."""
+"""GET /progress: a bounded summary of a connector, and the table of its partitions."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from mirrorflow_replicator.http import progress
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.worker_view import local_view
-from tests.unit.http.reports import NOW_S, connector, content, moved, partition, task, view
+from tests.unit.http.reports import NOW_S, connector, content, partition, samples_of_progress, task, view
 
 LOST = partition(1, phase=PartitionPhase.STOPPED, reason="SourceDataLost", message="gone")
 
@@ -22,14 +22,14 @@ def summary(report, **changes):
     return json.loads(content(response))
 
 
-def test_summary_sums_up():
-    """Counts are sums, lag is the sum of offsets and the worst age, rates come from samples."""
+def test_the_summary_sums_over_partitions():
+    """Lag is the sum of offsets and the maximum age. Rates come from samples."""
     report = connector(
         task(partition(0), partition(1, guarantee=Guarantee.AT_LEAST_ONCE, reached_start_end=True))
     )
-    found = summary(report, samples=moved(report))
+    body = summary(report, samples=samples_of_progress(report))
 
-    assert found["partitions"] == {
+    assert body["partitions"] == {
         "total": 2,
         "copying": 2,
         "starting": 0,
@@ -39,20 +39,23 @@ def test_summary_sums_up():
         "lagUnknown": 0,
         "stalled": 0,
     }
-    assert tuple(
-        found[key] for key in ("lagRecords", "lagSeconds", "recordsPerSecond", "bytesPerSecond")
-    ) == (20, 4.0, 18.0, 180.0)
+    assert tuple(body[key] for key in ("lagRecords", "lagSeconds", "recordsPerSecond", "bytesPerSecond")) == (
+        20,
+        4.0,
+        18.0,
+        180.0,
+    )
     assert (
-        found["records"],
-        found["bytes"],
-        found["caughtUp"],
-        found["replicating"],
+        body["records"],
+        body["bytes"],
+        body["caughtUp"],
+        body["replicating"],
     ) == (180, 1800, False, "Advancing")
-    assert found["guarantee"] == {"exactly-once": 1, "at-least-once": 1}
+    assert body["guarantee"] == {"exactly-once": 1, "at-least-once": 1}
 
 
-def test_the_summary_stays_small():
-    """Thousands of partitions with long names and sentences and many reasons still fit."""
+def test_the_summary_has_a_bounded_size():
+    """It has thousands of partitions with long names, messages and reasons."""
     parts = [
         partition(
             n, "secret-topic", phase=PartitionPhase.STOPPED, reason=f"\x01{n}" * 90, message="secret-topic"
@@ -75,7 +78,7 @@ def test_the_summary_stays_small():
 
 
 CAUGHT_UP = partition(source_offset=100, reached_start_end=True)
-LOST_TRACK = partition(1, phase=PartitionPhase.STOPPED, source_offset=-1, source_end_offset=-1)
+STOPPED_WITHOUT_OFFSETS = partition(1, phase=PartitionPhase.STOPPED, source_offset=-1, source_end_offset=-1)
 REFUSED = (
     "Target topic A.secret-topic cannot be created: no.",
     "Target topic A.other cannot be created: no.",
@@ -83,7 +86,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(
-    ("parts", "changes", "word"),
+    ("parts", "changes", "state"),
     [
         ([CAUGHT_UP], {}, "Idle"),
         ([partition()], {}, "Stuck"),
@@ -100,8 +103,8 @@ REFUSED = (
         ([], {}, "Idle"),
         ([partition(source_end_offset=-1)], {}, "Waiting"),
         ([CAUGHT_UP, partition(1, source_end_offset=-1)], {"started_at_s": NOW_S - 1}, "Waiting"),
-        ([LOST_TRACK], {}, "Stuck"),
-        ([CAUGHT_UP, LOST_TRACK], {}, "Idle"),
+        ([STOPPED_WITHOUT_OFFSETS], {}, "Stuck"),
+        ([CAUGHT_UP, STOPPED_WITHOUT_OFFSETS], {}, "Idle"),
         ([], {"state": "UNASSIGNED", "started_at_s": NOW_S - 5}, "Waiting"),
         ([], {"state": "UNASSIGNED"}, "Stuck"),
         ([], {"uncopied": REFUSED}, "Stuck"),
@@ -111,52 +114,55 @@ REFUSED = (
         ([CAUGHT_UP, LOST], {"uncopied": REFUSED}, "SourceDataLost"),
     ],
 )
-def test_replicating_is_what_was_seen(parts, changes, word):
-    """One word, from lag, phases and what moved; a copier that copies nothing while there is data is stuck."""
-    assert word == summary(connector(task(*parts), **changes))["replicating"]
+def test_replicating_follows_from_lag_phases_and_progress(parts, changes, state):
+    """A connector that copies nothing although it has lag is stuck."""
+    assert state == summary(connector(task(*parts), **changes))["replicating"]
 
 
-def test_a_stalled_partition_is_counted_with_its_reason_beside_those_that_move():
-    """And its row says for how long it has stood still."""
+def test_a_stalled_partition_is_counted_with_its_reason():
+    """Its row has the duration of the stall. The other partition advances."""
     since_ms = int(1000 * NOW_S) - 45_000
     stalled = partition(1, reason="WritesRefused", message="it is refused.", stalled_since_ms=since_ms)
     report = connector(task(partition(0), stalled))
 
-    found = summary(report)
+    body = summary(report)
     rows = json.loads(content(progress.partitions({}, view(report))))["partitions"]
 
-    assert (found["partitions"]["stalled"], found["partitions"]["copying"]) == (1, 2)
-    assert found["reasons"] == [
+    assert (body["partitions"]["stalled"], body["partitions"]["copying"]) == (1, 2)
+    assert body["reasons"] == [
         {"reason": "WritesRefused", "count": 1, "example": f"{stalled.topic}-1: it is refused."}
     ]
     assert [row["stalledSeconds"] for row in rows] == [None, 45.0]
 
 
-def test_heartbeats_are_no_progress():
-    """They move while every other partition stands still, and while there is nothing to copy."""
-    beats = replace(partition(), topic="west.heartbeats")
-    behind = connector(task(beats, partition(1)))
-    idle = connector(task(beats, replace(CAUGHT_UP, partition=1)))
+def test_copied_heartbeats_do_not_count_as_progress():
+    """They advance while all other partitions are stuck, and while there is nothing to copy."""
+    heartbeats = replace(partition(), topic="west.heartbeats")
+    lagging = connector(task(heartbeats, partition(1)))
+    idle = connector(task(heartbeats, replace(CAUGHT_UP, partition=1)))
 
-    words = [summary(one, samples=moved(connector(task(beats))))["replicating"] for one in (behind, idle)]
+    samples = samples_of_progress(connector(task(heartbeats)))
+    states = [summary(report, samples=samples)["replicating"] for report in (lagging, idle)]
 
-    assert ["Stuck", "Idle"] == words
+    assert ["Stuck", "Idle"] == states
 
 
-def test_topics_that_are_named_like_heartbeats_are_progress_where_there_are_no_others():
-    """`orders.heartbeats` may be the user's own topic: a flow of nothing else is not idle while it copies, nor while it cannot."""
+def test_topics_named_like_heartbeats_count_as_progress_if_there_are_no_others():
+    """`orders.heartbeats` may be a topic of the user. A flow with only such topics is advancing or stuck, not idle."""
     only = connector(task(partition(topic="orders.heartbeats"), partition(topic="heartbeats")))
 
-    words = [summary(only, samples=samples)["replicating"] for samples in (moved(only), Samples())]
+    states = [
+        summary(only, samples=samples)["replicating"] for samples in (samples_of_progress(only), Samples())
+    ]
 
-    assert ["Advancing", "Stuck"] == words
+    assert ["Advancing", "Stuck"] == states
 
 
-def test_the_flows_own_heartbeats_are_never_progress():
-    """A flow that copies `heartbeats` and nothing else has nothing to copy."""
+def test_the_heartbeats_of_the_flow_never_count_as_progress():
+    """A flow that only copies `heartbeats` has nothing to copy."""
     only = connector(task(partition(topic="heartbeats")))
 
-    assert "Idle" == summary(only, samples=moved(only))["replicating"]
+    assert "Idle" == summary(only, samples=samples_of_progress(only))["replicating"]
 
 
 @pytest.mark.parametrize(
@@ -167,148 +173,147 @@ def test_the_flows_own_heartbeats_are_never_progress():
         ({"replication.policy.class": "IdentityReplicationPolicy"}, "west.heartbeats"),
     ],
 )
-def test_heartbeats_are_what_the_flows_policy_calls_so(properties, topic):
+def test_heartbeats_are_recognized_by_the_replication_policy(properties, topic):
     report = connector(task(partition(topic=topic), partition(1)), properties=properties)
-    beats = connector(task(partition(topic=topic)), properties=properties)
+    heartbeats = connector(task(partition(topic=topic)), properties=properties)
 
-    assert "Stuck" == summary(report, samples=moved(beats))["replicating"]
+    assert "Stuck" == summary(report, samples=samples_of_progress(heartbeats))["replicating"]
 
 
-def test_a_topic_that_only_ends_like_heartbeats_is_progress():
-    """The separator of the flow's policy is another one."""
+def test_a_topic_with_a_different_separator_before_heartbeats_counts_as_progress():
+    """The policy of the flow uses a different separator."""
     report = connector(
         task(partition(topic="west.heartbeats"), partition(1)),
         properties={"replication.policy.separator": "_"},
     )
-    moving = connector(task(partition(topic="west.heartbeats")))
+    advancing = connector(task(partition(topic="west.heartbeats")))
 
-    assert "Advancing" == summary(report, samples=moved(moving))["replicating"]
+    assert "Advancing" == summary(report, samples=samples_of_progress(advancing))["replicating"]
 
 
-def test_the_first_warnings_are_told():
-    """Cut, and counted in full: `/connectors/.../status` has all."""
+def test_the_summary_has_the_first_warnings_and_their_number():
+    """Long warnings are cut. `/connectors/.../status` has all of them."""
     warnings = tuple(f"Topic {n} has no ACLs." + " x" * 200 for n in range(5))
-    found = summary(connector(task(CAUGHT_UP), warnings=warnings))
+    body = summary(connector(task(CAUGHT_UP), warnings=warnings))
 
-    assert found["warnings"] == 5
-    assert [text[:8] for text in found["firstWarnings"]] == ["Topic 0 ", "Topic 1 ", "Topic 2 "]
-    assert max(map(len, found["firstWarnings"])) <= progress.WARNING_MAX
+    assert body["warnings"] == 5
+    assert [text[:8] for text in body["firstWarnings"]] == ["Topic 0 ", "Topic 1 ", "Topic 2 "]
+    assert max(map(len, body["firstWarnings"])) <= progress.WARNING_MAX
 
 
-def test_what_copies_all_it_may_is_advancing_though_a_topic_is_refused():
-    """The word says what moves; the reasons say what does not."""
+def test_a_connector_is_advancing_although_a_topic_is_refused():
+    """The refused topic is in the reasons."""
     report = connector(task(partition()), uncopied=REFUSED)
 
-    assert "Advancing" == summary(report, samples=moved(report))["replicating"]
+    assert "Advancing" == summary(report, samples=samples_of_progress(report))["replicating"]
 
 
-def test_topics_without_a_copy_are_told_as_soon_as_all_partitions_were_heard_of():
-    """Topics with a copy may not have begun yet; a known result need not wait half a minute."""
+def test_topics_without_a_copy_make_a_connector_stuck_after_the_first_reports():
+    """Before that, partitions may still be starting. After that there is no need to wait longer."""
     report = connector(task(), uncopied=REFUSED, started_at_s=NOW_S - 5)
 
     assert ["Waiting", "Stuck"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
-def test_nothing_to_copy_is_reported_as_soon_as_it_is_known():
-    """A `topics` that matches nothing does not look like a long start."""
+def test_a_connector_without_partitions_is_idle_after_the_first_reports():
+    """Topics that match nothing must not look like a long start."""
     report = connector(task(), started_at_s=NOW_S - 5)
 
     assert ["Waiting", "Idle"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
-def test_topics_without_a_copy_are_counted_and_never_caught_up():
-    """By a reason with an example; a partition that has caught up does not make up for them."""
+def test_a_flow_with_topics_without_a_copy_is_never_caught_up():
+    """The topics are a reason with an example. It does not matter that all partitions have caught up."""
     report = connector(task(CAUGHT_UP))
     ready = summary(report, ready=True)
     refused = summary(replace(report, uncopied=REFUSED), ready=True)
 
     assert [True, False] == [ready["caughtUp"], refused["caughtUp"]]
-    told = {"reason": "TopicNotCopied", "count": 2, "example": REFUSED[0]}
-    assert [[], [told]] == [ready["reasons"], refused["reasons"]]
+    reason = {"reason": "TopicNotCopied", "count": 2, "example": REFUSED[0]}
+    assert [[], [reason]] == [ready["reasons"], refused["reasons"]]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_lag_is_unknown_while_the_source_is_away(stopped: bool):  # noqa: FBT001
-    """What was seen of its end last is not what it is now: nothing says that there is nothing to copy."""
+def test_lag_is_unknown_while_the_source_is_unreachable(stopped: bool):  # noqa: FBT001
+    """The last known end offsets are outdated."""
     parts = (
         [CAUGHT_UP, partition(1, phase=PartitionPhase.STOPPED, source_offset=100)] if stopped else [CAUGHT_UP]
     )
-    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
-    found = summary(connector(task(*parts), source=away), ready=True)
+    unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+    body = summary(connector(task(*parts), source=unreachable), ready=True)
 
-    assert found["partitions"]["lagUnknown"] == len(parts)
-    assert found["replicating"] == "Waiting"
+    assert body["partitions"]["lagUnknown"] == len(parts)
+    assert body["replicating"] == "Waiting"
 
 
-def test_no_lag_is_known_to_be_none_while_the_target_is_away():
-    """Nothing is fetched then; a lag that was seen before has not become less."""
-    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
-    idle = summary(connector(task(CAUGHT_UP), target=away), ready=True)
-    behind = summary(connector(task(partition()), target=away), ready=True)
+def test_a_zero_lag_is_unknown_while_the_target_is_unreachable():
+    """Nothing is fetched then. A known lag above zero has not decreased."""
+    unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+    idle = summary(connector(task(CAUGHT_UP), target=unreachable), ready=True)
+    lagging = summary(connector(task(partition()), target=unreachable), ready=True)
 
     assert (1, "Waiting") == (idle["partitions"]["lagUnknown"], idle["replicating"])
-    assert (0, 10) == (behind["partitions"]["lagUnknown"], behind["lagRecords"])
+    assert (0, 10) == (lagging["partitions"]["lagUnknown"], lagging["lagRecords"])
 
 
-def test_warnings_about_settings_are_in_the_summary():
-    """Each once, before those of the connector's work; a worker has them from its files."""
+def test_the_summary_has_warnings_about_settings_first():
+    """The worker has them from its files. Each is listed once, before the warnings of connectors."""
     typo = "topics.includ: unknown, it has no effect."
-    shown = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
-    found = json.loads(content(progress.answer({}, shown)))
+    state = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
+    body = json.loads(content(progress.answer({}, state)))
 
-    assert (2, [typo, "One is left out."]) == (found["warnings"], found["firstWarnings"])
-
-
-def test_a_connector_without_partitions_is_not_idle_while_a_cluster_is_away():
-    """A checkpoint connector has none; a source connector has none before it has reached both."""
-    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
-
-    assert "Waiting" == summary(connector(source=away), ready=True)["replicating"]
-    assert "Waiting" == summary(connector(target=away), ready=True)["replicating"]
+    assert (2, [typo, "One is left out."]) == (body["warnings"], body["firstWarnings"])
 
 
-def test_no_lag_is_known_to_be_none_while_a_process_is_silent():
+def test_a_connector_without_partitions_is_not_idle_while_a_cluster_is_unreachable():
+    """A checkpoint connector has no partitions, and a source connector has none before it has connected to both."""
+    unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+
+    assert "Waiting" == summary(connector(source=unreachable), ready=True)["replicating"]
+    assert "Waiting" == summary(connector(target=unreachable), ready=True)["replicating"]
+
+
+def test_a_zero_lag_is_unknown_while_a_task_process_is_silent():
     silent = partition(
         phase=PartitionPhase.STARTING, source_offset=110, reason="TaskSilent", stalled_since_ms=1000
     )
 
-    found = summary(connector(task(silent)), ready=True, monotonic_s=NOW_S + 60)
+    body = summary(connector(task(silent)), ready=True, monotonic_s=NOW_S + 60)
 
-    assert (1, "Stuck") == (found["partitions"]["lagUnknown"], found["replicating"])
+    assert (1, "Stuck") == (body["partitions"]["lagUnknown"], body["replicating"])
 
 
-def test_a_flow_without_topics_is_never_caught_up():
-    """Heartbeats, which are copied all the same, do not make up for them."""
+def test_a_flow_that_selects_no_topic_is_never_caught_up():
+    """It still copies heartbeats, which have caught up."""
     report = connector(task(CAUGHT_UP), nothing_selected="No topic of east is selected.")
-    found = summary(report, ready=True)
-    shown = json.loads(content(progress.partitions({}, view(report))))
+    body = summary(report, ready=True)
+    table = json.loads(content(progress.partitions({}, view(report))))
 
-    assert not found["caughtUp"]
-    told = {"reason": "NothingMatches", "count": 1, "example": "No topic of east is selected."}
-    assert found["reasons"] == [told]
-    assert shown["nothingSelected"] == "No topic of east is selected."
+    assert not body["caughtUp"]
+    reason = {"reason": "NothingMatches", "count": 1, "example": "No topic of east is selected."}
+    assert body["reasons"] == [reason]
+    assert table["nothingSelected"] == "No topic of east is selected."
 
 
-def test_partitions_name_the_topics_that_are_not_copied():
-    """With their sentences, the first of them; the number is of all."""
+def test_the_table_has_the_first_topics_that_are_not_copied_and_their_number():
     many = tuple(f"Target topic A.t{number} cannot be created: no." for number in range(150))
-    shown = json.loads(content(progress.partitions({}, view(connector(task(), uncopied=many)))))
+    table = json.loads(content(progress.partitions({}, view(connector(task(), uncopied=many)))))
 
-    assert (150, list(many[:100])) == (shown["uncopiedTotal"], shown["uncopied"])
+    assert (150, list(many[:100])) == (table["uncopiedTotal"], table["uncopied"])
 
 
-def test_throttled_needs_a_recent_wait():
-    """A quota that made us wait a minute ago says nothing about now."""
+def test_a_connector_is_throttled_only_after_a_recent_throttle_time():
+    """A throttle time a minute ago is too old."""
     report = connector(task(partition(), throttle_ms=50))
-    samples = moved(report)
+    samples = samples_of_progress(report)
 
     assert summary(report, samples=samples)["replicating"] == "Throttled"
     assert summary(report, samples=samples, monotonic_s=NOW_S + 60)["replicating"] == "Stuck"
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 0.0, 3600.0])
-def test_only_ages_of_records_follow_a_wall_clock_that_steps(step_s: float):
-    """Rates, the word, and for how long something has been so are by the monotonic clock."""
+def test_only_record_ages_follow_a_wall_clock_that_steps(step_s: float):
+    """Rates, states and durations follow the monotonic clock."""
     up_s = 500.0
     stalled = partition(1, records=0, bytes=0, reason="WritesRefused", stalled_since_ms=470_000)
     report = connector(
@@ -322,29 +327,29 @@ def test_only_ages_of_records_follow_a_wall_clock_that_steps(step_s: float):
     samples.observe(report.name, report.tasks[0], up_s)
     now = {"samples": samples, "monotonic_s": up_s, "now_s": NOW_S + step_s}
 
-    found = summary(report, **now)
+    body = summary(report, **now)
     rows = json.loads(content(progress.partitions({}, view(report, **now))))["partitions"]
 
-    assert (found["uptimeSeconds"], found["recordsPerSecond"], found["replicating"]) == (100, 9, "Advancing")
-    assert (found["source"]["sinceSeconds"], found["checkpoints"]["ageSeconds"]) == (50, 30)
+    assert (body["uptimeSeconds"], body["recordsPerSecond"], body["replicating"]) == (100, 9, "Advancing")
+    assert (body["source"]["sinceSeconds"], body["checkpoints"]["ageSeconds"]) == (50, 30)
     assert [row["stalledSeconds"] for row in rows] == [None, 30]
-    assert found["lagSeconds"] == max(0, 4 + step_s)
+    assert body["lagSeconds"] == max(0, 4 + step_s)
 
 
-def test_lag_age_of_a_quiet_topic_counts_from_its_awakening():
-    """A record that comes after days without any is not days late."""
+def test_the_lag_age_of_an_idle_topic_counts_from_its_new_record():
+    """A record after days without records is not days late."""
     samples, day_s = Samples(), 86_400.0
     quiet = partition(source_offset=100, record_timestamp_ms=1000)
     samples.observe("c", task(quiet), NOW_S - 10 * day_s)
-    awake = replace(quiet, source_end_offset=101)
-    samples.observe("c", task(awake), NOW_S - 2)
+    with_new_record = replace(quiet, source_end_offset=101)
+    samples.observe("c", task(with_new_record), NOW_S - 2)
 
-    assert samples.lag_s("c", awake, NOW_S, NOW_S) == 2.0
+    assert samples.lag_s("c", with_new_record, NOW_S, NOW_S) == 2.0
     assert samples.lag_s("c", quiet, NOW_S, NOW_S) == 0.0
 
 
-def test_lag_age_behind_an_open_transaction_counts_from_the_last_progress():
-    """What it hides counts as lag only once it has stalled the partition, so the lag is older than its first report."""
+def test_the_lag_age_with_an_open_transaction_counts_from_the_start_of_the_stall():
+    """Hidden records count as lag only after they have stalled the partition, so the lag is older than its first report."""
     samples = Samples()
     copied = partition(source_offset=100, source_end_offset=100, record_timestamp_ms=1000)
     samples.observe("c", task(copied), NOW_S - 500)
@@ -355,28 +360,28 @@ def test_lag_age_behind_an_open_transaction_counts_from_the_last_progress():
     assert samples.lag_s("c", held, NOW_S, NOW_S) == 40.0
 
 
-def test_a_partition_behind_an_open_transaction_is_not_idle():
+def test_a_partition_stalled_by_an_open_transaction_is_not_idle():
     held = partition(
         source_end_offset=140, reason="OpenTransaction", stalled_since_ms=round(1000 * (NOW_S - 40))
     )
-    found = summary(connector(task(held), started_at_s=NOW_S - 600))
+    body = summary(connector(task(held), started_at_s=NOW_S - 600))
 
-    assert (found["replicating"], found["lagRecords"]) == ("Stuck", 140 - held.source_offset)
+    assert (body["replicating"], body["lagRecords"]) == ("Stuck", 140 - held.source_offset)
 
 
-def test_lag_age_of_a_backlog_is_the_age_of_what_was_copied_last():
-    """While a backlog is copied the newest delivered timestamp bounds it; without timestamps, the rate; else nothing."""
+def test_the_lag_age_of_a_backlog_is_the_age_of_the_last_copied_record():
+    """Without timestamps it follows from the rate. Without a rate it is unknown."""
     assert Samples().lag_s("c", partition(), NOW_S, NOW_S) == 4.0
     assert Samples().lag_s("c", partition(record_timestamp_ms=-1), NOW_S, NOW_S) == -1.0
     unknown = partition(record_timestamp_ms=-1)
     report = connector(task(unknown))
-    assert pytest.approx(moved(report).lag_s(report.name, unknown, NOW_S, NOW_S)) == 10 / 9
+    assert pytest.approx(samples_of_progress(report).lag_s(report.name, unknown, NOW_S, NOW_S)) == 10 / 9
 
 
-def test_rates_forget_and_survive_a_restart():
-    """Rates fall to zero after the window, and a task that counts anew makes no negative rate."""
+def test_rates_drop_old_samples_and_are_not_negative_after_a_restart():
+    """A rate is zero after the window. A restarted task counts from zero."""
     report = connector(task(partition()))
-    samples = moved(report)
+    samples = samples_of_progress(report)
 
     assert samples.rate(report.name, "orders", 0, NOW_S).records == 9.0
     assert samples.rate(report.name, "orders", 0, NOW_S + 61).records == 0.0
@@ -386,18 +391,17 @@ def test_rates_forget_and_survive_a_restart():
     assert samples.rate(report.name, "orders", 0, NOW_S + 2).records == 0.0
 
 
-def test_partitions_come_with_the_greatest_lag_first():
-    """The table has the worst first, as many as asked for, and says how many there are."""
+def test_the_table_lists_partitions_by_descending_lag():
+    """The request limits their number. The table has the total."""
     report = connector(task(*(partition(n, source_end_offset=100 + n) for n in range(5))))
-    found = json.loads(content(progress.partitions({"limit": "2"}, view(report))))
+    body = json.loads(content(progress.partitions({"limit": "2"}, view(report))))
 
-    assert (found["total"], [row["partition"] for row in found["partitions"]]) == (5, [4, 3])
+    assert (body["total"], [row["partition"] for row in body["partitions"]]) == (5, [4, 3])
     assert progress.partitions({"limit": "-1"}, view(report)).status == 400
     assert json.loads(content(progress.partitions({"connector": "none"}, view(report))))["partitions"] == []
 
 
-def test_unknown_connector_has_no_summary():
-    """Asking for a connector of another process is 404."""
+def test_the_summary_of_an_unknown_connector_is_404():
     assert progress.answer({"connector": "none"}, view(connector())).status == 404
 
 
@@ -412,13 +416,13 @@ def test_unknown_connector_has_no_summary():
         (connector(task(), task_properties=({}, {})), False),
     ],
 )
-def test_started_means_that_every_partition_was_asked(report, started):
-    """Readiness waits for tasks and for each partition's first answer, not for its success."""
+def test_a_connector_has_started_after_each_partition_was_fetched_once(report, started):
+    """Readiness waits for tasks and for the first fetch response of each partition, also if it is an error."""
     assert started == has_started((report,))
 
 
-def test_one_connectors_trouble_does_not_hold_back_anothers_word():
-    """A process of several: the source has caught up, though heartbeats are refused and the process is not ready."""
+def test_a_failed_connector_does_not_affect_the_summary_of_another():
+    """The source connector has caught up although the heartbeat connector failed and the process is not ready."""
     caught_up = partition(source_offset=100, reached_start_end=True)
     source = connector(task(caught_up), has_reported_all=True)
     heartbeat = connector(task(state="FAILED"), name="beat", state="FAILED", has_reported_all=True)
@@ -429,61 +433,63 @@ def test_one_connectors_trouble_does_not_hold_back_anothers_word():
     assert "Stuck" == progress.summary(heartbeat, state)["replicating"]
 
 
-def test_a_connector_without_partitions_runs_and_copies_nothing():
-    """Heartbeats: a running task, nothing to catch up with."""
-    found = summary(connector(task(), has_reported_all=True))
+def test_a_heartbeat_connector_is_idle():
+    """It has a running task and no partitions."""
+    body = summary(connector(task(), has_reported_all=True))
 
-    assert {"total": 1, "running": 1, "failed": 0} == found["tasks"]
-    assert 0 == found["partitions"]["total"]
-    assert ("Idle", False, 0) == (found["replicating"], found["caughtUp"], found["lagRecords"])
-
-
-def test_a_process_that_waits_for_the_flow_does_not_say_that_there_is_nothing_to_copy():
-    """It has no partitions while another process owns the flow, which may have died without leaving it."""
-    found = summary(connector(has_reported_all=True, is_standby=True))
-
-    assert ("Waiting", False) == (found["replicating"], found["caughtUp"])
+    assert {"total": 1, "running": 1, "failed": 0} == body["tasks"]
+    assert 0 == body["partitions"]["total"]
+    assert ("Idle", False, 0) == (body["replicating"], body["caughtUp"], body["lagRecords"])
 
 
-def test_a_node_without_a_part_says_that_it_waits_for_one():
-    """Other nodes report the work; this one reports that it is alive, and counts nothing of theirs."""
+def test_a_standby_process_is_waiting_instead_of_idle():
+    """It has no partitions while a different process owns the flow. That process may be dead."""
+    body = summary(connector(has_reported_all=True, is_standby=True))
+
+    assert ("Waiting", False) == (body["replicating"], body["caughtUp"])
+
+
+def test_a_node_without_tasks_reports_that_it_is_waiting():
+    """The nodes with tasks report the partitions. This node counts none of them."""
     report = connector(task(partition(0), is_here=False), is_here=False)
-    found = json.loads(
-        content(progress.answer({}, local_view(view(report, in_group=True, samples=moved(report)))))
+    body = json.loads(
+        content(
+            progress.answer({}, local_view(view(report, in_group=True, samples=samples_of_progress(report))))
+        )
     )
 
-    assert (found["connector"], found["state"], found["replicating"]) == (
+    assert (body["connector"], body["state"], body["replicating"]) == (
         report.name,
         "UNASSIGNED",
         "Waiting",
     )
-    assert (found["partitions"]["total"], found["lagRecords"], found["records"]) == (0, 0, 0)
+    assert (body["partitions"]["total"], body["lagRecords"], body["records"]) == (0, 0, 0)
 
 
-def test_why_a_connector_stands_is_handed_out() -> None:
-    """That another process owns its flow, the error of each failed task, and that of each cluster."""
+def test_the_table_has_standby_failed_tasks_and_cluster_errors() -> None:
+    """They explain why a connector does not copy."""
     side = SideReport(reason="Unreachable", since_s=NOW_S - 8, message="Cluster B cannot be reached.")
     failed = task(state="FAILED", reason="TaskEnded", trace="It ended.")
     report = connector(failed, task(number=1), is_standby=True, target=side)
 
-    (found,) = json.loads(content(progress.partitions({}, view(report))))["connectors"]
+    (body,) = json.loads(content(progress.partitions({}, view(report))))["connectors"]
 
-    assert [{"task": 0, "reason": "TaskEnded", "message": "It ended."}] == found["failedTasks"]
-    assert found["standby"] is True
+    assert [{"task": 0, "reason": "TaskEnded", "message": "It ended."}] == body["failedTasks"]
+    assert body["standby"] is True
     assert ("Unreachable", 8.0, "Cluster B cannot be reached.") == tuple(
-        found["target"][name] for name in ("reach", "sinceSeconds", "message")
+        body["target"][name] for name in ("reach", "sinceSeconds", "message")
     )
     assert "Cluster B cannot be reached." == summary(report)["target"]["message"]
     assert "message" not in summary(report)["source"]
 
 
 def test_table_has_the_summary_and_the_aliases():
-    """One request gives a console all of a flow."""
+    """The console needs only one request per flow."""
     source = connector(task(partition()))
-    shown = view(source, samples=moved(source), ready=True)
+    state = view(source, samples=samples_of_progress(source), ready=True)
 
-    table = json.loads(content(progress.partitions({}, shown)))
+    table = json.loads(content(progress.partitions({}, state)))
 
-    assert table["summary"] == json.loads(content(progress.answer({}, shown)))
-    assert [(one["sourceAlias"], one["targetAlias"]) for one in table["connectors"]] == [("A", "B")]
+    assert table["summary"] == json.loads(content(progress.answer({}, state)))
+    assert [(entry["sourceAlias"], entry["targetAlias"]) for entry in table["connectors"]] == [("A", "B")]
     assert json.loads(content(progress.partitions({}, view())))["summary"] is None

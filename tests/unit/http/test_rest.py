@@ -1,4 +1,4 @@
-"""Connect's REST API as a table of requests and answers."""
+"""Requests to Connect's REST API that read, and their responses."""
 
 import json
 
@@ -28,7 +28,7 @@ STATUS = {
 INVALID_PLUGIN = "Invalid plugin class Other. Valid types are sink, source, converter, header_converter, transformation, predicate."
 
 
-def ask(path, method="GET", body=b"", content_type="application/json", **state):
+def send(path, method="GET", body=b"", content_type="application/json", **state):
     path, _, query = path.partition("?")
     request = Request(method=method, path=path, query=query, body=body, content_type=content_type)
     response = answer(request, view(CONNECTOR, **state))
@@ -76,9 +76,8 @@ def error(status, message):
         ("/connector-plugins/MirrorSource/config", [*plugin_keys()["MirrorSourceConnector"].values()]),
     ],
 )
-def test_reading_answers_as_connect(path, body):
-    """Each reading path has Connect's body."""
-    assert (200, body) == ask(path)
+def test_each_read_request_has_the_response_of_connect(path, body):
+    assert (200, body) == send(path)
 
 
 @pytest.mark.parametrize(
@@ -100,24 +99,23 @@ def test_reading_answers_as_connect(path, body):
         ("/admin/loggers/none", 404, "Logger none not found."),
     ],
 )
-def test_errors_have_connects_body(path, status, message):
-    """A missing resource has Connect's code and message."""
-    assert error(status, message) == ask(path)
+def test_errors_have_the_code_and_message_of_connect(path, status, message):
+    assert error(status, message) == send(path)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize(
     "path", ["/connectors", PATH, PATH + "/config", PATH + "/pause", "/admin/loggers/root"]
 )
-def test_changing_is_refused(method, path):
-    """Whatever would change something is 403, and 501 where changes were allowed."""
-    assert error(403, CHANGES_REFUSED) == ask(path, method)
+def test_changes_are_refused_with_403_or_501(method, path):
+    """With rest.modify.enable it is 501 instead of 403."""
+    assert error(403, CHANGES_REFUSED) == send(path, method)
     if not (method == "PUT" and path.startswith("/admin/")):  # every worker has loggers
-        assert error(501, CHANGES_MISSING) == ask(path, method, modify_enabled=True)
+        assert error(501, CHANGES_MISSING) == send(path, method, modify_enabled=True)
 
 
-def test_options_and_unknown_methods():
-    """OPTIONS names what is allowed here, and anything else is 405."""
+def test_options_lists_the_allowed_methods():
+    """An unknown method is refused with 405."""
 
     def allowed(path, **state):
         response = answer(Request(method="OPTIONS", path=path), view(CONNECTOR, **state))
@@ -128,59 +126,58 @@ def test_options_and_unknown_methods():
     assert (200, "GET,HEAD,OPTIONS,POST") == allowed("/connectors", modify_enabled=True, takes_changes=True)
     assert (200, "OPTIONS,PUT") == allowed("/connector-plugins/MirrorSource/config/validate")
     assert 404 == allowed("/nothing")[0]
-    assert error(405, "HTTP 405 Method Not Allowed") == ask("/connectors", "BREW")
+    assert error(405, "HTTP 405 Method Not Allowed") == send("/connectors", "BREW")
 
 
-def test_health_is_that_of_the_worker():
-    """KIP-1017: starting is 503, ready is 200."""
-    assert ((found := ask("/health"))[0], found[1]["status"]) == (503, "starting")
-    assert ((found := ask("/health", serving=True))[0], found[1]["status"]) == (200, "healthy")
+def test_health_reports_whether_the_worker_has_started():
+    """By KIP-1017, the status is 503 while it starts, and 200 afterwards."""
+    assert ((response := send("/health"))[0], response[1]["status"]) == (503, "starting")
+    assert ((response := send("/health", serving=True))[0], response[1]["status"]) == (200, "healthy")
 
 
 @pytest.mark.parametrize(
     "path",
     ["/connectors", PATH, PATH + "/status", PATH + "/offsets", "/connectors/none", "/connectors?expand=info"],
 )
-def test_connectors_are_unavailable_until_they_have_been_read(path: str):
-    """An empty list, or 404, would mean to GitOps tools that the connectors were deleted."""
-    assert error(503, "Worker is still starting up.") == ask(path, has_connectors=False)
+def test_requests_for_connectors_are_503_until_the_config_topic_was_read(path: str):
+    """GitOps tools would read an empty list or 404 as deleted connectors."""
+    assert error(503, "Worker is still starting up.") == send(path, has_connectors=False)
 
 
-def test_the_worker_itself_is_shown_before_its_connectors_are_read():
-    assert [200, 200] == [ask(path, has_connectors=False)[0] for path in ("/", "/connector-plugins")]
+def test_requests_for_the_worker_are_answered_before_its_connectors_are_read():
+    assert [200, 200] == [send(path, has_connectors=False)[0] for path in ("/", "/connector-plugins")]
 
 
-def test_plugins_are_mm2s():
-    """The three connectors under their Java names."""
-    status, plugins = ask("/connector-plugins?connectorsOnly=true")
+def test_plugins_are_the_connectors_of_mm2():
+    status, plugins = send("/connector-plugins?connectorsOnly=true")
 
     assert status == 200
     package = "org.apache.kafka.connect.mirror."
-    assert {package + f"Mirror{word}Connector" for word in ("Source", "Checkpoint", "Heartbeat")} == {
+    assert {package + f"Mirror{kind}Connector" for kind in ("Source", "Checkpoint", "Heartbeat")} == {
         plugin["class"] for plugin in plugins
     }
 
 
 def test_validation_reports_errors_by_key():
-    """PUT validate is allowed; known keys come first, each error is with its key, unknown keys are left out as in Java."""
+    """Validation is allowed on each worker. Unknown keys are left out, as in Java."""
 
     def validate(connector_class, properties):
         assert (connector_class, properties) == ("MirrorSourceConnector", {"tasks.max": "0", "x": "true"})
         return {"tasks.max": "tasks.max: 0 is too few."}
 
     path = "/connector-plugins/MirrorSourceConnector/config/validate"
-    status, body = ask(path, "PUT", b'{"tasks.max": 0, "x": true}', validate=validate)
+    status, body = send(path, "PUT", b'{"tasks.max": 0, "x": true}', validate=validate)
 
     assert (status, body["error_count"]) == (200, 1)
-    found = {
+    values = {
         entry["value"]["name"]: (entry["value"]["value"], entry["value"]["errors"])
         for entry in body["configs"]
     }
-    assert {name: one for name, one in found.items() if one[1]} == {
+    assert {name: entry for name, entry in values.items() if entry[1]} == {
         "tasks.max": ("0", ["tasks.max: 0 is too few."])
     }
-    assert found["topics"] == (".*", [])
-    assert "x" not in found
+    assert values["topics"] == (".*", [])
+    assert "x" not in values
 
 
 @pytest.mark.parametrize(
@@ -196,17 +193,17 @@ def test_validation_reports_errors_by_key():
         (b'{"a": "\\ud800"}', "application/json", 200),
     ],
 )
-def test_validation_survives_bad_bodies(body, content_type, status):
-    """A body that is not an object of strings is rejected with that reason."""
+def test_validation_refuses_invalid_bodies(body, content_type, status):
+    """Only an object of strings is accepted."""
     path = "/connector-plugins/MirrorSourceConnector/config/validate"
 
-    assert status == ask(path, "PUT", body, content_type)[0]
-    assert ask(path, "POST", body, content_type)[0] == 405
+    assert status == send(path, "PUT", body, content_type)[0]
+    assert send(path, "POST", body, content_type)[0] == 405
 
 
-def test_version_gates_of_clients_open():
-    """kcctl splits at dots and compares the first two numbers; an unknown commit is Java's word for it."""
-    _, root = ask("/", version="0.3.0", commit="")
+def test_the_version_passes_the_version_checks_of_clients():
+    """kcctl splits it at dots and compares the first two numbers. Without a commit the value is "unknown", as in Java."""
+    _, root = send("/", version="0.3.0", commit="")
 
     assert (4, 3) == tuple(map(int, root["version"].split(".")[:2]))
     assert root["version"].endswith("-mirrorflow-0.3.0")
@@ -214,19 +211,19 @@ def test_version_gates_of_clients_open():
 
 
 def test_plugins_have_the_version_of_the_worker():
-    """As in Java, where a connector may ask for it (KIP-891)."""
-    _, root = ask("/")
-    _, plugins = ask("/connector-plugins")
+    """In Java a connector may request it (KIP-891)."""
+    _, root = send("/")
+    _, plugins = send("/connector-plugins")
 
     assert {root["version"]} == {plugin["version"] for plugin in plugins}
 
 
-def test_validation_names_null_values_and_leaves_unknown_keys_without_definition():
-    """As Java does, whose ConfigInfo has a null definition for them."""
+def test_validation_reports_a_null_value_of_an_unknown_key_without_a_definition():
+    """Java's ConfigInfo has a null definition too."""
     path = "/connector-plugins/MirrorSource/config/validate"
-    status, body = ask(path, "PUT", b'{"connector.class": "MirrorSource", "zz": null, "name": null}')
+    status, body = send(path, "PUT", b'{"connector.class": "MirrorSource", "zz": null, "name": null}')
 
     assert (status, body["error_count"], body["name"]) == (200, 1, "MirrorSource")
-    (found,) = (one for one in body["configs"] if one["value"]["name"] == "zz")
-    assert found["definition"] is None
-    assert ["zz: a property cannot be null; leave it out, or give it a value."] == found["value"]["errors"]
+    (entry,) = (entry for entry in body["configs"] if entry["value"]["name"] == "zz")
+    assert entry["definition"] is None
+    assert ["zz: a property cannot be null; leave it out, or give it a value."] == entry["value"]["errors"]

@@ -1,4 +1,4 @@
-"""The settings that Connect's REST lists for each connector class."""
+"""The settings that Connect's REST API lists for each connector class."""
 
 from mirrorflow_core import setting_table
 from mirrorflow_core.setting_table import Scope, Verdict
@@ -8,8 +8,8 @@ SOURCE = "MirrorSourceConnector"
 
 
 def test_each_class_has_its_own_keys():
-    """Those of Java's three ConfigDefs."""
-    known = {plugin: set(found) for plugin, found in plugin_keys().items()}
+    """They are those of Java's three ConfigDefs."""
+    known = {plugin: set(keys) for plugin, keys in plugin_keys().items()}
 
     assert "groups" in known["MirrorCheckpointConnector"]
     assert "groups" not in known[SOURCE]
@@ -18,10 +18,10 @@ def test_each_class_has_its_own_keys():
 
 
 def test_keys_have_types_and_defaults():
-    """A form that is made of them needs both."""
+    """Forms generated from the definitions need both."""
     known = {
-        name: (one["type"], one["default_value"], one["required"])
-        for name, one in plugin_keys()[SOURCE].items()
+        name: (key["type"], key["default_value"], key["required"])
+        for name, key in plugin_keys()[SOURCE].items()
     }
 
     assert ("LIST", ".*", False) == known["topics"]
@@ -30,25 +30,25 @@ def test_keys_have_types_and_defaults():
     assert ("STRING", None, True) == known["source.cluster.alias"]
 
 
-def test_every_setting_of_java_is_known_and_says_what_it_does_here():
-    """A key that Java defines and no table of ours has would be reported as unknown when it is used."""
-    listed = {name: one["documentation"] for found in plugin_keys().values() for name, one in found.items()}
+def test_each_listed_setting_has_documentation():
+    """A key of Java without an entry in the setting table has none, and would be reported as unknown."""
+    listed = {name: key["documentation"] for keys in plugin_keys().values() for name, key in keys.items()}
 
     assert {} == {name: text for name, text in listed.items() if not text}
 
 
-def test_own_settings_come_last_in_a_group_of_their_own():
-    """Counted from 1, as Java counts in its groups."""
-    for found in plugin_keys().values():
-        mine = [one for one in found.values() if one["group"] == GROUP]
+def test_mirrorflows_own_settings_are_the_last_group():
+    """Their order counts from 1, as in Java's groups."""
+    for keys in plugin_keys().values():
+        own = [key for key in keys.values() if key["group"] == GROUP]
 
-        assert [*found.values()][-len(mine) :] == mine
-        assert list(range(1, len(mine) + 1)) == [one["order_in_group"] for one in mine]
+        assert [*keys.values()][-len(own) :] == own
+        assert list(range(1, len(own) + 1)) == [key["order_in_group"] for key in own]
 
 
-def test_every_honoured_setting_is_listed_for_a_class():
-    """A form that is made of the definitions offers all that has an effect."""
-    listed = {name for found in plugin_keys().values() for name in found}
+def test_each_honoured_setting_is_listed_for_a_class():
+    """Forms generated from the definitions then offer each setting that has an effect."""
+    listed = {name for keys in plugin_keys().values() for name in keys}
     honoured = {
         key.name
         for key in setting_table.KEYS

@@ -1,4 +1,4 @@
-"""The server over loopback, spoken to in raw bytes; every wait is on a socket and bounded by its time-out."""
+"""The HTTP server over loopback, with requests as raw bytes."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ GET = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def run(client, *, state=lambda: VIEW, limits=None, carry_out=refuse):
-    """Run *client*(port, server) against a server."""
+    """Runs *client*(port, server) with a running server."""
 
     async def main():
         server = await HttpServer.start(
@@ -35,7 +35,7 @@ def run(client, *, state=lambda: VIEW, limits=None, carry_out=refuse):
 
 
 async def receive(reader, *, head=False):
-    """One response: status, headers by lower-case name, body."""
+    """Reads one response; returns status, headers by lowercase name, and body."""
     start = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in start[1:] if line)
     body = b""
@@ -48,29 +48,29 @@ async def receive(reader, *, head=False):
     return int(start[0].split()[1]), headers, body
 
 
-def exchange(*pieces, answers=1, head=False, **options):
-    """Send *pieces*, each flushed alone, and return the responses; None stands for the server's close."""
+def exchange(*chunks, responses=1, head=False, **options):
+    """Sends each of *chunks* separately and returns the responses. None means that the server closed the connection."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for piece in pieces:
-            writer.write(piece)
+        for chunk in chunks:
+            writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0)
-        found = []
-        for _ in range(answers):
+        received = []
+        for _ in range(responses):
             try:
-                found.append(await receive(reader, head=head))
+                received.append(await receive(reader, head=head))
             except asyncio.IncompleteReadError:
-                found.append(None)
+                received.append(None)
         writer.close()
-        return found
+        return received
 
     return run(client, **options)
 
 
-def statuses(*pieces, **options):
-    return [response and response[0] for response in exchange(*pieces, **options)]
+def statuses(*chunks, **options):
+    return [response and response[0] for response in exchange(*chunks, **options)]
 
 
 @pytest.mark.parametrize(
@@ -86,52 +86,50 @@ def statuses(*pieces, **options):
         (b"/nothing", 404, "application/json"),
     ],
 )
-def test_paths_are_answered(path, status, kind):
-    """Our own paths and Connect's."""
-    [(found, headers, body)] = exchange(GET % path)
+def test_each_path_has_its_status_and_content_type(path, status, kind):
+    [(actual, headers, body)] = exchange(GET % path)
 
-    assert (found, headers["content-type"]) == (status, kind)
+    assert (actual, headers["content-type"]) == (status, kind)
     assert body
     if kind == "application/json":
         json.loads(body)
 
 
 def test_pipelined_requests_are_answered_in_order():
-    """Three requests in one segment, three answers on the same connection."""
+    """Three requests in one segment get three responses on the same connection."""
     paths = [b"/connectors", b"/metrics", b"/"]
-    bodies = [body for _, _, body in exchange(b"".join(GET % path for path in paths), answers=3)]
+    bodies = [body for _, _, body in exchange(b"".join(GET % path for path in paths), responses=3)]
 
     assert bodies[0] == b'["A->B.source"]'
     assert b"mirrorflow_record_lag" in bodies[1]
     assert json.loads(bodies[2])["version"] == "4.3.1-mirrorflow-1.2.3"
 
 
-def test_request_may_come_byte_by_byte():
-    """A request is what it is however it was cut."""
+def test_a_request_may_arrive_byte_by_byte():
     request = GET % b"/connectors"
 
-    assert statuses(*(request[at : at + 1] for at in range(len(request)))) == [200]
+    assert statuses(*(request[index : index + 1] for index in range(len(request)))) == [200]
 
 
-def test_head_has_headers_only():
-    """HEAD is GET without a body, for whole and for streamed answers."""
+def test_the_response_to_head_has_only_headers():
+    """This holds for responses with a length and for chunked ones."""
     head = b"HEAD %s HTTP/1.1\r\nHost: h\r\n\r\n"
-    found = exchange(head % b"/connectors" + head % b"/metrics" + head % b"/none", answers=3, head=True)
+    received = exchange(head % b"/connectors" + head % b"/metrics" + head % b"/none", responses=3, head=True)
 
-    assert [status for status, _, _ in found] == [200, 200, 404]
-    assert found[0][1]["content-length"] == "15"
+    assert [status for status, _, _ in received] == [200, 200, 404]
+    assert received[0][1]["content-length"] == "15"
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_close_is_honoured(version):
-    """After Connection: close, or HTTP/1.0, the server closes when the answer is out."""
+def test_the_server_closes_the_connection_after_connection_close(version):
+    """The same holds for requests with HTTP/1.0."""
     request = b"GET /connectors HTTP/" + version + b"\r\nHost: h\r\nConnection: close\r\n\r\n"
 
-    assert statuses(request, answers=2) == [200, None]
+    assert statuses(request, responses=2) == [200, None]
 
 
-def test_streamed_answer_to_http_1_0_ends_with_the_connection():
-    """A client without chunks reads to the end."""
+def test_a_streamed_response_to_http_1_0_ends_with_the_connection():
+    """HTTP/1.0 has no chunked encoding."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -159,20 +157,18 @@ def test_streamed_answer_to_http_1_0_ends_with_the_connection():
         (b"DELETE /connectors/x HTTP/1.1\r\nHost: h\r\n\r\n", 403),
     ],
 )
-def test_bad_requests_get_connects_error_body(sent, status):
-    """A malformed or too large request is rejected with a reason, and the server survives."""
-    [(found, _, body)] = exchange(sent)
+def test_invalid_requests_have_the_error_body_of_connect(sent, status):
+    [(actual, _, body)] = exchange(sent)
 
-    assert (found, json.loads(body)["error_code"]) == (status, status)
-
-
-def test_refused_connection_is_closed():
-    """After a protocol error nothing more is read as HTTP."""
-    assert statuses(b"nonsense\r\n\r\n" + GET % b"/", answers=2) == [400, None]
+    assert (actual, json.loads(body)["error_code"]) == (status, status)
 
 
-def test_expect_continue_is_answered():
-    """A client that asks before it sends its body gets 100 Continue."""
+def test_the_connection_is_closed_after_a_protocol_error():
+    assert statuses(b"nonsense\r\n\r\n" + GET % b"/", responses=2) == [400, None]
+
+
+def test_a_request_with_expect_continue_gets_100_continue():
+    """The client sends its body after that."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,65 +188,64 @@ def test_expect_continue_is_answered():
     assert status == 200
 
 
-def test_unfinished_request_times_out():
-    """An unfinished request gets 408 and is closed; a silent connection is closed."""
+def test_an_unfinished_request_times_out_with_408():
+    """A connection without a request is closed without a response."""
     brief = HttpLimits(request_s=0.05, idle_s=0.05)
 
-    assert statuses(b"GET / HT", answers=2, limits=brief) == [408, None]
-    assert statuses(answers=1, limits=brief) == [None]
+    assert statuses(b"GET / HT", responses=2, limits=brief) == [408, None]
+    assert statuses(responses=1, limits=brief) == [None]
 
 
-def test_connections_are_limited():
-    """One more than allowed is dropped; when one leaves there is room again."""
+def test_connections_above_the_limit_are_closed():
+    """After a connection has ended a new one is accepted."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET % b"/healthz")
         first = (await receive(reader))[0]
-        other, surplus = await asyncio.open_connection("127.0.0.1", port)
+        second, second_writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            dropped = await other.read() == b""
+            is_closed = await second.read() == b""
         except ConnectionResetError:
-            dropped = True
-        surplus.close()
+            is_closed = True
+        second_writer.close()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         await receive(reader)
         await reader.read()
         writer.close()
-        again, third = await asyncio.open_connection("127.0.0.1", port)
-        third.write(GET % b"/healthz")
-        last = (await receive(again))[0]
-        third.close()
-        return first, dropped, last
+        third, third_writer = await asyncio.open_connection("127.0.0.1", port)
+        third_writer.write(GET % b"/healthz")
+        last = (await receive(third))[0]
+        third_writer.close()
+        return first, is_closed, last
 
     assert run(client, limits=HttpLimits(connections=1)) == (200, True, 200)
 
 
-def test_client_that_does_not_read_is_dropped():
-    """A large answer to a client that takes nothing ends after the write time-out, the others are served."""
+def test_a_client_that_does_not_read_is_disconnected():
+    """Sending it a large response ends at the write timeout. Other clients are served meanwhile."""
     many = view(connector(task(*(partition(n, "t" * 200) for n in range(20_000)))))
 
     async def client(port, server):
-        lazy = socket.socket()
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        lazy.setblocking(False)
+        not_reading = socket.socket()
+        not_reading.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        not_reading.setblocking(False)
         loop = asyncio.get_running_loop()
-        await loop.sock_connect(lazy, ("127.0.0.1", port))
-        await loop.sock_sendall(lazy, GET % b"/metrics")
+        await loop.sock_connect(not_reading, ("127.0.0.1", port))
+        await loop.sock_sendall(not_reading, GET % b"/metrics")
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET % b"/healthz")
         status, _, _ = await receive(reader)
         writer.close()
         while server._connections:
             await asyncio.wait(server._connections)
-        lazy.close()
+        not_reading.close()
         return status
 
     assert run(client, state=lambda: many, limits=HttpLimits(write_s=0.05)) == 200
 
 
-def test_large_answer_arrives_whole():
-    """Every partition's line comes over, in chunks."""
+def test_a_large_response_arrives_completely_in_chunks():
     many = view(connector(task(*(partition(n) for n in range(3000)))))
     [(_, headers, body)] = exchange(GET % b"/metrics", state=lambda: many)
 
@@ -258,20 +253,20 @@ def test_large_answer_arrives_whole():
     assert body.count(b"\nmirrorflow_record_lag{") == 3000
 
 
-def test_ready_stays_ready():
-    """A partition that appears later does not take a ready process out of service."""
+def test_a_ready_process_stays_ready():
+    """A new partition does not make a ready process unready."""
     states = iter([False, True, False])
-    unready = replace(VIEW, ready=False)
+    not_ready = replace(VIEW, ready=False)
 
-    found = statuses(GET % b"/readyz" * 3, answers=3, state=lambda: VIEW if next(states) else unready)
-    assert found == [503, 200, 200]
+    received = statuses(GET % b"/readyz" * 3, responses=3, state=lambda: VIEW if next(states) else not_ready)
+    assert received == [503, 200, 200]
 
 
-def test_bug_in_an_answer_is_a_500(caplog):
-    """The client gets an error, the log has the cause, and connection and server continue."""
-    found = statuses(GET % b"/connectors" + GET % b"/healthz", answers=2, state=lambda: 1 / 0)
+def test_an_unexpected_error_is_a_500_and_logged(caplog):
+    """The connection stays open."""
+    received = statuses(GET % b"/connectors" + GET % b"/healthz", responses=2, state=lambda: 1 / 0)
 
-    assert found == [500, 200]
+    assert received == [500, 200]
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -279,14 +274,14 @@ def test_bug_in_an_answer_is_a_500(caplog):
     "listener",
     ["127.0.0.1:1", "ftp://127.0.0.1:1", "http://127.0.0.1", "http://h:99999", "https://127.0.0.1:0"],
 )
-def test_wrong_listener_is_refused(listener):
-    """A listener that is none, or https without a certificate, is named."""
+def test_an_invalid_listener_is_refused(listener):
+    """The address is invalid, or https has no certificate."""
     with pytest.raises(InvalidSettingError, match="listeners: "):
         asyncio.run(HttpServer.start([listener], lambda: VIEW))
 
 
-def test_taken_port_is_named_and_nothing_is_left_open():
-    """The second of two equal listeners fails, and the first is closed again."""
+def test_a_port_in_use_is_an_error_and_closes_other_listeners():
+    """The second of two listeners cannot be bound."""
 
     async def main():
         first = await HttpServer.start(["http://127.0.0.1:0"], lambda: VIEW)
@@ -297,8 +292,8 @@ def test_taken_port_is_named_and_nothing_is_left_open():
     asyncio.run(main())
 
 
-def test_https_listener_speaks_tls(certificate):
-    """Two listeners at once, one of them with the TLS context that was given."""
+def test_an_https_listener_uses_tls(certificate):
+    """The other listener of the server is plain HTTP."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(certificate)
     client_context = ssl.create_default_context(cafile=certificate)
@@ -331,7 +326,7 @@ def certificate(tmp_path):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + dt.timedelta(days=1))
@@ -346,29 +341,29 @@ def certificate(tmp_path):
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        + made.public_bytes(serialization.Encoding.PEM)
+        + certificate.public_bytes(serialization.Encoding.PEM)
     )
     return path
 
 
-def test_answers_without_a_body_name_no_media_type():
-    """As Jetty; HTTP forbids 204 even the length."""
+def test_responses_without_a_body_have_no_content_type():
+    """Jetty omits it too. A response with 204 may not have a Content-Length either."""
 
     async def carry_out(_command, request):
         return Response(status=204 if request.method == "DELETE" else 202)
 
-    def of(method):
+    def headers_of(method):
         state = replace(VIEW, modify_enabled=True, takes_changes=True)
         request = b"%s /connectors/a%s HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
         path = b"" if method == b"DELETE" else b"/pause"
         [(status, headers, _)] = exchange(request % (method, path), state=lambda: state, carry_out=carry_out)
         return status, headers.get("content-type"), headers.get("content-length")
 
-    assert [(204, None, None), (202, None, "0")] == [of(b"DELETE"), of(b"PUT")]
+    assert [(204, None, None), (202, None, "0")] == [headers_of(b"DELETE"), headers_of(b"PUT")]
 
 
-def test_locations_are_absolute():
-    """As Java's: with the host that the client asked, whatever it is called here."""
+def test_the_location_header_is_absolute():
+    """As in Java, it has the host of the request."""
 
     async def carry_out(*_):
         return Response(status=201, headers=(("Location", "/connectors/a"),), body=b"{}")

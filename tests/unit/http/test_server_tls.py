@@ -1,4 +1,4 @@
-"""HTTPS of our own listeners: every form of keystore, certificates of callers, and sentences for what is wrong."""
+"""HTTPS listeners: forms of keystores, client certificates, errors, and renewed certificates."""
 
 import asyncio
 import ssl
@@ -38,7 +38,7 @@ def pkcs12_file(folder: Path) -> dict[str, str]:
 
 
 def status(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
-    """The first line of the answer to GET /healthz over HTTPS."""
+    """The status line of the response to GET /healthz over HTTPS."""
 
     async def main() -> bytes:
         context, _ = server_context(properties)
@@ -57,21 +57,21 @@ def status(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
     return asyncio.run(main())
 
 
-def refused(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
-    """What comes where nothing should: by TLS 1.3 a client learns of its refusal only when it reads."""
+def status_or_nothing(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
+    """The status line, or nothing if the server refuses the client. In TLS 1.3 a client detects this only when it reads."""
     try:
         return status(properties, client)
     except (ssl.SSLError, ConnectionError):
         return b""
 
 
-def trusting() -> ssl.SSLContext:
+def anonymous_client() -> ssl.SSLContext:
     return ssl.create_default_context(cadata=authority().pem)
 
 
-def knowing(folder: Path) -> ssl.SSLContext:
-    """A client with a certificate of its own."""
-    context = trusting()
+def client_with_certificate(folder: Path) -> ssl.SSLContext:
+    """The TLS context of a client with a certificate."""
+    context = anonymous_client()
     own = folder / "client.pem"
     own.write_text(signed("mirror").key_pem() + signed("mirror").pem)
     context.load_cert_chain(own)
@@ -79,40 +79,37 @@ def knowing(folder: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("store", [pem_inline, pem_file, pkcs12_file])
-def test_every_form_of_keystore_serves_https(store, tmp_path: Path):
-    """A client that trusts the authority is answered."""
-    assert b"HTTP/1.1 200 OK\r\n" == status(store(tmp_path), trusting())
+def test_https_works_with_each_form_of_keystore(store, tmp_path: Path):
+    assert b"HTTP/1.1 200 OK\r\n" == status(store(tmp_path), anonymous_client())
 
 
-def test_a_required_certificate_is_asked_for(tmp_path: Path):
-    """Who has one is answered, who has none is not."""
+def test_a_client_without_a_required_certificate_is_refused(tmp_path: Path):
     properties = {
         **pem_inline(tmp_path),
         "ssl.client.auth": "required",
         "ssl.truststore.certificates": authority().pem,
     }
 
-    assert b"HTTP/1.1 200 OK\r\n" == status(properties, knowing(tmp_path))
-    assert b"" == refused(properties, trusting())
+    assert b"HTTP/1.1 200 OK\r\n" == status(properties, client_with_certificate(tmp_path))
+    assert b"" == status_or_nothing(properties, anonymous_client())
 
 
 def test_a_requested_certificate_may_be_missing(tmp_path: Path):
-    """`requested` answers either."""
     properties = {
         **pem_inline(tmp_path),
         "ssl.client.auth": "requested",
         "ssl.truststore.certificates": authority().pem,
     }
 
-    assert b"HTTP/1.1 200 OK\r\n" == status(properties, trusting())
+    assert b"HTTP/1.1 200 OK\r\n" == status(properties, anonymous_client())
 
 
-def test_only_the_versions_that_are_set_are_offered(tmp_path: Path):
-    """`ssl.enabled.protocols` counts for the server too."""
-    client = trusting()
+def test_only_enabled_tls_versions_are_accepted(tmp_path: Path):
+    """`ssl.enabled.protocols` applies to the server too."""
+    client = anonymous_client()
     client.maximum_version = ssl.TLSVersion.TLSv1_2
 
-    assert b"" == refused(pem_inline(tmp_path) | {"ssl.enabled.protocols": "TLSv1.3"}, client)
+    assert b"" == status_or_nothing(pem_inline(tmp_path) | {"ssl.enabled.protocols": "TLSv1.3"}, client)
 
 
 @pytest.mark.parametrize(
@@ -125,31 +122,29 @@ def test_only_the_versions_that_are_set_are_offered(tmp_path: Path):
         ({"ssl.enabled.protocols": "TLSv9"}, "ssl.enabled.protocols"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, str], key: str, tmp_path: Path):
-    """One sentence that begins with the setting."""
+def test_the_error_names_the_invalid_tls_setting(changes: dict[str, str], key: str, tmp_path: Path):
     with pytest.raises(SettingError, match=key.replace(".", r"\.")):
         server_context(pem_inline(tmp_path) | changes)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path):
-    """With its path, and without a traceback."""
+def test_the_error_names_a_missing_keystore_file(tmp_path: Path):
     with pytest.raises(InvalidSettingError, match=r"none\.p12 cannot be read"):
         server_context({"ssl.keystore.location": str(tmp_path / "none.p12")})
 
 
-def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path):
-    """By the same listener, to whom names no server as well; a file that is none changes nothing, and heals by itself."""
+def test_new_connections_get_a_renewed_certificate(tmp_path: Path):
+    """Clients with and without SNI get it. An invalid file changes nothing until it is valid again."""
     file = tmp_path / "server.pem"
     file.write_text(signed("first").key_pem() + signed("first").pem)
     tls = ServerTls(lambda: {"ssl.keystore.location": str(file), "ssl.keystore.type": "PEM"})
 
-    async def shown(port: int, name: str | None) -> bytes:
+    async def peer_certificate(port: int, name: str | None) -> bytes:
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name or "")
-        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
-        return bytes(found)
+        return bytes(certificate)
 
     async def main() -> None:
         server = await HttpServer.start(["https://127.0.0.1:0"], view, tls=tls.context)
@@ -163,7 +158,9 @@ def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path):
                 file.write_text(written)
                 tls.reload()
                 for name in ("localhost", None):
-                    assert ssl.PEM_cert_to_DER_cert(signed(expected).pem) == await shown(port, name)
+                    assert ssl.PEM_cert_to_DER_cert(signed(expected).pem) == await peer_certificate(
+                        port, name
+                    )
         finally:
             await server.close()
 

@@ -1,10 +1,10 @@
-"""What REST says of a configuration: every wrong key at once, and nothing of this host."""
+"""Validation of a connector config by REST: it reports all errors and reads no references."""
 
 from mirrorflow_replicator.http.rest_plugins import problems
 
 SOURCE = "MirrorSourceConnector"
 WORKER = {"bootstrap.servers": "b:9092"}
-RIGHT = {
+VALID = {
     "name": "m",
     "connector.class": SOURCE,
     "source.cluster.alias": "A",
@@ -13,18 +13,17 @@ RIGHT = {
 }
 
 
-def wrong(**changes: str) -> dict[str, str]:
-    return problems(SOURCE, RIGHT | {key.replace("__", "."): value for key, value in changes.items()}, WORKER)
+def errors_of(**changes: str) -> dict[str, str]:
+    return problems(SOURCE, VALID | {key.replace("__", "."): value for key, value in changes.items()}, WORKER)
 
 
-def test_a_right_configuration_has_no_problem():
-    """Unknown keys are none either, as in Java."""
-    assert {} == wrong(**{"what.is.this": "x"})
+def test_a_valid_config_has_no_errors():
+    """As in Java, unknown keys are no errors."""
+    assert {} == errors_of(**{"what.is.this": "x"})
 
 
-def test_every_wrong_key_is_reported_at_once():
-    """Not only the first one, so that one request shows all of them."""
-    found = wrong(
+def test_all_errors_of_a_config_are_reported():
+    errors = errors_of(
         **{
             "tasks.max": "many",
             "topics": "(",
@@ -35,25 +34,24 @@ def test_every_wrong_key_is_reported_at_once():
     )
 
     assert {"tasks.max", "topics", "replication.factor", "transforms.x.type", "topic.filter.class"} == set(
-        found
+        errors
     )
-    assert found["tasks.max"].startswith("tasks.max: 'many' is not a whole number")
+    assert errors["tasks.max"].startswith("tasks.max: 'many' is not a whole number")
 
 
-def test_missing_key_is_reported():
-    """As Java: a required key that is not there is an error of that key."""
-    found = problems(SOURCE, {}, WORKER)
+def test_a_missing_required_key_is_an_error_of_that_key():
+    errors = problems(SOURCE, {}, WORKER)
 
-    assert {"name"} == set(found)
+    assert {"name"} == set(errors)
 
 
-def test_references_are_not_looked_up(tmp_path):
-    """A stranger could read this host's files through the sentence about a value."""
+def test_references_are_not_resolved(tmp_path):
+    """Otherwise an error with a value could reveal files of this host to any client."""
     secret = tmp_path / "secret.properties"
     secret.write_text("password=hunter2\n")
     reference = f"${{file:{secret}:password}}"
 
-    found = wrong(
+    errors = errors_of(
         **{
             "config.providers": "file",
             "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
@@ -65,4 +63,4 @@ def test_references_are_not_looked_up(tmp_path):
         }
     )
 
-    assert {} == found
+    assert {} == errors

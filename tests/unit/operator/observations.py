@@ -1,4 +1,4 @@
-"""Observations to assess: a flow that works, and what is otherwise in each case."""
+"""Builds the observations that tests assess: by default a healthy flow, changed by each test."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -41,21 +41,21 @@ NOW_S = 1_795_000_000.0
 VERSIONS = ("1.1.0", "1.0.0")
 SOURCE, CHECKPOINT, HEARTBEAT = ConnectorKind
 REACHED = SideSummary(reach=SideReachability.REACHABLE, cluster_id="east-id")
-WELL = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
+ROLLED_OUT = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
 
 
 @cache
 def _smallest() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((EXAMPLES / "valid" / "smallest.yaml").read_text())
-    found["metadata"]["namespace"] = "mirrors"
-    return found
+    smallest: dict[str, Any] = yaml.safe_load((EXAMPLES / "valid" / "smallest.yaml").read_text())
+    smallest["metadata"]["namespace"] = "mirrors"
+    return smallest
 
 
 def document(**spec: Any) -> dict[str, Any]:
-    """The smallest flow, with *spec* besides."""
-    found = deepcopy(_smallest())
-    found["spec"] |= spec
-    return found
+    """The smallest flow with additional fields of *spec*."""
+    changed = deepcopy(_smallest())
+    changed["spec"] |= spec
+    return changed
 
 
 @cache
@@ -119,40 +119,42 @@ def pod(**changes: Any) -> ObservedPod:
 
 
 def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedDeployment:
-    word = {SOURCE: "source", CHECKPOINT: "checkpoint", HEARTBEAT: "heartbeat"}[kind]
+    name = {SOURCE: "source", CHECKPOINT: "checkpoint", HEARTBEAT: "heartbeat"}[kind]
     return replace(
         ObservedDeployment(
-            name=f"east-to-west-{word}",
+            name=f"east-to-west-{name}",
             generation=1,
             observed_generation=1,
             replicas=1,
             updated=1,
             ready=1,
-            conditions=(WELL,),
+            conditions=(ROLLED_OUT,),
             image="mirrorflow/replicator:1.1.0",
-            selector=f"mirrorflow.io/connector={word},mirrorflow.io/flow=east-to-west",
+            selector=f"mirrorflow.io/connector={name},mirrorflow.io/flow=east-to-west",
         ),
         **changes,
     )
 
 
 def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedConnector:
-    found = pod()
+    connector_pod = pod()
     if kind is CHECKPOINT:
-        done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
-        found = pod(reading=reading(checkpoints=done))
-    return replace(ObservedConnector(kind=kind, deployment=deployment(kind), pods=(found,)), **changes)
+        checkpoints = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
+        connector_pod = pod(reading=reading(checkpoints=checkpoints))
+    return replace(
+        ObservedConnector(kind=kind, deployment=deployment(kind), pods=(connector_pod,)), **changes
+    )
 
 
 def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
-    """What a seed's driver has answered."""
-    known = {"records": 0, "remainingRecords": 0} | figures
-    report = report_from_json({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **known})
+    """A reading of the driver of a seed."""
+    fields = {"records": 0, "remainingRecords": 0} | figures
+    report = report_from_json({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **fields})
     return Reading(read_at_s=now_s - 5, report=report)
 
 
 def driver(**changes: Any) -> ObservedPod:
-    """A driver at work."""
+    """The running driver of a seed."""
     return pod(
         **{
             "name": "east-to-west-seed-1a2b3c4d-x2k4q",
@@ -165,7 +167,7 @@ def driver(**changes: Any) -> ObservedPod:
 
 
 def job(**changes: Any) -> ObservedJob:
-    """The seed of run 1 with a driver at work, which *changes* may give a `reading`."""
+    """The seed of run 1 with a running driver. A `reading` in *changes* is the driver's."""
     pods = (driver(**{name: changes.pop(name) for name in ("reading",) if name in changes}),)
     return replace(
         ObservedJob(
@@ -188,15 +190,15 @@ def observed(
     admission: Admission | None = None,
     **changes: Any,
 ) -> Observation:
-    """A flow that works and has nothing to copy; *source* changes its source connector's one pod."""
-    found = changes.pop("resource", None) or resource(flow)
-    first = connector(pods=(pod(**source),)) if source is not None else connector()
+    """A healthy flow that has nothing to copy. *source* changes the pod of its source connector."""
+    flow_resource = changes.pop("resource", None) or resource(flow)
+    source_connector = connector(pods=(pod(**source),)) if source is not None else connector()
     return replace(
         Observation(
-            resource=found,
-            admission=admission or admit(found, versions=VERSIONS),
+            resource=flow_resource,
+            admission=admission or admit(flow_resource, versions=VERSIONS),
             now_s=NOW_S,
-            connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)),
+            connectors=(source_connector, connector(CHECKPOINT), connector(HEARTBEAT)),
         ),
         **changes,
     )
@@ -205,15 +207,26 @@ def observed(
 def advanced(
     observation: Observation, before: Observation, status: Status, memory: Any, *, after_s: float
 ) -> Observation:
-    """*observation*, made so long after *before*, whose assessment gave *status* and *memory*; readings are as young."""
+    """Returns *observation* made *after_s* after *before*, whose assessment returned *status* and *memory*.
+
+    Readings have the same age as in *observation*.
+    """
     now_s = before.now_s + after_s
     moved = tuple(
-        replace(seen, pods=tuple(_later(one, now_s - observation.now_s) for one in seen.pods))
-        for seen in observation.connectors
+        replace(
+            observed_connector,
+            pods=tuple(
+                _later(observed_pod, now_s - observation.now_s) for observed_pod in observed_connector.pods
+            ),
+        )
+        for observed_connector in observation.connectors
     )
     jobs = tuple(
-        replace(seen, pods=tuple(_later(one, now_s - observation.now_s) for one in seen.pods))
-        for seen in observation.jobs
+        replace(
+            observed_job,
+            pods=tuple(_later(observed_pod, now_s - observation.now_s) for observed_pod in observed_job.pods),
+        )
+        for observed_job in observation.jobs
     )
     return replace(
         observation,
@@ -229,18 +242,18 @@ def advanced(
     )
 
 
-def _later(one: ObservedPod, by_s: float) -> ObservedPod:
-    events = tuple(replace(event, last_seen_s=event.last_seen_s + by_s) for event in one.events)
-    read = one.reading
+def _later(observed_pod: ObservedPod, by_s: float) -> ObservedPod:
+    events = tuple(replace(event, last_seen_s=event.last_seen_s + by_s) for event in observed_pod.events)
+    read = observed_pod.reading
     return replace(
-        one,
+        observed_pod,
         events=events,
         reading=None if read is None else replace(read, read_at_s=read.read_at_s + by_s),
     )
 
 
 def settled(observation: Observation, *, steps: int = 8, every_s: float = 30.0) -> Status:
-    """The status after *observation* has been seen for some minutes."""
+    """The status after *observation* was assessed for several minutes."""
     assessment, current = assess(observation), observation
     for _ in range(steps):
         following = advanced(observation, current, assessment.status, assessment.memory, after_s=every_s)

@@ -1,4 +1,4 @@
-"""The command `mirrorflow-operator`: its arguments, and its messages for a missing package or an invalid setting."""
+"""The command `mirrorflow-operator`: its arguments, and its errors for a missing package or an invalid setting."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 TIME_MAX_S = 60
-# As on a machine where MirrorFlow was installed without its extra `operator`.
+# Runs the command as if MirrorFlow were installed without its extra `operator`.
 WITHOUT_EXTRAS = """
 import sys
 
@@ -22,11 +22,11 @@ main()
 """
 
 
-def started(*arguments: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, which has ended."""
-    how = ["-c", code] if code else ["-m", "mirrorflow_operator"]
+def run_command(*arguments: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command, or *code*, in a process until it ends."""
+    program = ["-c", code] if code else ["-m", "mirrorflow_operator"]
     return subprocess.run(
-        [sys.executable, *how, *arguments],
+        [sys.executable, *program, *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -36,17 +36,16 @@ def started(*arguments: str, code: str = "", **environment: str) -> subprocess.C
 
 
 @pytest.mark.parametrize("code", ["", WITHOUT_EXTRAS], ids=["installed", "without extras"])
-@pytest.mark.parametrize(("argument", "words"), [("--help", "usage: mirrorflow-operator"), ("--version", "")])
-def test_help_needs_no_package(argument: str, words: str, code: str) -> None:
-    """--help works without the operator's packages."""
-    ended = started(argument, code=code)
+@pytest.mark.parametrize(("argument", "start"), [("--help", "usage: mirrorflow-operator"), ("--version", "")])
+def test_help_and_version_need_no_package(argument: str, start: str, code: str) -> None:
+    ended = run_command(argument, code=code)
 
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith(words or "mirrorflow-operator ")
+    assert ended.stdout.startswith(start or "mirrorflow-operator ")
 
 
-def test_a_missing_package_is_named_with_the_remedy() -> None:
-    ended = started(code=WITHOUT_EXTRAS)
+def test_the_error_names_a_missing_package_and_how_to_install_it() -> None:
+    ended = run_command(code=WITHOUT_EXTRAS)
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("The Python package ")
@@ -56,8 +55,8 @@ def test_a_missing_package_is_named_with_the_remedy() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_an_invalid_setting_is_an_error_message() -> None:
-    ended = started(MIRRORFLOW_WORKERS="many")
+def test_an_invalid_setting_is_one_error_line() -> None:
+    ended = run_command(MIRRORFLOW_WORKERS="many")
 
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert "MIRRORFLOW_WORKERS" in ended.stderr

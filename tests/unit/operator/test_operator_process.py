@@ -22,13 +22,13 @@ def test_an_empty_environment_gives_the_defaults():
     assert from_environment({"MIRRORFLOW_NAMESPACES": "", "PATH": "/bin"}) == Settings()
 
 
-def test_each_setting_is_read():
-    found = from_environment(
+def test_each_setting_is_read_from_the_environment():
+    operator_settings = from_environment(
         {
             "MIRRORFLOW_NAMESPACES": "a, b,a",
-            "MIRRORFLOW_REPLICATOR_IMAGE": "place/replicator",
+            "MIRRORFLOW_REPLICATOR_IMAGE": "registry/replicator",
             "MIRRORFLOW_REPLICATOR_VERSIONS": "2,1",
-            "MIRRORFLOW_SEED_IMAGE": "place/seed",
+            "MIRRORFLOW_SEED_IMAGE": "registry/seed",
             "MIRRORFLOW_SEED_SERVICE_ACCOUNT": "driver",
             "POD_NAMESPACE": "system",
             "POD_NAME": "pod",
@@ -44,11 +44,11 @@ def test_each_setting_is_read():
         }
     )
 
-    assert found == Settings(
+    assert operator_settings == Settings(
         namespaces=("a", "b"),
-        replicator_image="place/replicator",
+        replicator_image="registry/replicator",
         replicator_versions=("2", "1"),
-        seed_image="place/seed",
+        seed_image="registry/seed",
         seed_account="driver",
         pod_namespace="system",
         pod_name="pod",
@@ -77,13 +77,13 @@ def test_each_setting_is_read():
         ("MIRRORFLOW_LOG_LEVEL", "loud"),
     ],
 )
-def test_a_wrong_setting_is_named(name: str, value: str):
+def test_the_error_names_an_invalid_setting(name: str, value: str):
     with pytest.raises(SettingsError, match=f"^{name} is '{value}'; write "):
         from_environment({name: value})
 
 
 def test_metrics_have_prometheus_text_format():
-    """Every sample has its HELP and TYPE, buckets add up, and no series has the time at which a counter began."""
+    """Buckets are cumulative, and no series has the start time of a counter."""
     metrics = Metrics()
     metrics.reconciles.labels(result="ok").inc()
     metrics.reconciles.labels(result="ok").inc(2)
@@ -117,8 +117,8 @@ def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) 
 @pytest.mark.parametrize(
     ("job", "ending"), [("seed", {}), ("seed", {"deletionTimestamp": "now"}), ("verify", {})]
 )
-def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str]):
-    """Also one whose Job is deleted, and one that is terminating: it may still write."""
+def test_a_driver_is_alive_until_its_pod_has_ended(job: str, ending: dict[str, str]):
+    """A terminating driver may still write, also after its Job was deleted."""
     labels = {
         "mirrorflow.io/flow": "flow",
         "mirrorflow.io/run": job,
@@ -133,7 +133,7 @@ def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str
 
 
 def test_the_leader_counts_flows_with_failed_runs():
-    """The three figures that alerts of Spark jobs are about."""
+    """The alerts for Spark jobs use these three metrics."""
     operator = Operator(settings=Settings())
     operator._gauges()
     for name, reason in (
@@ -161,8 +161,8 @@ def test_the_leader_counts_flows_with_failed_runs():
     assert figures() == [1, 2, 0]
 
 
-def test_the_leader_counts_flows_that_are_not_ready_against_their_users_wishes():
-    """One figure for a dashboard: a pause is no reason for an alarm."""
+def test_the_leader_counts_flows_that_are_not_ready_except_paused_ones():
+    """A requested pause is not a problem."""
     operator = Operator(settings=Settings())
     operator._gauges()
     for name, status, reason in (
@@ -171,8 +171,8 @@ def test_the_leader_counts_flows_that_are_not_ready_against_their_users_wishes()
         ("stuck", "False", "Stuck"),
         ("unknown", "Unknown", "ProgressUnknown"),
     ):
-        moment = "2026-01-01T00:00:00Z"
-        ready = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": moment}
+        transition_time = "2026-01-01T00:00:00Z"
+        ready = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": transition_time}
         operator.cache.put(
             MIRROR_FLOW, _object(1, uid=name, name=name, spec={}, status={"conditions": [ready]})
         )
@@ -183,12 +183,12 @@ def test_the_leader_counts_flows_that_are_not_ready_against_their_users_wishes()
 
 
 def test_an_outdated_event_changes_nothing():
-    """Own writes are cached before the watch reports them."""
+    """The operator's own writes are cached before the watch reports them."""
     cache = ClusterCache()
 
     assert cache.put(CONFIG_MAP, _object(5, data={"a": "new"})) == {KEY}
     assert cache.put(CONFIG_MAP, _object(4, data={"a": "old"})) == frozenset()
-    assert cache.put(CONFIG_MAP, _object(6, data={"a": "new"})) == frozenset()  # the content is what it was
+    assert cache.put(CONFIG_MAP, _object(6, data={"a": "new"})) == frozenset()  # the content is unchanged
     (child,) = cache.children(KEY).values()
     assert (child.resource_version, child.content()["data"]) == ("6", {"a": "new"})
 
@@ -219,7 +219,7 @@ def test_an_invalid_flow_is_cached_with_its_errors():
 
     cache.put(MIRROR_FLOW, _object(1, spec={"source": {}}, status={"lag": "nonsense"}))
 
-    seen = cache.flows[KEY].resource
-    assert seen.flow is None
-    assert "spec.source.alias" in {error.path for error in seen.errors}
-    assert not seen.status.conditions
+    flow_resource = cache.flows[KEY].resource
+    assert flow_resource.flow is None
+    assert "spec.source.alias" in {error.path for error in flow_resource.errors}
+    assert not flow_resource.status.conditions

@@ -1,4 +1,4 @@
-"""The work queue: each key once, never with two workers, no change lost, backoff after failures."""
+"""The work queue passes each key to one worker at a time, loses no change, and backs off after failures."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from mirrorflow_operator.work_queue import BACKOFF_MAX_S, BACKOFF_MIN_S, INTERVA
 
 
 @dataclass(slots=True)
-class Clock:
+class QueueClock:
     now_s: float = 100.0
 
     def __call__(self) -> float:
@@ -20,16 +20,16 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Case:
-    clock: Clock = field(default_factory=Clock)
+class QueueWithClock:
+    clock: QueueClock = field(default_factory=QueueClock)
     queue: WorkQueue[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = WorkQueue(clock=self.clock)
 
 
-def test_a_thousand_requests_are_one_pass():
-    case = Case()
+def test_many_requests_for_a_key_are_one_pass():
+    case = QueueWithClock()
     for _ in range(1_000):
         case.queue.add("a")
 
@@ -39,8 +39,8 @@ def test_a_thousand_requests_are_one_pass():
     assert case.queue.take() is None
 
 
-def test_a_key_added_during_its_pass_is_queued_again_and_never_processed_twice_at_once():
-    case = Case()
+def test_a_key_added_during_its_pass_is_taken_again_after_the_pass():
+    case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()
     case.queue.add("a")
@@ -52,7 +52,7 @@ def test_a_key_added_during_its_pass_is_queued_again_and_never_processed_twice_a
 
 
 def test_a_key_has_at_most_one_pass_per_interval():
-    case = Case()
+    case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()
     case.queue.done("a")
@@ -64,7 +64,7 @@ def test_a_key_has_at_most_one_pass_per_interval():
 
 
 def test_backoff_grows_to_a_bound_and_success_resets_it():
-    case = Case()
+    case = QueueWithClock()
     waits = []
     for _ in range(12):
         case.queue.add("a")
@@ -85,9 +85,9 @@ def test_backoff_grows_to_a_bound_and_success_resets_it():
     assert case.queue.failed("a") == pytest.approx(BACKOFF_MIN_S, rel=JITTER + 0.01)
 
 
-def test_retry_after_is_obeyed():
-    """Retry-After is the least, whatever the back-off says."""
-    case = Case()
+def test_retry_after_is_respected():
+    """Retry-After is the minimum wait if the backoff is shorter."""
+    case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()
 
@@ -99,8 +99,8 @@ def test_retry_after_is_obeyed():
 
 
 def test_an_event_for_a_failing_key_ends_its_wait():
-    """A user who has mended his spec does not wait for the back-off of the one before."""
-    case = Case()
+    """A user who has corrected the spec does not wait for the backoff of the previous one."""
+    case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()
     for _ in range(10):
@@ -111,8 +111,8 @@ def test_an_event_for_a_failing_key_ends_its_wait():
     assert case.queue.take() == "a"
 
 
-def test_the_oldest_key_shows_a_hanging_pass():
-    case = Case()
+def test_the_age_of_the_oldest_key_includes_a_hanging_pass():
+    case = QueueWithClock()
     case.queue.add("a")
     assert case.queue.take() == "a"
     case.queue.add("b", 500)
@@ -124,8 +124,8 @@ def test_the_oldest_key_shows_a_hanging_pass():
 
 
 def test_a_hanging_pass_differs_from_a_long_queue():
-    """A thousand flows wait for their turn; that is no reason to begin anew."""
-    case = Case()
+    """A long queue is no reason to restart the operator."""
+    case = QueueWithClock()
     for number in range(100):
         case.queue.add(str(number))
     for _ in range(90):
@@ -137,11 +137,11 @@ def test_a_hanging_pass_differs_from_a_long_queue():
     assert case.queue.oldest_s() == 900
 
     case.clock.now_s += 400
-    assert case.queue.stuck_s() == 410  # no worker takes the others
+    assert case.queue.stuck_s() == 410  # no worker takes the remaining keys
     case.queue.take()
     assert case.queue.stuck_s() == 0
     case.clock.now_s += 400
-    assert case.queue.stuck_s() == 400  # a pass that does not end
+    assert case.queue.stuck_s() == 400  # a pass that never ends
 
 
 def test_a_waiting_worker_wakes_when_something_is_due():
@@ -165,35 +165,35 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]]):
-    """Whatever is asked for after the last time that it was taken is taken once more; the heap does not grow for ever."""
-    case = Case()
+def test_no_key_is_lost_or_taken_by_two_workers_at_once(steps: list[tuple[str, str]]):
+    """A key that was added after it was taken is taken again."""
+    case = QueueWithClock()
     working: set[str] = set()
-    owed: set[str] = set()
+    pending: set[str] = set()
     for step, key in steps:
         match step:
             case "add":
                 case.queue.add(key)
-                owed.add(key)
+                pending.add(key)
             case "later":
                 case.queue.add(key, 30)
-                owed.add(key)
+                pending.add(key)
             case "take":
                 taken = case.queue.take()
                 if taken is not None:
                     assert taken not in working
                     working.add(taken)
-                    owed.discard(taken)
+                    pending.discard(taken)
             case "done" if key in working:
                 case.queue.done(key)
                 working.discard(key)
             case "failed" if key in working:
                 case.queue.failed(key)
                 working.discard(key)
-                owed.add(key)
+                pending.add(key)
             case "forget":
                 case.queue.forget(key)
-                owed.discard(key)
+                pending.discard(key)
             case _:
                 case.clock.now_s += 1
     for key in list(working):
@@ -202,4 +202,4 @@ def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]])
     rest = set()
     while (key_ := case.queue.take()) is not None:
         rest.add(key_)
-    assert rest == owed
+    assert rest == pending

@@ -1,4 +1,4 @@
-"""Tests that several archived files of one partition are read as one log, in whatever order Spark yields them."""
+"""Tests that several archived files of a partition are read as one log, in any order that Spark yields."""
 
 import pytest
 from hypothesis import given
@@ -19,15 +19,15 @@ def file(start: int, end: int) -> ArchivedFile:
 
 
 def read_all(log: ArchiveLog, start: int, end: int) -> list[int]:
-    """Reads as a fetcher does: from the end of the last batch."""
-    found: list[int] = []
-    at = start
-    while data := log.read(at, 1 << 20):
+    """Reads like a fetcher: each read begins at the end of the last batch."""
+    offsets: list[int] = []
+    offset = start
+    while data := log.read(offset, 1 << 20):
         for batch in split(data):
-            found += [one.offset for one in decode(batch)]
-            at = batch.next_offset
-    assert at <= end
-    return found
+            offsets += [record.offset for record in decode(batch)]
+            offset = batch.next_offset
+    assert offset <= end
+    return offsets
 
 
 @given(
@@ -35,18 +35,18 @@ def read_all(log: ArchiveLog, start: int, end: int) -> list[int]:
     st.sets(st.integers(0, 150)),
     st.permutations(range(5)),
 )
-def test_files_in_any_order_are_read_by_offset(
+def test_records_of_files_in_any_order_are_read_by_offset(
     lengths: list[int], wanted: set[int], order: list[int]
 ) -> None:
-    """Spark may yield files in any order; offsets without records are skipped."""
-    starts = [sum(lengths[:at]) for at in range(len(lengths))]
+    """Offsets without records are skipped."""
+    starts = [sum(lengths[:index]) for index in range(len(lengths))]
     files = [file(start, start + length) for start, length in zip(starts, lengths, strict=True)]
     end = sum(lengths)
-    offsets = sorted(one for one in wanted if one < end)
+    offsets = sorted(offset for offset in wanted if offset < end)
     with ArchiveLog(files, start=0, end=end) as log:
-        for at in order:
+        for index in order:
             for offset in offsets:
-                if at < len(files) and files[at].start <= offset < files[at].end:
+                if index < len(files) and files[index].start <= offset < files[index].end:
                     log.add(Record(offset, 1, None, b"v"))
         log.finish()
 
@@ -55,10 +55,10 @@ def test_files_in_any_order_are_read_by_offset(
 
 @pytest.mark.parametrize("offsets", [(5, 4), (4, 4), (30,), (9,)])
 def test_record_outside_its_file_fails_the_task(offsets: tuple[int, ...]) -> None:
-    """Out of order, repeated, or outside the file's range."""
+    """The last record is out of order, repeated, or outside the range of every file."""
     *before, last = (Record(offset, 1, None, None) for offset in offsets)
     with ArchiveLog([file(0, 9), file(10, 20)], start=0, end=20) as log:
-        for one in before:
-            log.add(one)
+        for record in before:
+            log.add(record)
         with pytest.raises(JobFailedError):
             log.add(last)

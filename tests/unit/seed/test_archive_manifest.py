@@ -1,4 +1,4 @@
-"""Tests the manifest of an archive, the plan of an export, and what both refuse."""
+"""Tests the manifest of an archive, the plan of an export, and the checks of both."""
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ def test_manifest_round_trips() -> None:
         encode(manifest())[:-20],
         encode(manifest()).replace(b'"files"', b'"f"'),
     ],
-    ids=["empty", "an object", "a list", "a later format", "cut off", "another field"],
+    ids=["empty", "object", "list", "later format", "truncated", "unknown field"],
 )
 def test_invalid_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(ArchiveDamagedError):
@@ -91,19 +91,23 @@ def test_missing_truncated_and_unknown_files_are_named() -> None:
     st.floats(1, 10**6),
     st.integers(1, 10**9),
 )
-def test_ranges_cover_every_offset_once_and_are_not_tiny(
+def test_ranges_cover_each_offset_once_and_have_a_minimum_size(
     extents: dict[TopicPartition, OffsetRange], density: float, file_bytes: int
 ) -> None:
     ranges = plan_ranges(extents, dict.fromkeys(extents, density), file_bytes=file_bytes)
 
-    assert [one.index for one in ranges] == list(range(len(ranges)))
+    assert [archive_range.index for archive_range in ranges] == list(range(len(ranges)))
     for key, extent in extents.items():
-        mine = sorted((one.start, one.end) for one in ranges if (one.topic, one.partition) == key)
-        bounds = [extent.start, *(end for _, end in mine)]
-        assert [start for start, _ in mine] == bounds[:-1]
+        of_partition = sorted(
+            (archive_range.start, archive_range.end)
+            for archive_range in ranges
+            if (archive_range.topic, archive_range.partition) == key
+        )
+        bounds = [extent.start, *(end for _, end in of_partition)]
+        assert [start for start, _ in of_partition] == bounds[:-1]
         assert bounds[-1] == extent.end
-        if len(mine) > 1:
-            assert all(2 * (end - start) >= OFFSETS_MIN for start, end in mine)
+        if len(of_partition) > 1:
+            assert all(2 * (end - start) >= OFFSETS_MIN for start, end in of_partition)
 
 
 def test_export_requires_exactly_the_files_of_its_ranges() -> None:

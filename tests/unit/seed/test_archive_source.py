@@ -1,4 +1,4 @@
-"""Tests that an archive answers the requests that a copier sends to a source cluster."""
+"""Tests that an archive responds to the requests that a copier sends to a source cluster."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def spooled(records: Sequence[Record], *, start: int, end: int) -> Spool:
 
 
 def test_archive_reports_cluster_topics_and_settings() -> None:
-    async def send_report() -> None:
+    async def read() -> None:
         archive = ArchiveCluster("east", manifest())
         ends = {
             when: (await admin.list_offsets(archive, [ORDERS], when))[ORDERS]
@@ -55,36 +55,36 @@ def test_archive_reports_cluster_topics_and_settings() -> None:
 
         assert archive.cluster_id == "its-id"
         assert archive.metadata.topic_id("orders") == "11111111-2222-3333-4444-555555555555"
-        assert [one.offset for one in ends.values()] == [10, 100, -1]
-        assert [(one.name, one.value) for one in configs["orders"]] == [("cleanup.policy", "compact")]
+        assert [end.offset for end in ends.values()] == [10, 100, -1]
+        assert [(entry.name, entry.value) for entry in configs["orders"]] == [("cleanup.policy", "compact")]
         assert "unknown" not in configs
 
-    asyncio.run(send_report())
+    asyncio.run(read())
 
 
 def test_archive_has_no_leader_epochs() -> None:
-    async def ask() -> None:
+    async def read() -> None:
         ends = await admin.end_offset_for_leader_epoch(ArchiveCluster("east", manifest()), {ORDERS: 7})
 
         assert (ends[ORDERS].error, ends[ORDERS].end_offset) == (0, -1)
 
-    asyncio.run(ask())
+    asyncio.run(read())
 
 
-def test_records_of_a_file_are_fetched_as_from_a_log() -> None:
+def test_records_of_a_file_are_fetched_from_any_offset() -> None:
     records = [Record(20 + 3 * n, NOW_MS + n, b"k", b"v%d" % n, ((b"h", None),)) for n in range(9)]
 
     async def read(start: int) -> list[Record]:
         with spooled(records, start=20, end=60) as spool:
             archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
-            found = [
+            records_read = [
                 record
-                async for batch, answer in batches_between(archive, ORDERS, start, 60)
+                async for batch, response in batches_between(archive, ORDERS, start, 60)
                 for record in decode(batch)
-                if answer.log_start_offset == 10 and answer.high_watermark == 100
+                if response.log_start_offset == 10 and response.high_watermark == 100
             ]
             assert archive.wanted_earlier is None
-            return [record for record in found if record.offset >= start]
+            return [record for record in records_read if record.offset >= start]
 
     assert asyncio.run(read(20)) == records
     assert asyncio.run(read(30)) == records[4:]
@@ -97,9 +97,9 @@ def test_gap_before_the_first_record_is_skipped() -> None:
     async def read() -> list[int]:
         with spooled([Record(50, NOW_MS, None, None)], start=10, end=60) as spool:
             archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
-            found = [batch.base_offset async for batch, _ in batches_between(archive, ORDERS, 10, 60)]
+            offsets = [batch.base_offset async for batch, _ in batches_between(archive, ORDERS, 10, 60)]
             assert archive.wanted_earlier is None
-            return found
+            return offsets
 
     assert asyncio.run(read()) == [50]
 
@@ -108,13 +108,13 @@ def test_offset_of_an_earlier_file_is_requested() -> None:
     async def read() -> None:
         with spooled([Record(50, NOW_MS, None, None)], start=50, end=60) as spool:
             archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
-            assert [one async for one in batches_between(archive, ORDERS, 45, 60)] == []
+            assert [batch async for batch in batches_between(archive, ORDERS, 45, 60)] == []
             assert archive.wanted_earlier == 45
 
     asyncio.run(read())
 
 
-def test_other_partitions_have_no_records_here() -> None:
+def test_a_fetch_of_a_partition_without_a_spool_returns_nothing() -> None:
     async def read() -> None:
         part = replace(manifest().topics[0].partitions[0], number=0)
         both = replace(
@@ -123,6 +123,8 @@ def test_other_partitions_have_no_records_here() -> None:
         )
         with spooled([Record(10, NOW_MS, None, None)], start=10, end=60) as spool:
             archive = ArchiveCluster("east", both, of=ORDERS, spool=spool)
-            assert [one async for one in batches_between(archive, TopicPartition("orders", 0), 10, 60)] == []
+            assert [
+                batch async for batch in batches_between(archive, TopicPartition("orders", 0), 10, 60)
+            ] == []
 
     asyncio.run(read())

@@ -13,7 +13,7 @@ FLOW = {
 
 
 def test_heartbeats_are_not_compared():
-    """They are written while a flow runs, so their end is always open; a note names them."""
+    """They are written while a flow runs, so their end always differs. A note names them."""
     settings = parse_source(FLOW, {"bootstrap.servers": "localhost:2"})
     notes: list[str] = []
 

@@ -24,14 +24,14 @@ def record(number: int, **changes: object) -> Record:
 def batches(
     records: Sequence[Record], sizes: Sequence[int], *, first: int = 0, codec: int = 0
 ) -> list[Batch]:
-    """*records* with consecutive offsets from *first*, in batches of the repeated *sizes*."""
-    found: list[Batch] = []
-    at = 0
-    while at < len(records):
-        size = sizes[len(found) % len(sizes)]
-        found.append(batch_of(records[at : at + size], codec=codec, base_offset=first + at))
-        at += size
-    return found
+    """Packs *records* with consecutive offsets from *first* into batches; *sizes* is repeated."""
+    packed: list[Batch] = []
+    index = 0
+    while index < len(records):
+        size = sizes[len(packed) % len(sizes)]
+        packed.append(batch_of(records[index : index + size], codec=codec, base_offset=first + index))
+        index += size
+    return packed
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     source_to: int | None = None,
     window: int = WINDOW,
 ) -> list[WindowResult]:
-    """Compares as a task does, *step* batches at a time."""
+    """Compares like a task, *step* batches at a time."""
     verify_range = VerifyRange(
         topic="t",
         partition=3,
@@ -72,38 +72,40 @@ def compare(
 
 def differences(results: Sequence[WindowResult]) -> list[tuple[DifferenceKind, int, int]]:
     return [
-        (one.kind, one.source_offset, one.target_offset) for found in results for one in found.differences
+        (difference.kind, difference.source_offset, difference.target_offset)
+        for window in results
+        for difference in window.differences
     ]
 
 
 def outcomes(results: Sequence[WindowResult]) -> list[str]:
-    return [one.outcome.value for one in results]
+    return [window.outcome.value for window in results]
 
 
 RECORDS_30 = [record(number) for number in range(30)]
 
 
 def test_same_bytes_are_equal_without_being_decoded() -> None:
-    """Also if a batch crosses the boundary of a window."""
+    """This includes batches that cross the boundary of a window."""
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30, [4], first=100))
 
-    assert [0] * 5 == [one.digested for one in results]
-    assert [(7, 7)] * 4 + [(2, 2)] == [(one.source_count, one.target_count) for one in results]
+    assert [0] * 5 == [window.digested for window in results]
+    assert [(7, 7)] * 4 + [(2, 2)] == [(window.source_count, window.target_count) for window in results]
     assert ["equal"] * 5 == outcomes(results)
     assert (107, 114) == (results[1].target_from_offset, results[1].target_to_offset)
 
 
-def test_other_batches_with_the_same_records_are_equal() -> None:
+def test_different_batches_with_the_same_records_are_equal() -> None:
     results = compare(batches(RECORDS_30, [4], codec=3), batches(RECORDS_30, [1, 9], codec=0))
 
     assert ["equal"] * 5 == outcomes(results)
-    assert [one.source_sum for one in results] == [one.target_sum for one in results]
-    assert [one.source_chain for one in results] == [one.target_chain for one in results]
-    assert 30 == sum(one.digested for one in results)
+    assert [window.source_sum for window in results] == [window.target_sum for window in results]
+    assert [window.source_chain for window in results] == [window.target_chain for window in results]
+    assert 30 == sum(window.digested for window in results)
 
 
-def test_each_part_of_a_record_counts() -> None:
-    """A null is not an empty field, and headers have an order."""
+def test_a_change_of_any_field_makes_a_record_different() -> None:
+    """A null differs from an empty field, and headers are ordered."""
     plain = record(9, headers=((b"a", b"1"), (b"b", b"2")))
     for changed in (
         plain._replace(key=b"other"),
@@ -121,14 +123,14 @@ def test_each_part_of_a_record_counts() -> None:
         assert [(DifferenceKind.CHANGED, 9, 9)] == differences(results)
 
 
-def test_missing_record_is_found_and_later_records_are_equal() -> None:
+def test_a_missing_record_does_not_make_later_windows_different() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[17:], [4]))
 
     assert [(DifferenceKind.MISSING, 16, -1)] == differences(results)
     assert ["equal", "equal", "different", "equal", "equal"] == outcomes(results)
 
 
-def test_repeated_record_is_found() -> None:
+def test_a_repeated_record_is_extra() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[15:], [4]))
 
     assert [(DifferenceKind.EXTRA, -1, 16)] == differences(results)
@@ -145,7 +147,7 @@ def test_swapped_records_are_reordered_not_different() -> None:
     assert results[2].source_chain != results[2].target_chain
 
 
-def test_equal_records_of_another_partition_differ() -> None:
+def test_digests_of_equal_records_differ_between_partitions_and_runs() -> None:
     assert RecordDigester("run", 0).digest(RECORDS_30[0]) != RecordDigester("run", 1).digest(RECORDS_30[0])
     assert RecordDigester("run", 0).digest(RECORDS_30[0]) != RecordDigester("other", 0).digest(RECORDS_30[0])
 
@@ -153,7 +155,7 @@ def test_equal_records_of_another_partition_differ() -> None:
 def test_uncopied_tail_is_not_a_difference() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), copied_before=20)
     assert ["equal"] * 3 == outcomes(results)
-    assert 20 == sum(one.source_count for one in results)
+    assert 20 == sum(window.source_count for window in results)
 
 
 def test_tail_before_the_stored_offset_is_missing() -> None:
@@ -164,11 +166,11 @@ def test_tail_before_the_stored_offset_is_missing() -> None:
 def test_tail_without_a_stored_offset_is_undecided() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), copied_before=None)
     assert ["equal", "equal", "undecided", "undecided", "undecided"] == outcomes(results)
-    assert [None] * 3 == [one.ordered_equal for one in results[2:]]
+    assert [None] * 3 == [window.ordered_equal for window in results[2:]]
 
 
-def test_log_append_time_is_the_time_that_consumers_see() -> None:
-    stamped = [one._replace(timestamp=1_700_000_000_029) for one in RECORDS_30]
+def test_timestamps_of_log_append_time_batches_are_compared_as_consumers_read_them() -> None:
+    stamped = [record._replace(timestamp=1_700_000_000_029) for record in RECORDS_30]
     source = [with_attributes(batch, 0x08) for batch in batches(RECORDS_30, [30])]
 
     assert {"equal"} == set(outcomes(compare(source, batches(stamped, [30]))))
@@ -176,7 +178,7 @@ def test_log_append_time_is_the_time_that_consumers_see() -> None:
 
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
-# Few different records, so that twins and runs of twins come up.
+# Few different records, so that equal records occur, also next to each other.
 STREAMS = st.lists(st.integers(0, 5).map(record), max_size=60)
 
 
@@ -185,49 +187,51 @@ def test_unequal_records_are_never_reported_equal(
     source: list[Record],
     data: st.DataObject,
     sizes: list[int],
-    others: list[int],
+    target_sizes: list[int],
     step: int,
     is_edited: bool,  # noqa: FBT001 drawn
 ) -> None:
-    """Counts are complete, and the records of each equal window are on the target in the same order."""
+    """The counts include all records. An equal window has the same records in the same order on both sides."""
     target = list(source) if is_edited else data.draw(STREAMS)
     for _ in range(data.draw(st.integers(0, 3)) if is_edited and source else 0):
-        at = data.draw(st.integers(0, len(target)))
-        target[at : at + data.draw(st.integers(0, 3))] = data.draw(
+        index = data.draw(st.integers(0, len(target)))
+        target[index : index + data.draw(st.integers(0, 3))] = data.draw(
             st.lists(st.integers(0, 9).map(record), max_size=3)
         )
     codec = data.draw(st.sampled_from((0, 3)))
-    results = compare(batches(source, sizes), batches(target, others, codec=codec), step=step)
+    results = compare(batches(source, sizes), batches(target, target_sizes, codec=codec), step=step)
 
     digest = RecordDigester("run", 3).digest
-    assert len(source) == sum(one.source_count for one in results)
-    assert len(target) == sum(one.target_count for one in results)
-    assert (source_of(source) == source_of(target)) == all(
-        one.outcome is WindowOutcome.EQUAL for one in results
+    assert len(source) == sum(window.source_count for window in results)
+    assert len(target) == sum(window.target_count for window in results)
+    assert (without_offsets(source) == without_offsets(target)) == all(
+        window.outcome is WindowOutcome.EQUAL for window in results
     )
-    for one in results:
-        here = [digest(r) for r in source[one.from_offset : one.to_offset]]
-        there = [digest(r) for r in target[max(0, one.target_from_offset) : max(0, one.target_to_offset)]]
-        if one.outcome is WindowOutcome.EQUAL:
-            assert here == there
-        if one.outcome is WindowOutcome.REORDERED:
-            assert sorted(here) == sorted(there) or len(there) > one.target_count
+    for window in results:
+        expected = [digest(r) for r in source[window.from_offset : window.to_offset]]
+        copied = [
+            digest(r) for r in target[max(0, window.target_from_offset) : max(0, window.target_to_offset)]
+        ]
+        if window.outcome is WindowOutcome.EQUAL:
+            assert expected == copied
+        if window.outcome is WindowOutcome.REORDERED:
+            assert sorted(expected) == sorted(copied) or len(copied) > window.target_count
 
 
 @given(RECORDS, SIZES, SIZES, st.sampled_from((0, 1, 2, 3, 4)))
-def test_records_of_any_kind_equal_themselves(
-    records: list[Record], sizes: list[int], others: list[int], codec: int
+def test_any_records_are_equal_to_themselves(
+    records: list[Record], sizes: list[int], target_sizes: list[int], codec: int
 ) -> None:
-    found = numbered(records)
-    results = compare(batches(found, sizes), batches(found, others, codec=codec))
-    assert all(one.outcome is WindowOutcome.EQUAL for one in results)
+    log = numbered(records)
+    results = compare(batches(log, sizes), batches(log, target_sizes, codec=codec))
+    assert all(window.outcome is WindowOutcome.EQUAL for window in results)
 
 
-def source_of(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    return [one[1:] for one in records]
+def without_offsets(records: Sequence[Record]) -> list[tuple[object, ...]]:
+    return [record[1:] for record in records]
 
 
-def test_tail_behind_an_open_transaction_is_undecided_for_that_reason() -> None:
+def test_a_tail_after_an_open_transaction_is_undecided_with_that_reason() -> None:
     sent = batches([record(number) for number in range(6)], [3])
     verify_range = VerifyRange(
         topic="t",
@@ -249,9 +253,9 @@ def test_tail_behind_an_open_transaction_is_undecided_for_that_reason() -> None:
     assert (WindowOutcome.UNDECIDED, OPEN_TRANSACTION) == (window.outcome, window.reason)
 
 
-def test_fields_of_a_changed_record_are_named() -> None:
-    one = record(1)
-    assert () == differing_fields(one, one._replace(offset=9), timestamps=True)
-    other = one._replace(key=None, headers=(), timestamp=5)
-    assert ("key", "headers", "timestamp") == differing_fields(one, other, timestamps=True)
-    assert ("key", "headers") == differing_fields(one, other, timestamps=False)
+def test_differing_fields_are_named_without_the_offset() -> None:
+    plain = record(1)
+    assert () == differing_fields(plain, plain._replace(offset=9), timestamps=True)
+    changed = plain._replace(key=None, headers=(), timestamp=5)
+    assert ("key", "headers", "timestamp") == differing_fields(plain, changed, timestamps=True)
+    assert ("key", "headers") == differing_fields(plain, changed, timestamps=False)

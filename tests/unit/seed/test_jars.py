@@ -1,4 +1,4 @@
-"""Tests which jars of PySpark the image contains."""
+"""Tests which jars of PySpark are put into the image."""
 
 import pytest
 from hypothesis import given
@@ -32,15 +32,15 @@ def test_unlisted_jars_are_left_out(others: list[str]):
     assert jars.kept([*others, *FILES]) == sorted(FILES)
 
 
-def test_missing_jar_is_named():
-    """If a new release of Spark renames a jar, the build fails, not a job."""
+def test_the_build_fails_if_a_listed_jar_is_missing():
+    """A new release of Spark may rename a jar. Otherwise jobs would fail."""
     with pytest.raises(LookupError, match="spark-core"):
         jars.kept(file for file in FILES if not file.startswith("spark-core-"))
 
 
 def test_java_part_is_moved_and_unused_python_deleted(tmp_path):
     package, home = tmp_path / "pyspark", tmp_path / "spark"
-    for file in [*(f"jars/{one}" for one in [*FILES, "rocksdbjni-9.8.4.jar"]), "mllib/__init__.py", "rdd.py"]:
+    for file in [*(f"jars/{jar}" for jar in [*FILES, "rocksdbjni-9.8.4.jar"]), "mllib/__init__.py", "rdd.py"]:
         (package / file).parent.mkdir(parents=True, exist_ok=True)
         (package / file).touch()
     (package / "bin").mkdir()

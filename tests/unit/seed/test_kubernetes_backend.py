@@ -1,4 +1,4 @@
-"""Tests the Spark conf of a driver in a pod, and the command line of an executor."""
+"""Tests the Spark configuration of a driver in a pod, and the command line of an executor."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mirrorflow_seed.settings import JobSettings, job_of
 
 POD = {"POD_NAME": "east-to-west-seed-1-abcde", "POD_NAMESPACE": "flows", "POD_IP": "10.1.2.3"}
 IMAGE, TEMPLATE = "mirrorflow/seed:1", "/etc/mirrorflow/executor.yaml"
-NAMELESS = 1_000_730_000  # a user id that no machine's list of users has
+UNNAMED_USER_ID = 1_000_730_000  # a user id that /etc/passwd of no machine has
 EXECUTOR = {
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.1.2.3:7078",
     "SPARK_EXECUTOR_ID": "7",
@@ -65,7 +65,7 @@ def test_invalid_number_of_tasks_is_refused(cores: str):
 
 
 def test_only_pods_are_requested_from_the_api_server():
-    """The Role has no verb on other resources; each of these would be denied, or fail the job."""
+    """The Role permits only pods, so a request for another resource would be denied."""
     conf = kubernetes_backend.conf(_job(), POD)
 
     assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
@@ -83,8 +83,8 @@ def test_executors_authenticate_their_peers():
 
 
 @given(executors=st.integers(1, 10_000), cores=st.integers(1, 99))
-def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(executors: int, cores: int):
-    """A large job survives a few lost nodes, and each task has memory for its own buffers."""
+def test_failure_limit_grows_with_executors_and_memory_with_tasks(executors: int, cores: int):
+    """A large job survives a few lost nodes. Each task has memory for its own buffers."""
     job = _job(executors__max=str(executors), spark__executor__cores=str(cores))
 
     conf = kubernetes_backend.conf(job, POD)
@@ -95,8 +95,8 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
     assert int(conf["spark.executor.memoryOverhead"].removesuffix("m")) >= 256 * (cores + 1)
 
 
-def test_jvm_may_allocate_the_network_buffers_of_an_executor():
-    """Without 200 MiB of direct memory the executor exits; Java's limit is the size of its heap."""
+def test_an_executor_has_enough_direct_memory_for_network_buffers():
+    """An executor without 200 MiB of direct memory exits. Java's default limit is the heap size."""
     conf = kubernetes_backend.conf(_job(), POD)
 
     assert "MaxDirectMemorySize" not in conf["spark.executor.extraJavaOptions"]
@@ -110,8 +110,8 @@ def test_executor_command_uses_sparks_variables():
 
     assert command[:5] == ["/opt/java/bin/java", "-Dtwo=a b", "-Dten=1", "-Xms512m", "-Xmx512m"]
     assert command[5:8] == ["-cp", "/opt/spark/jars/*", kubernetes_backend.BACKEND]
-    told = dict(zip(command[8::2], command[9::2], strict=True))
-    assert told == {
+    parameters = dict(zip(command[8::2], command[9::2], strict=True))
+    assert parameters == {
         "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
         "--executor-id": "7",
         "--cores": "2",
@@ -143,13 +143,13 @@ def test_user_id_without_a_name_gets_one_if_the_library_exists(tmp_path, monkeyp
         library.touch()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("os.getuid", lambda: NAMELESS)
+    monkeypatch.setattr("os.getuid", lambda: UNNAMED_USER_ID)
 
-    found = kubernetes_backend.user_name_variables()
+    variables = kubernetes_backend.user_name_variables()
 
     if not has_library:
-        assert found == {}
+        assert variables == {}
         return
-    assert found["LD_PRELOAD"] == str(library)
-    name, _, user_id, *_ = Path(found["NSS_WRAPPER_PASSWD"]).read_text().split(":")
-    assert (name, user_id) == ("mirrorflow", str(NAMELESS))
+    assert variables["LD_PRELOAD"] == str(library)
+    name, _, user_id, *_ = Path(variables["NSS_WRAPPER_PASSWD"]).read_text().split(":")
+    assert (name, user_id) == ("mirrorflow", str(UNNAMED_USER_ID))

@@ -1,4 +1,4 @@
-"""Tests that every record survives in the columns of an archive and as a batch of a spool."""
+"""Tests that records are unchanged after a round trip through Parquet columns or the batches of a spool."""
 
 import io
 
@@ -27,9 +27,9 @@ timestamps = st.sampled_from([-1, 0]) | st.integers(0, INT64 // 4)
 
 
 def record(
-    offset: int, timestamp: int, key: bytes | None, value: bytes | None, given: tuple[Header, ...]
+    offset: int, timestamp: int, key: bytes | None, value: bytes | None, record_headers: tuple[Header, ...]
 ) -> Record:
-    return Record(offset, timestamp, key, value, given)
+    return Record(offset, timestamp, key, value, record_headers)
 
 
 records = st.builds(record, st.integers(0, INT64 // 4), timestamps, contents, contents, headers)
@@ -38,26 +38,26 @@ records = st.builds(record, st.integers(0, INT64 // 4), timestamps, contents, co
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     """Records with increasing offsets and gaps of any size between them."""
-    found, offset = [], draw(st.integers(0, 2**40))
-    for one in draw(st.lists(records, min_size=1, max_size=30)):
-        found.append(one._replace(offset=offset))
+    log, offset = [], draw(st.integers(0, 2**40))
+    for drawn in draw(st.lists(records, min_size=1, max_size=30)):
+        log.append(drawn._replace(offset=offset))
         offset += 1 + draw(st.sampled_from([0, 0, 0, 1, 100, 2**31, 2**35]))
-    return found
+    return log
 
 
 @given(st.lists(records, min_size=1, max_size=20))
-def test_records_round_trip_through_their_columns(given: list[Record]) -> None:
-    assert records_of(columns_of(given, CREATE_TIME)) == given
+def test_records_round_trip_through_their_columns(original: list[Record]) -> None:
+    assert records_of(columns_of(original, CREATE_TIME)) == original
 
 
 @given(st.lists(records, min_size=1, max_size=20))
-def test_raw_headers_are_kept_only_for_names_that_are_not_utf8(given: list[Record]) -> None:
-    columns = columns_of(given, CREATE_TIME).to_pylist()
+def test_raw_headers_are_kept_only_for_names_that_are_not_utf8(original: list[Record]) -> None:
+    rows = columns_of(original, CREATE_TIME).to_pylist()
 
-    for one, row in zip(given, columns, strict=True):
-        assert len(row["headers"]) == len(one.headers)
+    for record, row in zip(original, rows, strict=True):
+        assert len(row["headers"]) == len(record.headers)
         assert all(isinstance(header["key"], str) for header in row["headers"])
-        assert (row["headers_raw"] is None) == all(_is_text(name) for name, _ in one.headers)
+        assert (row["headers_raw"] is None) == all(_is_text(name) for name, _ in record.headers)
 
 
 @given(logs(), st.data())
@@ -66,25 +66,27 @@ def test_file_yields_the_records_of_a_range_in_order(log: list[Record], data: st
     end = data.draw(st.integers(start, log[-1].offset + 2))
     sink = io.BytesIO()
     with FileWriter(sink) as writer:
-        for at in range(0, len(log), 7):
-            writer.add(columns_of(log[at : at + 7], CREATE_TIME))
+        for index in range(0, len(log), 7):
+            writer.add(columns_of(log[index : index + 7], CREATE_TIME))
         writer.finish()
 
-    found = [one for some in read_records(io.BytesIO(sink.getvalue()), start=start, end=end) for one in some]
+    chunks = read_records(io.BytesIO(sink.getvalue()), start=start, end=end)
 
-    assert found == [one for one in log if start <= one.offset < end]
+    assert [record for chunk in chunks for record in chunk] == [
+        record for record in log if start <= record.offset < end
+    ]
 
 
-def test_records_of_a_megabyte_are_decoded_a_few_at_a_time() -> None:
-    """So that a file of them takes no more memory than others."""
-    log = [Record(at, 0, None, bytes(1 << 20)) for at in range(40)]
+def test_large_records_are_decoded_a_few_at_a_time() -> None:
+    """A file of large records then takes no more memory than others."""
+    log = [Record(offset, 0, None, bytes(1 << 20)) for offset in range(40)]
     sink = io.BytesIO()
     with FileWriter(sink) as writer:
-        for one in log:
-            writer.add(columns_of([one], CREATE_TIME))
+        for record in log:
+            writer.add(columns_of([record], CREATE_TIME))
         writer.finish()
 
-    sizes = [len(some) for some in read_records(io.BytesIO(sink.getvalue()), start=0, end=40)]
+    sizes = [len(chunk) for chunk in read_records(io.BytesIO(sink.getvalue()), start=0, end=40)]
 
     assert (sum(sizes), max(sizes)) == (40, 3)
 
@@ -94,32 +96,34 @@ def test_spool_reads_from_any_offset(log: list[Record], beyond: int, codec: int,
     end = log[-1].offset + 1 + beyond
     wanted = data.draw(st.integers(log[0].offset, end))
     with Spool(start=log[0].offset, end=end, codec=codec) as spool:
-        for one in log:
-            spool.add(one)
+        for record in log:
+            spool.add(record)
         spool.finish()
-        found, at = [], wanted
-        while fetched := split(spool.read(at, 1)):
+        records_read, offset = [], wanted
+        while fetched := split(spool.read(offset, 1)):
             for batch in fetched:
                 assert checksum_holds(batch)
-                found += [one for one in decode(batch) if one.offset >= at]
-            at = fetched[-1].next_offset
-            if at <= wanted:
+                records_read += [record for record in decode(batch) if record.offset >= offset]
+            offset = fetched[-1].next_offset
+            if offset <= wanted:
                 break
 
-    assert found == [one for one in log if one.offset >= wanted]
+    assert records_read == [record for record in log if record.offset >= wanted]
 
 
 @given(st.lists(records, max_size=8), st.data())
-def test_tally_detects_changed_and_reordered_records(given: list[Record], data: st.DataObject) -> None:
-    order = data.draw(st.permutations(given))
-    one, other = TallyBuilder("archive", 3), TallyBuilder("archive", 3)
-    one.extend(given)
-    for record in order:
-        other.add(record)
+def test_tally_detects_changed_and_reordered_records(original: list[Record], data: st.DataObject) -> None:
+    permuted = data.draw(st.permutations(original))
+    of_original, of_permuted = TallyBuilder("archive", 3), TallyBuilder("archive", 3)
+    of_original.extend(original)
+    for record in permuted:
+        of_permuted.add(record)
 
-    assert one.tally.sum == other.tally.sum
-    same = [record._replace(offset=0) for record in given] == [record._replace(offset=0) for record in order]
-    assert (one.tally.chain == other.tally.chain) == same
+    assert of_original.tally.sum == of_permuted.tally.sum
+    same = [record._replace(offset=0) for record in original] == [
+        record._replace(offset=0) for record in permuted
+    ]
+    assert (of_original.tally.chain == of_permuted.tally.chain) == same
 
 
 def _is_text(name: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Tests how partitions are cut and compared: no record of either side is left out between two ranges."""
+"""Tests how a partition is split into ranges to compare; each record of both sides is in one range."""
 
 import asyncio
 import math
@@ -31,45 +31,51 @@ from mirrorflow_seed.verify.stored_offsets import StoredOffsets
 from mirrorflow_seed.verify.verify_plan import cut_at_source_end
 from tests.unit.seed.test_comparison import batches, record
 
-AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
+SOURCE, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
 DIGEST = RecordDigester("run", 0)
 NOTHING_STORED = StoredOffsets()
 
 
-class Logs:
-    """Both sides; records have consecutive offsets from each side's first."""
+class LogPair:
+    """The logs of both sides. Records have consecutive offsets from the first of each side."""
 
     def __init__(self, source: Sequence[int], target: Sequence[int], begins: tuple[int, int]) -> None:
-        self.numbers = {AT: source, COPY: target}
-        self.begins = dict(zip((AT, COPY), begins, strict=True))
+        self.numbers = {SOURCE: source, COPY: target}
+        self.begins = dict(zip((SOURCE, COPY), begins, strict=True))
 
-    def ends(self, at: TopicPartition) -> OffsetRange:
-        return OffsetRange(self.begins[at], self.begins[at] + len(self.numbers[at]))
+    def ends(self, partition: TopicPartition) -> OffsetRange:
+        return OffsetRange(self.begins[partition], self.begins[partition] + len(self.numbers[partition]))
 
-    def records(self, at: TopicPartition) -> list[tuple[int, Any]]:
-        return [(self.begins[at] + place, record(number)) for place, number in enumerate(self.numbers[at])]
+    def records(self, partition: TopicPartition) -> list[tuple[int, Any]]:
+        begin = self.begins[partition]
+        return [(begin + index, record(number)) for index, number in enumerate(self.numbers[partition])]
 
 
 class MemoryLog:
     def __init__(
-        self, cluster: Logs, partition: TopicPartition, offsets: OffsetRange, _: RecordDigester, **__: object
+        self,
+        cluster: LogPair,
+        partition: TopicPartition,
+        offsets: OffsetRange,
+        _: RecordDigester,
+        **__: object,
     ) -> None:
         (self.start, self.end), self.partition = offsets, partition
         self._records = cluster.records(partition)
 
     async def records(self, offset: int, count: int) -> list[BoundaryRecord]:
-        found = [
-            BoundaryRecord(DigestedRecord(at, DIGEST.digest(one)), one.timestamp)
-            for at, one in self._records
-            if at >= offset
+        boundary_records = [
+            BoundaryRecord(DigestedRecord(record_offset, DIGEST.digest(record)), record.timestamp)
+            for record_offset, record in self._records
+            if record_offset >= offset
         ]
-        return found[:count]
+        return boundary_records[:count]
 
     async def offset_at(self, timestamp: int) -> int | None:
-        return next((at for at, one in self._records if one.timestamp >= timestamp), None)
+        return next((offset for offset, record in self._records if record.timestamp >= timestamp), None)
 
 
-def verified(
+def plan_and_compare(
     source: Sequence[int],
     target: Sequence[int],
     *,
@@ -79,11 +85,11 @@ def verified(
     copied_before: int | None = 1 << 40,
     deleted_before_ms: float | None = None,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
-    logs = Logs(source, target, begins)
-    one = PartitionLayout(
-        source=AT,
+    logs = LogPair(source, target, begins)
+    layout = PartitionLayout(
+        source=SOURCE,
         target=COPY,
-        source_offsets=logs.ends(AT),
+        source_offsets=logs.ends(SOURCE),
         target_offsets=logs.ends(COPY),
         stored=known,
         copied_before=copied_before,
@@ -93,20 +99,22 @@ def verified(
         deleted_before_ms=deleted_before_ms,
     )
     plan = VerifyPlan()
-    cut = VerifyPlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
+    plan_settings = VerifyPlanSettings(run_id="run", sample=sample, window_offsets=10, range_windows=2)
     flow_settings: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
     side: Any = logs
-    asyncio.run(PartitionPlanner(side, side, flow_settings, cut, one, plan).plan_partition())
+    asyncio.run(PartitionPlanner(side, side, flow_settings, plan_settings, layout, plan).plan_partition())
     results = list(plan.undecided)
     for verify_range in plan.ranges:
         comparison = InOrderComparison(verify_range, source=DIGEST, target=DIGEST)
-        for name, at, begin, end in (
-            ("source", AT, verify_range.source_from, verify_range.source_to),
+        for side_name, partition, begin, end in (
+            ("source", SOURCE, verify_range.source_from, verify_range.source_to),
             ("target", COPY, verify_range.target_from, verify_range.target_to),
         ):
-            within = [(place, found) for place, found in logs.records(at) if begin <= place < end]
+            within = [(offset, record) for offset, record in logs.records(partition) if begin <= offset < end]
             if within:
-                comparison.feed(**{name: batches([found for _, found in within], [3], first=within[0][0])})
+                comparison.feed(
+                    **{side_name: batches([record for _, record in within], [3], first=within[0][0])}
+                )
         comparison.end(source=True, target=True)
         assert not any(comparison.advance())
         results += comparison.results()
@@ -125,131 +133,143 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_planner, "make_naming", naming)
 
 
-def kinds(results: Iterable[WindowResult]) -> set[str]:
-    return {one.outcome.value for one in results}
+def outcomes(results: Iterable[WindowResult]) -> set[str]:
+    return {window.outcome.value for window in results}
 
 
-def test_long_partition_is_split_without_known_offsets() -> None:
-    plan, results = verified(range(100), range(100), begins=(0, 40))
+def test_a_long_partition_is_split_without_stored_offsets() -> None:
+    plan, results = plan_and_compare(range(100), range(100), begins=(0, 40))
     assert 5 == len(plan.ranges)
-    assert {"equal"} == kinds(results)
-    assert 100 == sum(one.source_count for one in results)
+    assert {"equal"} == outcomes(results)
+    assert 100 == sum(window.source_count for window in results)
 
 
-def test_equal_records_are_no_boundary() -> None:
-    plan, results = verified([1] * 100, [1] * 100)
+def test_repeated_records_cannot_be_a_boundary() -> None:
+    plan, results = plan_and_compare([1] * 100, [1] * 100)
     assert 1 == len(plan.ranges)
-    assert {"equal"} == kinds(results)
+    assert {"equal"} == outcomes(results)
 
 
 def test_lost_record_makes_one_window_different() -> None:
     target = [number for number in range(100) if number != 55]
-    _, results = verified(range(100), target)
+    _, results = plan_and_compare(range(100), target)
     assert [(50, "different")] == [
-        (one.from_offset, one.outcome.value) for one in results if one.outcome is not WindowOutcome.EQUAL
+        (window.from_offset, window.outcome.value)
+        for window in results
+        if window.outcome is not WindowOutcome.EQUAL
     ]
 
 
 @pytest.mark.parametrize(
     ("deleted_before_ms", "missing"),
     [
-        (-math.inf, 60),  # the target deletes nothing by itself
-        (record(59).timestamp, 60),  # the newest of them is too young
+        (-math.inf, 60),  # the target has no retention
+        (record(59).timestamp, 60),  # the newest missing record is too young
         (record(59).timestamp + 1, 0),
-        (math.inf, 0),  # by size
+        (math.inf, 0),  # retention by size
         (None, 0),  # its settings are unknown
     ],
 )
-def test_records_that_the_target_lost_at_its_head_are_missing_unless_retention_explains_it(
+def test_records_lost_at_the_start_of_the_target_are_missing_unless_retention_deleted_them(
     deleted_before_ms: float | None, missing: int
 ) -> None:
-    plan, results = verified(range(200), range(60, 200), begins=(0, 60), deleted_before_ms=deleted_before_ms)
+    plan, results = plan_and_compare(
+        range(200), range(60, 200), begins=(0, 60), deleted_before_ms=deleted_before_ms
+    )
 
-    assert missing == sum(one.differing for one in results)
+    assert missing == sum(window.differing for window in results)
     assert bool(plan.notes) is not bool(missing)
-    assert 140 + missing == sum(one.source_count for one in results)
+    assert 140 + missing == sum(window.source_count for window in results)
 
 
-def test_retention_on_one_side_becomes_a_note_and_the_rest_is_compared() -> None:
-    plan, results = verified(range(30, 100), range(100), begins=(30, 0))
-    assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
-    plan, results = verified(range(100), range(30, 100), begins=(0, 30))
-    assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
+def test_records_deleted_on_one_side_become_a_note_and_the_rest_is_compared() -> None:
+    plan, results = plan_and_compare(range(30, 100), range(100), begins=(30, 0))
+    assert ({"equal"}, 1, 70) == (
+        outcomes(results),
+        len(plan.notes),
+        sum(window.source_count for window in results),
+    )
+    plan, results = plan_and_compare(range(100), range(30, 100), begins=(0, 30))
+    assert ({"equal"}, 1, 70) == (
+        outcomes(results),
+        len(plan.notes),
+        sum(window.source_count for window in results),
+    )
 
 
-def test_target_that_starts_later_without_retention_lacks_records() -> None:
-    _, results = verified(range(100), range(30, 100))
-    assert 30 == sum(one.differing for one in results)
-    assert {"equal", "different"} == kinds(results)
+def test_missing_first_records_of_an_undeleted_target_are_different() -> None:
+    _, results = plan_and_compare(range(100), range(30, 100))
+    assert 30 == sum(window.differing for window in results)
+    assert {"equal", "different"} == outcomes(results)
 
 
 def test_target_records_before_an_undeleted_source_are_extra() -> None:
-    _, results = verified(range(50), [200, 201, *range(50)])
-    assert 2 == sum(one.differing for one in results)
+    _, results = plan_and_compare(range(50), [200, 201, *range(50)])
+    assert 2 == sum(window.differing for window in results)
 
 
 def test_unrelated_records_are_never_equal() -> None:
-    _, results = verified(range(50), range(200, 250))
-    assert {"different"} == kinds(results)
-    _, results = verified(range(30, 50), range(200, 250), begins=(30, 200))
-    assert {"undecided"} == kinds(results)
+    _, results = plan_and_compare(range(50), range(200, 250))
+    assert {"different"} == outcomes(results)
+    _, results = plan_and_compare(range(30, 50), range(200, 250), begins=(30, 200))
+    assert {"undecided"} == outcomes(results)
 
 
 def test_sampled_window_is_located_or_undecided() -> None:
-    plan, results = verified(range(400), range(400), sample=0.3)
-    assert {"equal"} == kinds(results)
-    assert 0 < sum(one.source_count for one in results) < 300
-    assert "undecided" in kinds(verified([1] * 400, [1] * 400, sample=0.3)[1])
+    plan, results = plan_and_compare(range(400), range(400), sample=0.3)
+    assert {"equal"} == outcomes(results)
+    assert 0 < sum(window.source_count for window in results) < 300
+    assert "undecided" in outcomes(plan_and_compare([1] * 400, [1] * 400, sample=0.3)[1])
     assert not plan.undecided
 
 
-def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def fail_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Makes every read of both sides fail with *code*."""
 
-    async def refused(*_: object) -> list[BoundaryRecord]:
+    async def fail(*_: object) -> list[BoundaryRecord]:
         raise error_for(code, cluster="east", request="Fetch", subject="t-0")
 
-    monkeypatch.setattr(MemoryLog, "records", refused)
+    monkeypatch.setattr(MemoryLog, "records", fail)
 
 
 def test_transient_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_reads(monkeypatch, 6)
+    fail_reads(monkeypatch, 6)
 
     with pytest.raises(BrokerError):
-        verified(range(100), range(100))
+        plan_and_compare(range(100), range(100))
 
 
 def test_permanent_error_leaves_the_partition_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refuse_reads(monkeypatch, 45)
+    fail_reads(monkeypatch, 45)
 
-    plan, _ = verified(range(100), range(100))
+    plan, _ = plan_and_compare(range(100), range(100))
 
-    assert ["undecided"] == [one.outcome.value for one in plan.undecided]
+    assert ["undecided"] == [window.outcome.value for window in plan.undecided]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(1, 90), st.sampled_from((3, 1_000)), st.sampled_from((0, 25)))
-def test_every_record_of_both_sides_is_in_one_window(
+def test_each_record_of_both_sides_is_in_one_window(
     data: st.DataObject, count: int, values: int, begin: int
 ) -> None:
-    """All windows are equal only if both sides are."""
+    """All windows are equal only if both sides are equal."""
     source = [number % values for number in range(count)]
     target = list(source)
     for _ in range(data.draw(st.integers(0, 3))):
-        at = data.draw(st.integers(0, len(target)))
-        put = data.draw(st.lists(st.integers(0, 99), max_size=2))
-        target[at : at + data.draw(st.integers(0, 20))] = put
+        index = data.draw(st.integers(0, len(target)))
+        inserted = data.draw(st.lists(st.integers(0, 99), max_size=2))
+        target[index : index + data.draw(st.integers(0, 20))] = inserted
 
-    plan, results = verified(source, target, begins=(0, begin))
+    plan, results = plan_and_compare(source, target, begins=(0, begin))
 
     if not plan.undecided and not plan.notes:
-        assert len(source) == sum(one.source_count for one in results)
-        assert len(target) == sum(one.target_count for one in results)
-        assert (source == target) == (kinds(results) <= {"equal"})
+        assert len(source) == sum(window.source_count for window in results)
+        assert len(target) == sum(window.target_count for window in results)
+        assert (source == target) == (outcomes(results) <= {"equal"})
     if source != target and not plan.notes:
-        assert kinds(results) != {"equal"}
+        assert outcomes(results) != {"equal"}
 
 
 @pytest.mark.parametrize(
@@ -259,41 +279,41 @@ def test_every_record_of_both_sides_is_in_one_window(
             100,
             (Run(0, 5, 200, 205, 200),),
             205,
-        ),  # no further than the source: all of the target belongs to it
+        ),  # nothing was copied after the archive
         (200, (Run(0, 5, 200, 205, 200),), 105),
         (
             200,
             (Run(0, 5, 90, 95, 90), Run(120, 95, 200, 175, 80)),
             95,
-        ),  # the end lies in a hole of the source
-        (200, (Run(0, 5, 200, 205, 150),), None),  # it is unknown which of these offsets are records
+        ),  # the end is in a gap of the source
+        (200, (Run(0, 5, 200, 205, 150),), None),  # unknown: not all offsets of this run are records
         (200, (), None),
     ],
 )
-def test_records_copied_after_the_archive_are_left_out(
+def test_the_target_is_cut_at_the_end_of_the_archive(
     copied: int, runs: tuple[Run, ...], expected: int | None
 ) -> None:
-    """By the offset map; if it is not exact there, the partition is undecided, never different."""
+    """The offset map translates the end. If it is not exact there, the partition is undecided, not different."""
     stream = MapStream(1, "", "")
-    known = StoredOffsets(
-        position=Position(topic=AT.topic, partition=AT.partition, source_offset=copied - 1),
+    stored = StoredOffsets(
+        position=Position(topic=SOURCE.topic, partition=SOURCE.partition, source_offset=copied - 1),
         map=OffsetMap(stream=stream, ordinal=200, upstream_end=200, runs=runs) if runs else None,
     )
-    one = PartitionLayout(
-        source=AT,
+    layout = PartitionLayout(
+        source=SOURCE,
         target=COPY,
         source_offsets=OffsetRange(0, 100),
         target_offsets=OffsetRange(5, 205),
-        stored=known,
-        copied_before=known.copied_before,
+        stored=stored,
+        copied_before=stored.copied_before,
         is_compacted=False,
         can_expire=False,
         timestamps=True,
     )
 
-    found = cut_at_source_end(one)
+    cut = cut_at_source_end(layout)
 
-    assert found.is_end_unknown is (expected is None)
-    assert found.target_offsets is not None
+    assert cut.is_end_unknown is (expected is None)
+    assert cut.target_offsets is not None
     if expected is not None:
-        assert found.target_offsets == OffsetRange(5, expected)
+        assert cut.target_offsets == OffsetRange(5, expected)

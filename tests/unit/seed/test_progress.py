@@ -1,4 +1,4 @@
-"""Tests the report of a seed."""
+"""Tests the progress report of a seed."""
 
 from mirrorflow_seed.job_report import JobPhase
 from mirrorflow_seed.seed.seed_driver import SeedProgress, StallTimer
@@ -7,7 +7,7 @@ from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionRe
 
 
 def test_remaining_time_uses_the_newest_rate():
-    """100 of 300 records took ten seconds, so several tasks need twenty more."""
+    """100 of 300 records took ten seconds, so the rest needs twenty."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 150), _range(1, 150)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
@@ -24,7 +24,7 @@ def test_remaining_time_uses_the_newest_rate():
 
 
 def test_largest_partition_sets_the_minimum_time():
-    """One task copies it, however fast the others are."""
+    """Only one task copies it."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 1_000), _range(1, 10)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
@@ -35,8 +35,8 @@ def test_largest_partition_sets_the_minimum_time():
     assert report.estimated_seconds == 200.0
 
 
-def test_partition_is_done_once_it_reached_the_first_end():
-    """Later records increase only the number of remaining ones."""
+def test_a_partition_is_done_at_the_end_of_the_first_wave():
+    """Later records only increase the number of remaining records."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100)])
     progress.note_offset(0, 100)
@@ -47,8 +47,8 @@ def test_partition_is_done_once_it_reached_the_first_end():
     assert (report.done, report.remaining_records) == (1, 400)
 
 
-def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
-    """The message names no topic."""
+def test_stopped_partitions_are_counted_by_reason_and_have_no_remaining_records():
+    """The message does not contain topic names."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100), _range(1, 100)])
     progress.add_results(
@@ -70,8 +70,7 @@ def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
     assert report.message == "1 partition has stopped: SourceDataLost"
 
 
-def test_errors_that_block_tasks_are_reported_while_they_last():
-    """Together with partitions that have failed."""
+def test_errors_that_block_tasks_are_reported_with_stopped_partitions():
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 100), _range(1, 100)])
     progress.add_results(
@@ -87,23 +86,23 @@ def test_errors_that_block_tasks_are_reported_while_they_last():
     )
 
 
-def test_job_stalls_if_tasks_run_without_progress():
+def test_a_job_is_stalled_while_tasks_run_without_progress():
     """The time without progress restarts with each step, and while no task is active."""
-    movement = StallTimer(0.0)
+    timer = StallTimer(0.0)
 
-    assert movement.stalled_for_s(100, active=1, now_s=5.0) == 0.0
-    assert movement.stalled_for_s(100, active=1, now_s=60.0) == 55.0
-    assert movement.stalled_for_s(99, active=1, now_s=61.0) == 0.0
-    assert movement.stalled_for_s(99, active=0, now_s=200.0) == 0.0
-    assert movement.stalled_for_s(99, active=1, now_s=230.0) == 30.0
+    assert timer.stalled_for_s(100, active=1, now_s=5.0) == 0.0
+    assert timer.stalled_for_s(100, active=1, now_s=60.0) == 55.0
+    assert timer.stalled_for_s(99, active=1, now_s=61.0) == 0.0
+    assert timer.stalled_for_s(99, active=0, now_s=200.0) == 0.0
+    assert timer.stalled_for_s(99, active=1, now_s=230.0) == 30.0
 
 
 def _range(index: int, end: int) -> SeedRange:
     return SeedRange(index=index, topic="t", partition=index, start=0, end=end, bytes=end)
 
 
-def test_stopped_run_counts_no_more_records_than_offsets_are_copied() -> None:
-    """Its cancelled tasks had reported records of transactions that were aborted."""
+def test_a_paused_run_counts_only_records_with_stored_offsets() -> None:
+    """Cancelled tasks had reported records of transactions that were aborted afterwards."""
     progress = SeedProgress("1")
     progress.begin_wave([_range(0, 800)])
     progress.note_offset(0, 250)

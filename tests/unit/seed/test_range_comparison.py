@@ -1,4 +1,4 @@
-"""Tests the comparison of a range with failing readers: transient errors fail the task, others make it undecided."""
+"""Tests the comparison of a range whose reads fail: transient errors fail the task, others leave it undecided."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ RANGE = VerifyRange(
 )
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
+def compare_with_failing_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
     """Compares a range whose fetches all fail with *code*."""
 
     class FailingReader:
@@ -52,13 +52,13 @@ def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
 
 def test_transient_error_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerError):
-        compared(monkeypatch, 6)
+        compare_with_failing_reads(monkeypatch, 6)
 
 
 def test_permanent_error_leaves_the_range_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    [window] = compared(monkeypatch, 45).windows
+    [window] = compare_with_failing_reads(monkeypatch, 45).windows
 
     assert ("undecided", True) == (
         window.outcome.value,

@@ -20,24 +20,24 @@ def range_of(offsets: int) -> VerifyRange:
 
 
 @given(st.lists(st.integers(0, 2_000_000), max_size=300), st.integers(1, 200))
-def test_small_ranges_share_a_task_and_large_ones_do_not(sizes: list[int], slots: int) -> None:
-    """Each is in one group, in order; only a single range may exceed the limit of a group."""
+def test_only_small_ranges_share_a_task(sizes: list[int], slots: int) -> None:
+    """Each range is in one group, in order. Only a group of one range may exceed the limit."""
     ranges = [range_of(size) for size in sorted(sizes, reverse=True)]
     groups = group_ranges(ranges, slots)
-    assert ranges == [one for group in groups for one in group]
+    assert ranges == [verify_range for group in groups for verify_range in group]
     for group in groups:
-        assert len(group) == 1 or sum(one.offsets for one in group) <= GROUP_OFFSETS_MAX
+        assert len(group) == 1 or sum(verify_range.offsets for verify_range in group) <= GROUP_OFFSETS_MAX
 
 
-def test_ten_thousand_idle_partitions_are_not_ten_thousand_tasks() -> None:
+def test_idle_partitions_share_few_tasks() -> None:
     assert 100 == len(group_ranges([range_of(0) for _ in range(10_000)], 2))
     assert 16 <= len(group_ranges([range_of(1_000) for _ in range(200)], 4)) <= 20
 
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=1, max_size=300), st.integers(1, 8))
-def test_job_with_a_rate_has_no_more_groups_than_slots(sizes: list[int], slots: int) -> None:
-    """All of them may be read at once, each at its part of the rate."""
+def test_a_job_with_a_rate_limit_has_no_more_groups_than_slots(sizes: list[int], slots: int) -> None:
+    """All groups run at the same time, each with its share of the rate."""
     ranges = [range_of(size) for size in sizes]
     groups = group_ranges(ranges, slots, is_limited=True)
-    assert ranges == [one for group in groups for one in group]
+    assert ranges == [verify_range for group in groups for verify_range in group]
     assert 1 <= len(groups) <= slots

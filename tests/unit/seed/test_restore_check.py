@@ -1,4 +1,4 @@
-"""Tests that restored records are assigned to the archive's files by their counts, and compared by digests."""
+"""Tests that restored records are assigned to the files of the archive by count and compared by digest."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.unit.core.wire.strategies import batch_of
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
 
 
-def verdicts(found: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]:
-    """Compares an archive of three files with 3, 3 and 1 records with a target that has *found* from offset 20 on."""
+def verdicts(restored: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]:
+    """Compares an archive of three files (3, 3 and 1 records) with a target that has *restored* from offset 20."""
     files = []
     for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
         tallying = TallyBuilder("id", 2)
@@ -21,16 +21,16 @@ def verdicts(found: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]:
         files.append(ArchivedFile(path=name, size_bytes=1, start=0, end=1, codec=0, tally=tallying.tally))
     archived = ArchivedPartition(number=2, start=0, end=100, files=tuple(files))
     checker = FileDigestChecker(archived, "id", start=20, skip=skip)
-    at, held = 20, found
+    offset, rest = 20, restored
     for size in (2, 4, 1, 9):
-        if held:
-            checker.add(batch_of(held[:size], base_offset=at))
-        held, at = held[size:], at + size
-    assert checker.records == len(found)
+        if rest:
+            checker.add(batch_of(rest[:size], base_offset=offset))
+        rest, offset = rest[size:], offset + size
+    assert checker.records == len(restored)
     return checker.verdicts
 
 
-def test_a_target_with_all_records_is_equal_whatever_its_batches() -> None:
+def test_a_target_with_all_records_is_equal_for_any_batching() -> None:
     assert verdicts(RECORDS) == [("a", True), ("b", True), ("c", True)]
 
 
@@ -42,7 +42,7 @@ def test_changed_or_reordered_record_makes_only_its_file_different() -> None:
     assert verdicts(swapped) == [("a", False), ("b", True), ("c", True)]
 
 
-def test_missing_records_are_a_difference() -> None:
+def test_files_with_missing_records_are_different() -> None:
     assert verdicts(RECORDS[:5]) == [("a", True), ("b", False), ("c", False)]
     assert verdicts([]) == [("a", False), ("b", False), ("c", False)]
 
@@ -55,15 +55,15 @@ def test_records_older_than_the_archive_are_skipped(count: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "equal"), [(1, 2), (3, 2), (4, 1), (6, 1)])
-def test_a_copy_that_begins_later_has_the_last_files(count: int, equal: int) -> None:
-    found = verdicts(RECORDS[count:], skip=-count)
+def test_a_copy_that_begins_later_matches_only_the_last_files(count: int, equal: int) -> None:
+    files = verdicts(RECORDS[count:], skip=-count)
 
-    assert found == [(name, name in "abc"[3 - equal :]) for name in "abc"]
+    assert files == [(name, name in "abc"[3 - equal :]) for name in "abc"]
 
 
-def test_summary_names_files_and_what_could_not_be_compared() -> None:
-    said = RestoreComparison(equal=2, different=("x",), undecided=1).summary
+def test_the_summary_has_equal_different_and_undecided_files() -> None:
+    summary = RestoreComparison(equal=2, different=("x",), undecided=1).summary
 
-    assert "2 of them" in said
-    assert "not x" in said
-    assert "mirrorflow verify" in said
+    assert "2 of them" in summary
+    assert "not x" in summary
+    assert "mirrorflow verify" in summary

@@ -1,4 +1,4 @@
-"""Tests the settings of a restore task, which must not connect to the source."""
+"""Tests that the settings of a restore task need no connection to the source."""
 
 from pathlib import Path
 
@@ -22,15 +22,17 @@ offset-syncs.topic.location={location}
 
 
 @pytest.mark.parametrize("location", ["source", "target"])
-def test_restore_task_sends_nothing_to_the_source(tmp_path: Path, location: str) -> None:
+def test_a_restore_task_writes_no_syncs_to_the_source_and_starts_at_the_beginning(
+    tmp_path: Path, location: str
+) -> None:
     worker, source = tmp_path / "worker.properties", tmp_path / "source.properties"
     worker.write_text("bootstrap.servers=west:9092\n")
     source.write_text(SOURCE.format(location=location))
     files = FlowFiles(worker=str(worker), source=str(source))
-    given = files.load()
-    assert given.syncs is not None
-    assert (given.start, given.on_source_loss) == (StartPosition.LATEST, LossPolicy.RESTART)
-    goes_by = without_source(given)
-    assert (goes_by.start, goes_by.on_source_loss) == (StartPosition.EARLIEST, LossPolicy.FAIL)
-    # Offset syncs that belong on the source are not written; others are.
-    assert (goes_by.syncs is None) is (location == "source")
+    flow_settings = files.load()
+    assert flow_settings.syncs is not None
+    assert (flow_settings.start, flow_settings.on_source_loss) == (StartPosition.LATEST, LossPolicy.RESTART)
+    task_settings = without_source(flow_settings)
+    assert (task_settings.start, task_settings.on_source_loss) == (StartPosition.EARLIEST, LossPolicy.FAIL)
+    # Offset syncs are written only if their topic is on the target.
+    assert (task_settings.syncs is None) is (location == "source")

@@ -1,4 +1,4 @@
-"""Retention that seeds hold on the target: which process ends a hold, and when."""
+"""Retention holds of seeds on the target: which process ends a hold, and when."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ WALL_MS = 1_800_000_000_000
 RANGES = [SeedRange(index=0, topic="orders", partition=0, start=0, end=10, bytes=10_000)]
 
 
-class World:
+class TargetStub:
     """A target with one topic and an identity topic, and the monotonic clock of all processes."""
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class World:
         self.refusal: NotAuthorizedError | None = None
 
     def log(self) -> HoldLog:
-        """The identity topic as a new process reads it."""
+        """A new reader of the identity topic, as a new process has it."""
         target: Any = self
         log = HoldLog(target, "east", replication_factor=1)
-        log._log = Reader(self)  # type: ignore[assignment]
+        log._log = IdentityTopicReader(self)  # type: ignore[assignment]
         return log
 
     def connector(self, *, clock_error_ms: int = 0) -> RetentionWriter:
@@ -47,7 +47,7 @@ class World:
         return RetentionWriter(target, self.log(), now_ms=lambda: WALL_MS + clock_error_ms)
 
     def job(self) -> ClaimedFlow:
-        cluster, owner = cast("Any", self), cast("Any", Owner())
+        cluster, owner = cast("Any", self), cast("Any", FlowOwnerStub())
         return ClaimedFlow(
             settings=settings(), source=cluster, target=cluster, hold_log=self.log(), group="", owner=owner
         )
@@ -56,20 +56,20 @@ class World:
         return 1
 
     async def refresh(self, _: object) -> None:
-        """Metadata is always fresh."""
+        """Does nothing: the metadata is always up to date."""
 
     async def append(self, _cluster: object, _topic: str, records: Sequence[Record]) -> None:
         self.records += records
 
     async def describe(self, _cluster: object, topics: Collection[str]) -> dict[str, list[ConfigEntry]]:
         own, default = ConfigSource.TOPIC, ConfigSource.DEFAULT
-        named = {
+        values = {
             "cleanup.policy": ("delete", default),
             "retention.ms": (self.retention or "7000", own if self.retention else default),
             "retention.bytes": ("-1", default),
         }
         entries = [
-            ConfigEntry(name=name, value=value, source=source) for name, (value, source) in named.items()
+            ConfigEntry(name=name, value=value, source=source) for name, (value, source) in values.items()
         ]
         return dict.fromkeys(topics, entries)
 
@@ -86,23 +86,23 @@ class World:
         return dict.fromkeys(partitions, SimpleNamespace(error=0, offset=-1))  # all records are old
 
 
-class Reader:
+class IdentityTopicReader:
     topic = "mm2-identity.east.internal"
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, target: TargetStub) -> None:
+        self._target = target
         self._read_to = 0
 
     async def read_new(self) -> AsyncIterator[Record]:
-        if self._world.refusal is not None:
-            raise self._world.refusal
-        new, self._read_to = self._world.records[self._read_to :], len(self._world.records)
+        if self._target.refusal is not None:
+            raise self._target.refusal
+        new, self._read_to = self._target.records[self._read_to :], len(self._target.records)
         for record in new:
             yield record
 
 
-class Owner:
-    """Takes the flow at once."""
+class FlowOwnerStub:
+    """Owns the flow immediately."""
 
     is_first = True
 
@@ -113,72 +113,72 @@ class Owner:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World()
-    clock = SimpleNamespace(monotonic=lambda: world.now_s)
+def target(monkeypatch: pytest.MonkeyPatch) -> TargetStub:
+    target = TargetStub()
+    clock = SimpleNamespace(monotonic=lambda: target.now_s)
     monkeypatch.setattr(identity_topic, "time", clock, raising=False)
     monkeypatch.setattr(topic_sync, "time", clock, raising=False)
-    monkeypatch.setattr(identity_topic, "append", world.append)
-    monkeypatch.setattr(admin, "describe_topic_configs", world.describe)
-    monkeypatch.setattr(admin, "alter_topic_configs", world.alter)
-    monkeypatch.setattr(admin, "list_offsets", world.list_offsets)
-    return world
+    monkeypatch.setattr(identity_topic, "append", target.append)
+    monkeypatch.setattr(admin, "describe_topic_configs", target.describe)
+    monkeypatch.setattr(admin, "alter_topic_configs", target.alter)
+    monkeypatch.setattr(admin, "list_offsets", target.list_offsets)
+    return target
 
 
 @pytest.mark.parametrize("clock_error_ms", [-3_600_000, 0, 3_600_000])
-def test_connector_ends_a_hold_that_is_not_renewed_whatever_its_wall_clock_shows(
-    world: World, clock_error_ms: int
+def test_a_connector_ends_a_hold_that_is_not_renewed_despite_a_wrong_wall_clock(
+    target: TargetStub, clock_error_ms: int
 ) -> None:
-    seed, connector = world.connector(), world.connector(clock_error_ms=clock_error_ms)
+    seed, connector = target.connector(), target.connector(clock_error_ms=clock_error_ms)
     held: list[tuple[str | None, frozenset[str]]] = []
 
     async def test() -> None:
         await seed.hold("seed", {COPY: {"retention.ms": "5000"}})
         for _ in range(3):
             await connector.settle()
-            held.append((world.retention, await connector.held()))
-            world.now_s += LEASE_S - 1
+            held.append((target.retention, await connector.held()))
+            target.now_s += LEASE_S - 1
             await seed.renew("seed", {COPY: ("retention.ms",)})
         await connector.settle()
-        world.now_s += LEASE_S
+        target.now_s += LEASE_S
         await connector.settle()
 
     asyncio.run(test())
 
     assert held == [("-1", frozenset({COPY}))] * 3
-    assert world.retention == "5000"
+    assert target.retention == "5000"
 
 
-def test_seed_after_a_killed_one_holds_the_same_topics_and_restores_them(world: World) -> None:
-    """Although they show no retention that would delete anything, and the lease of the killed one ends meanwhile."""
-    seen: list[str | None] = []
+def test_a_seed_takes_over_the_hold_of_a_killed_seed_and_restores_retention(target: TargetStub) -> None:
+    """While held, the topics have no retention to restore. The lease of the killed seed ends meanwhile."""
+    retentions: list[str | None] = []
 
     async def test() -> None:
-        killed, connector = world.job(), world.connector()
+        killed, connector = target.job(), target.connector()
         await killed.claim()
-        lost = RetentionHolder(killed)
-        await lost.begin({"orders": COPY}, RANGES)
+        abandoned = RetentionHolder(killed)
+        await abandoned.begin({"orders": COPY}, RANGES)
         await connector.settle()
-        world.now_s += LEASE_S - 1
+        target.now_s += LEASE_S - 1
 
-        flow = world.job()
+        flow = target.job()
         await flow.claim()
         seed = RetentionHolder(flow, syncs_configs=False)
         await seed.begin({"orders": COPY}, RANGES)
-        world.now_s += 1
+        target.now_s += 1
         await connector.settle()
-        seen.append(world.retention)
+        retentions.append(target.retention)
         await seed.end()
-        seen.append(world.retention)
+        retentions.append(target.retention)
 
     asyncio.run(test())
 
-    assert seen == ["-1", "5000"]
+    assert retentions == ["-1", "5000"]
 
 
-def test_seed_does_not_end_the_hold_of_the_one_that_has_taken_its_flow(world: World) -> None:
+def test_a_seed_that_lost_the_flow_does_not_end_the_hold_of_its_successor(target: TargetStub) -> None:
     async def test() -> None:
-        first, second = world.job(), world.job()
+        first, second = target.job(), target.job()
         await first.claim()
         await second.claim()
         seed = RetentionHolder(second)
@@ -189,14 +189,14 @@ def test_seed_does_not_end_the_hold_of_the_one_that_has_taken_its_flow(world: Wo
 
     asyncio.run(test())
 
-    assert world.retention == "-1"
+    assert target.retention == "-1"
 
 
-def test_seed_that_may_not_read_holds_runs_without_one(world: World) -> None:
-    world.refusal = NotAuthorizedError(cluster="west", operation="Read", resource="topic mm2-identity")
+def test_a_seed_without_read_access_to_holds_runs_without_one(target: TargetStub) -> None:
+    target.refusal = NotAuthorizedError(cluster="west", operation="Read", resource="topic mm2-identity")
 
     async def test() -> None:
-        flow = world.job()
+        flow = target.job()
         await flow.claim()
         seed = RetentionHolder(flow)
         await seed.begin({"orders": COPY}, RANGES)
@@ -204,4 +204,4 @@ def test_seed_that_may_not_read_holds_runs_without_one(world: World) -> None:
 
     asyncio.run(test())
 
-    assert world.retention == "5000"
+    assert target.retention == "5000"

@@ -22,41 +22,43 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 logs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 50)),
     st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.none() | st.integers(0, 10**12)).map(
-        lambda one: SeedLog(start=one[0], end=one[0] + one[1], bytes=one[2])
+        lambda drawn: SeedLog(start=drawn[0], end=drawn[0] + drawn[1], bytes=drawn[2])
     ),
 )
 
 
 @given(logs, st.integers(1, 50))
-def test_every_unfinished_range_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
-    """Finished ranges are in none; tasks are sorted by size, and each slot has one if there are enough partitions."""
+def test_each_unfinished_range_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
+    """Finished ranges are in no task. Tasks are sorted by size, and each slot has one if there are enough partitions."""
     ranges = ranges_of(logs, {}, {})
 
     tasks = tasks_of(ranges, slots=slots)
 
-    given = sorted(seed_range.index for seed_task in tasks for seed_range in seed_task.ranges)
-    assert given == [seed_range.index for seed_range in ranges if seed_range.start < seed_range.end]
+    indexes = sorted(seed_range.index for seed_task in tasks for seed_range in seed_task.ranges)
+    assert indexes == [seed_range.index for seed_range in ranges if seed_range.start < seed_range.end]
     assert [seed_task.bytes for seed_task in tasks] == sorted(
         (seed_task.bytes for seed_task in tasks), reverse=True
     )
-    assert len(tasks) >= min(len(given), slots)
+    assert len(tasks) >= min(len(indexes), slots)
     assert all(0 < len(seed_task.ranges) <= TASK_PARTITIONS_MAX for seed_task in tasks)
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=500), st.integers(0, 8))
-def test_job_with_a_rate_has_no_more_tasks_than_slots(sizes: list[int], slots: int) -> None:
-    """All of them may run at once, so the rate of each is its part of the job's."""
+def test_a_job_with_a_rate_limit_has_no_more_tasks_than_slots(sizes: list[int], slots: int) -> None:
+    """All tasks run at the same time, each with its share of the rate."""
     ranges = [_range(index, size) for index, size in enumerate(sizes)]
 
     tasks = tasks_of(ranges, slots=slots, is_limited=True)
 
     assert len(tasks) == min(len(tasks_of(ranges, slots=10**9)), max(1, slots))
-    assert sum(len(seed_task.ranges) for seed_task in tasks) == sum(one.start < one.end for one in ranges)
+    assert sum(len(seed_task.ranges) for seed_task in tasks) == sum(
+        seed_range.start < seed_range.end for seed_range in ranges
+    )
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
-def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
-    """No task is larger than another by more than its own smallest partition."""
+def test_tasks_have_similar_sizes(sizes: list[int], slots: int) -> None:
+    """A task without its smallest partition is no larger than the smallest task."""
     tasks = tasks_of([_range(index, size) for index, size in enumerate(sizes)], slots=slots)
 
     for seed_task in tasks:
@@ -68,7 +70,7 @@ def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> 
 def test_range_starts_at_the_next_offset_of_its_copy(
     logs: dict[TopicPartition, SeedLog], position: int
 ) -> None:
-    """Its end is that of the source; its size is that of the remaining records."""
+    """Its end is that of the source. Its size covers only the remaining records."""
     ranges = ranges_of(logs, dict.fromkeys(logs, position), {})
 
     for seed_range in ranges:
@@ -78,8 +80,8 @@ def test_range_starts_at_the_next_offset_of_its_copy(
         assert log.bytes is None or seed_range.bytes <= log.bytes
 
 
-def test_sizes_are_those_of_the_brokers_or_an_average():
-    """In proportion to the remaining offsets."""
+def test_a_range_has_the_size_from_the_broker_or_an_average():
+    """The size is proportional to the remaining offsets."""
     known, unknown = TopicPartition("a", 0), TopicPartition("a", 1)
     logs = {known: SeedLog(start=0, end=100, bytes=5_000), unknown: SeedLog(start=0, end=100)}
 
@@ -89,8 +91,8 @@ def test_sizes_are_those_of_the_brokers_or_an_average():
     ]
 
 
-def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
-    """Several tasks per slot even out wrong estimates; a small seed has too few bytes for that."""
+def test_a_slot_has_one_task_in_a_small_seed_and_several_in_a_large_one():
+    """Several tasks per slot compensate wrong estimates. A small seed has too few bytes for that."""
     small = [_range(index, 256 << 20) for index in range(16)]
     large = [_range(index, 2 << 30) for index in range(64)]
 
@@ -98,8 +100,8 @@ def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
     assert len(tasks_of(large, slots=2)) == 16
 
 
-def test_large_partition_has_a_task_of_its_own():
-    """Small ones share the other tasks."""
+def test_a_large_partition_has_its_own_task():
+    """Small partitions share the other tasks."""
     large = [_range(index, 2 << 30) for index in range(2)]
     small = [_range(index, 1 << 20) for index in range(2, 10)]
 
@@ -109,7 +111,7 @@ def test_large_partition_has_a_task_of_its_own():
 
 
 def test_lag_counts_offsets_before_the_frozen_ends():
-    """A copy beyond its end does not reduce the lag of another."""
+    """A copy beyond its frozen end does not reduce the lag of other partitions."""
     ranges = [_range(0, 1), _range(1, 1)]
 
     assert lag_of(ranges, {0: 150, 1: 40}) == 60
@@ -120,15 +122,15 @@ def _range(index: int, size: int) -> SeedRange:
 
 
 @pytest.mark.parametrize(
-    ("positions", "before"),
+    ("positions", "expected"),
     [({}, False), ({A0: 5}, False), ({A0: 5, A1: 5}, True), ({A0: 1, A1: 0}, True)],
     ids=["none", "one-of-two", "all", "in-part"],
 )
-def test_a_flow_was_copied_before_where_each_partition_with_records_has_a_position(
-    positions: dict[TopicPartition, int], *, before: bool
+def test_a_flow_was_copied_before_if_each_partition_with_records_has_a_position(
+    positions: dict[TopicPartition, int], *, expected: bool
 ) -> None:
-    """An empty partition has none; a flow without any position is new."""
+    """An empty partition has no position. A flow without any position is new."""
     logs = {A0: SeedLog(start=0, end=5), A1: SeedLog(start=0, end=5), A2: SeedLog(start=0, end=0)}
 
-    assert was_copied_before(ranges_of(logs, positions, {}), positions) == before
+    assert was_copied_before(ranges_of(logs, positions, {}), positions) == expected
     assert not was_copied_before(ranges_of({A2: SeedLog(start=0, end=0)}, {}, {}), {})

@@ -1,4 +1,4 @@
-"""Tests the settings of a job, and which values it refuses."""
+"""Tests how the settings of a job are read and refused."""
 
 import importlib
 from pathlib import Path
@@ -10,8 +10,8 @@ from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import FlowFiles, job_of
 
 
-def test_empty_job_leaves_the_master_to_spark():
-    """On what the user's Spark is set to, without a rate limit; foreign records are refused."""
+def test_the_defaults_leave_the_master_to_spark():
+    """There is no rate limit, and foreign records are refused."""
     job = job_of({})
 
     assert (job.master, job.bytes_per_second, job.accept_foreign, job.sample) == (
@@ -23,7 +23,6 @@ def test_empty_job_leaves_the_master_to_spark():
 
 
 def test_values_are_read_with_their_units():
-    """Bytes as bytes, milliseconds as seconds."""
     job = job_of(
         {"bytes.per.second": "1000", "wave.ms": "2500", "foreign.records": "Accept", "sample": "0.1"}
     )
@@ -44,12 +43,11 @@ def test_values_are_read_with_their_units():
     ],
 )
 def test_invalid_setting_is_refused_by_name(key: str, value: str):
-    """Before anything starts."""
     with pytest.raises(JobSettingError, match=key):
         job_of({key: value})
 
 
-def test_unknown_property_is_refused_with_the_one_that_is_meant():
+def test_an_unknown_setting_is_refused_with_the_likely_name():
     with pytest.raises(JobSettingError, match=r"lagmax: .*; write lag\.max"):
         job_of({"lagmax": "1"})
     with pytest.raises(JobSettingError, match=r"docs/seeding\.md"):
@@ -57,8 +55,8 @@ def test_unknown_property_is_refused_with_the_one_that_is_meant():
     assert job_of({"spark.anything": "1"}).extra == {"spark.anything": "1"}
 
 
-def test_secrets_in_plain_text_are_found_in_the_files_of_a_flow(tmp_path: Path):
-    """References are none."""
+def test_settings_with_secrets_in_plain_text_are_listed(tmp_path: Path):
+    """References to secrets are not listed."""
     worker, source = tmp_path / "w", tmp_path / "s"
     worker.write_text("producer.ssl.key.password=${file:/secrets:key}\n")
     source.write_text('source.cluster.sasl.jaas.config=\\\n org.X required username="a" password="b";\n')
@@ -78,24 +76,23 @@ def test_secrets_in_plain_text_are_found_in_the_files_of_a_flow(tmp_path: Path):
         ("restore", ["--set=archive=/x"], "archive.restore_driver"),
     ],
 )
-def test_named_archive_replaces_the_source(
+def test_each_command_runs_its_module_and_an_archive_selects_the_verification(
     command: str, sets: list[str], module: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """One module runs each command."""
-    done: list[str] = []
+    sources: list[str] = []
 
     def run(files: FlowFiles, _: object) -> int:
-        done.append(files.source)
+        sources.append(files.source)
         return 0
 
     monkeypatch.setattr(importlib.import_module(f"mirrorflow_seed.{module}"), "run", run)
 
     assert main([command, "--worker=w", "--source=s", *sets]) == 0
-    assert done == ["s"]
+    assert sources == ["s"]
 
 
-def test_scheduled_run_is_named_after_its_job_by_default():
-    """So that each has a folder, and a sample, of its own."""
+def test_the_run_id_of_a_scheduled_run_is_the_name_of_its_job_by_default():
+    """Each run then has its own folder and sample."""
     assert overrides_of({"RUN_ID": "east-to-west-verify-1"}, ["a=b=c"]) == {
         "run.id": "east-to-west-verify-1",
         "a": "b=c",

@@ -1,4 +1,4 @@
-"""Tests the errors for a missing Spark, and the one sentence that a user gets of an error of Spark."""
+"""Tests the Spark configuration of a job, and the messages for errors of Spark."""
 
 import socket
 import subprocess
@@ -32,7 +32,6 @@ mirrorflow_core.errors.UnreachableError: Cluster east cannot be reached at a:909
 
 
 def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    """Before any cluster is contacted."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
     with pytest.raises(SparkMissingError, match=r"\[cli,seed\]"):
@@ -40,7 +39,7 @@ def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch):
-    """Java is neither on the PATH nor in JAVA_HOME."""
+    """Java is neither on PATH nor in JAVA_HOME."""
     monkeypatch.setitem(sys.modules, "pyspark", sys)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -49,14 +48,14 @@ def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch):
         require_spark()
 
 
-def test_error_of_the_task_is_found():
+def test_the_cause_is_the_error_of_the_task():
     expected = "Cluster east cannot be reached at a:9092: no answer within 20 s."
     assert expected == cause_of(RuntimeError(SPARK))
     assert "something else" == cause_of(RuntimeError("something else\n at x"))
 
 
-def test_innermost_java_error_is_found_without_one_of_ours():
-    """Each error repeats its cause."""
+def test_the_cause_is_the_innermost_java_error_without_a_task_error():
+    """Each Java error repeats its cause."""
     java = "org.apache.spark.SparkException: Job aborted\n\tat A.b\nCaused by: x.Y: no space\nCaused by: java.io.IOException: disk full"
     assert cause_of(RuntimeError(java)) == "java.io.IOException: disk full"
     assert cause_of(RuntimeError("An error occurred.\n: org.apache.SparkException: no master")) == (
@@ -65,8 +64,8 @@ def test_innermost_java_error_is_found_without_one_of_ours():
     assert cause_of(RuntimeError()) == "RuntimeError"
 
 
-def test_exception_of_a_task_is_its_last_line():
-    """Without the stack, of a classic session and of Spark Connect."""
+def test_the_cause_is_the_last_line_of_a_python_traceback():
+    """Spark Connect appends an SQLSTATE to it."""
     text = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "task.py", line 9, in run
@@ -78,7 +77,7 @@ ValueError: the reason
 
 @pytest.fixture
 def own_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of a Spark with a spark-defaults.conf, which is returned."""
+    """Prepares the environment of a user's Spark; returns the path of its spark-defaults.conf."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "POD_NAME", "POD_NAMESPACE", "POD_IP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -86,22 +85,22 @@ def own_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "spark-defaults.conf"
 
 
-def test_what_spark_defaults_says_is_never_overwritten(own_spark: Path):
+def test_settings_in_spark_defaults_are_never_overwritten(own_spark: Path):
     own_spark.write_text(
         "# theirs\nspark.master   yarn\nspark.speculation true\nspark.driver.host=h\nspark.ui.enabled true \n"
     )
-    found = _own(job_of({"spark.task.maxFailures": "2"}), "name", {"spark.task.maxFailures": "2"}, light=True)
+    conf = _own(job_of({"spark.task.maxFailures": "2"}), "name", {"spark.task.maxFailures": "2"}, light=True)
 
     assert user_defaults({"SPARK_CONF_DIR": str(own_spark.parent)})["spark.ui.enabled"] == "true"
-    assert (found["spark.master"], found["spark.app.name"], found["spark.task.maxFailures"]) == (
+    assert (conf["spark.master"], conf["spark.app.name"], conf["spark.task.maxFailures"]) == (
         "yarn",
         "name",
         "2",
     )
-    assert not {"spark.speculation", "spark.driver.host", "spark.ui.enabled"} & found.keys()
+    assert not {"spark.speculation", "spark.driver.host", "spark.ui.enabled"} & conf.keys()
 
 
-def test_address_of_the_driver_is_set_only_where_all_runs_on_this_machine(own_spark: Path):  # noqa: ARG001
+def test_the_driver_address_is_set_only_for_a_local_master(own_spark: Path):  # noqa: ARG001
     def host(master: str) -> str | None:
         return _own(job_of({"master": master}), "name", {}, light=True).get("spark.driver.host")
 
@@ -116,7 +115,7 @@ def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path)
     assert "local[*,8]" == _own(job_of({}), "name", {}, light=True)["spark.master"]
 
 
-def test_master_that_is_not_there_is_reported_at_once():
+def test_an_unreachable_master_is_an_error():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -133,7 +132,7 @@ def test_master_that_is_not_there_is_reported_at_once():
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("problem", "kind"),
     [
         ("org.apache.spark.SparkException: Could not parse Master URL: 'foo'", JobSettingError),
         ("java.lang.IllegalArgumentException: System memory 12 must be at least 471859200", JobSettingError),
@@ -141,19 +140,19 @@ def test_master_that_is_not_there_is_reported_at_once():
         ("org.apache.spark.SparkException: Yarn application has already ended", JobFailedError),
     ],
 )
-def test_wrong_setting_of_spark_is_no_failure_of_the_job(said: str, kind: type[Exception]):
-    error = start_error(RuntimeError(f"An error occurred while calling None.X.\n: {said}\n\tat a.b.C"))
+def test_a_wrong_spark_setting_is_a_setting_error_not_a_job_failure(problem: str, kind: type[Exception]):
+    error = start_error(RuntimeError(f"An error occurred while calling None.X.\n: {problem}\n\tat a.b.C"))
     assert type(error) is kind
-    assert said in str(error)
+    assert problem in str(error)
 
 
-def test_notice_of_java_is_left_out_and_all_else_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    """A JVM that Spark starts prints it before anything can be configured."""
+def test_javas_notice_is_dropped_and_other_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """A JVM that Spark starts prints the notice before it can be configured."""
     lines = f"{JAVA_NOTICE.decode()}: jdk.incubator.vector\\nException in thread main\\n"
     with _without_java_notice():
         subprocess.run(["/bin/sh", "-c", f'printf "{lines}" >&2'], check=True)
 
-    found, deadline_s = "", time.monotonic() + 60
-    while "thread main" not in found and time.monotonic() < deadline_s:
-        found += capfd.readouterr().err
-    assert "Exception in thread main\n" == found
+    stderr, deadline_s = "", time.monotonic() + 60
+    while "thread main" not in stderr and time.monotonic() < deadline_s:
+        stderr += capfd.readouterr().err
+    assert "Exception in thread main\n" == stderr

@@ -1,4 +1,4 @@
-"""Tests what a job does around its Spark tasks: files of the flow, rates, missing resources, cancellation."""
+"""Tests how a job shares files with its Spark tasks, limits their rate, detects missing resources and cancels them."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.spark_tasks import NO_TASK, NO_TASK_S, IdleTimer, rate_of_task, run_watched, share_files
 
 
-class Session:
-    """A classic session of *master* that keeps the files it is given."""
+class SessionStub:
+    """A classic Spark session of *master* that records the files it receives."""
 
     def __init__(self, master: str) -> None:
         self.sparkContext = SimpleNamespace(master=master)
@@ -35,25 +35,25 @@ def files(tmp_path: Path) -> FlowFiles:
     return FlowFiles(worker=str(worker), source=str(source))
 
 
-def test_files_of_the_flow_become_files_of_the_session(files: FlowFiles):
-    """Each job's under its own names; not where tasks have the same file system."""
-    remote: Any = Session("spark://a:1")
-    one, other = (share_files(remote, files, are_mounted=False) for _ in range(2))
-    local: Any = Session("local[2]")
+def test_files_of_the_flow_are_shared_with_remote_tasks(files: FlowFiles):
+    """Each job uses its own file names. Tasks with the same file system need no shared files."""
+    remote: Any = SessionStub("spark://a:1")
+    first, second = (share_files(remote, files, are_mounted=False) for _ in range(2))
+    local: Any = SessionStub("local[2]")
 
     assert 4 == len(remote.files)
-    assert remote.files[one.worker] == "bootstrap.servers=a:1\n"
-    assert one.is_shared
-    assert one != other
+    assert remote.files[first.worker] == "bootstrap.servers=a:1\n"
+    assert first.is_shared
+    assert first != second
     assert (
         share_files(local, files, are_mounted=False) == share_files(remote, files, are_mounted=True) == files
     )
 
 
-def test_secret_in_plain_text_does_not_pass_through_spark(files: FlowFiles):
+def test_a_secret_in_plain_text_is_not_sent_through_spark(files: FlowFiles):
     Path(files.source).write_text("source.cluster.ssl.key.password=hunter2\n")
-    remote: Any = Session("yarn")
-    local: Any = Session("local[*,8]")
+    remote: Any = SessionStub("yarn")
+    local: Any = SessionStub("local[*,8]")
 
     with pytest.raises(JobSettingError, match=r"ssl\.key\.password: in plain text") as refused:
         share_files(remote, files, are_mounted=False)
@@ -63,8 +63,8 @@ def test_secret_in_plain_text_does_not_pass_through_spark(files: FlowFiles):
 
 
 @given(st.integers(1, 10**12), st.integers(1, 1_000))
-def test_rates_of_all_tasks_are_the_rate_of_the_job(bytes_per_second: int, tasks: int):
-    """But each task needs one byte a second."""
+def test_the_rates_of_all_tasks_add_up_to_the_rate_of_the_job(bytes_per_second: int, tasks: int):
+    """Each task has at least one byte per second."""
     rate = rate_of_task(bytes_per_second, tasks)
 
     assert rate is not None
@@ -73,7 +73,7 @@ def test_rates_of_all_tasks_are_the_rate_of_the_job(bytes_per_second: int, tasks
     assert rate_of_task(None, tasks) is None
 
 
-def test_missing_resources_are_reported_after_a_while_without_tasks():
+def test_missing_resources_are_reported_after_some_time_without_tasks():
     timer = IdleTimer(100.0)
 
     assert timer.problem(is_idle=True, now_s=100.0 + NO_TASK_S - 1) == ""
@@ -82,7 +82,7 @@ def test_missing_resources_are_reported_after_a_while_without_tasks():
     assert timer.problem(is_idle=True, now_s=131.0) == ""
 
 
-class Tasks:
+class TasksStub:
     """Tasks that run until they are cancelled."""
 
     is_idle = False
@@ -92,14 +92,14 @@ class Tasks:
 
     def run(self, work: Callable[[int], int], inputs: Sequence[int]) -> list[int]:
         assert self.cancelled.wait(30)
-        return [work(one) for one in inputs]
+        return [work(value) for value in inputs]
 
     def cancel(self) -> None:
         self.cancelled.set()
 
 
-def test_signal_cancels_the_tasks():
-    tasks: Any = Tasks()
+def test_an_interrupt_cancels_the_tasks():
+    tasks: Any = TasksStub()
 
     def watch(_: str) -> None:
         raise KeyboardInterrupt
@@ -109,12 +109,12 @@ def test_signal_cancels_the_tasks():
     assert tasks.cancelled.is_set()
 
 
-def test_results_and_errors_of_tasks_are_those_of_the_job():
-    tasks: Any = Tasks()
+def test_a_job_returns_the_results_and_raises_the_errors_of_its_tasks():
+    tasks: Any = TasksStub()
     tasks.cancel()
 
-    unfit: Any = ["x"]
+    invalid_inputs: Any = ["x"]
 
     assert run_watched(tasks, abs, [-1, 2], lambda _: None) == [1, 2]
     with pytest.raises(TypeError):
-        run_watched(tasks, abs, unfit, lambda _: None)
+        run_watched(tasks, abs, invalid_inputs, lambda _: None)

@@ -1,4 +1,4 @@
-"""Tests the folder of an archive, on a disk, and the errors for addresses that cannot be used."""
+"""Tests the folder of an archive on a local disk, and the errors for invalid addresses."""
 
 import contextlib
 from pathlib import Path
@@ -21,11 +21,11 @@ pytest.importorskip("pyarrow")
         ("x", "file"),
     ],
 )
-def test_scheme_precedes_the_path(location: str, scheme: str) -> None:
+def test_the_scheme_of_a_location_is_file_by_default(location: str, scheme: str) -> None:
     assert scheme_of(location) == scheme
 
 
-def test_plain_path_is_local_and_hadoop_names_become_those_of_pyarrow(
+def test_a_plain_path_is_local_and_hadoop_schemes_become_those_of_pyarrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_plain_path_is_local_and_hadoop_names_become_those_of_pyarrow(
         assert uri_of_address(address) == address
 
 
-def test_unusable_location_is_refused_with_an_action() -> None:
+def test_an_invalid_location_is_refused_with_an_action() -> None:
     with pytest.raises(FileSystemError, match=r"no file system for ftp://; write a path"):
         StorageFolder("ftp://host/a")
     with pytest.raises(FileSystemError, match=r"/proc/a: the file system reports: .*can reach and write"):
@@ -45,7 +45,7 @@ def test_unusable_location_is_refused_with_an_action() -> None:
     assert "\n" not in str(file_system_error("/a", "refused"))
 
 
-def test_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_has_its_name_only_after_it_is_complete(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     with folder.writing("topic=a/partition=0/whole") as stream:
         stream.write(b"12")

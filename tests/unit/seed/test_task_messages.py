@@ -1,4 +1,4 @@
-"""Tests the messages between driver and tasks, some over real HTTP."""
+"""Tests the reports that tasks send to the driver of a seed."""
 
 import json
 
@@ -7,8 +7,8 @@ from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.task_messages import Coordinator, SeedTaskReport, send_report
 
 
-def test_attempt_counts_once_however_often_it_reports():
-    """Its newest report counts, also when the result of its task arrives again."""
+def test_only_the_newest_report_of_an_attempt_counts():
+    """Its final report may arrive twice, and an older report may arrive late."""
     coordinator = Coordinator()
     coordinator.receive(SeedTaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
     coordinator.receive(SeedTaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
@@ -20,7 +20,7 @@ def test_attempt_counts_once_however_often_it_reports():
 
 
 def test_attempts_without_a_final_report_are_unfinished():
-    """A killed task sends no final report; a late final report still counts."""
+    """A killed task sends no final report. A report that arrives after the final one changes nothing."""
     coordinator = Coordinator()
     for attempt in "abc":
         coordinator.receive(SeedTaskReport(attempt=attempt))
@@ -31,25 +31,25 @@ def test_attempts_without_a_final_report_are_unfinished():
 
 
 def test_task_reports_progress_over_http():
-    """To a path that only the job's tasks have."""
+    """The path contains a token that only the tasks of the job have."""
     coordinator = Coordinator()
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
         url = status_server.url_for_tasks("127.0.0.1", "127.0.0.1")
         first = send_report(url, SeedTaskReport(attempt="a", next_offsets={3: 17}, reason="R", message="m"))
-        held_up = coordinator.errors_by_reason
+        errors = coordinator.errors_by_reason
         second = send_report(url, SeedTaskReport(attempt="a", next_offsets={3: 9}))
-        elsewhere = send_report(f"{url}x", SeedTaskReport(attempt="a"))
+        with_wrong_token = send_report(f"{url}x", SeedTaskReport(attempt="a"))
     finally:
         status_server.close()
 
-    assert (first, second, elsewhere) == (True, True, False)
-    assert held_up == {"R": (1, "m")}
+    assert (first, second, with_wrong_token) == (True, True, False)
+    assert errors == {"R": (1, "m")}
     assert coordinator.next_offsets == {3: 17}
 
 
-def test_address_that_cannot_be_listened_on_costs_only_the_progress():
-    """As of a driver behind a load balancer."""
+def test_a_seed_without_a_listener_for_tasks_has_no_progress():
+    """For example, the driver has the address of a load balancer."""
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=Coordinator())
     try:
         url = status_server.url_for_tasks("203.0.113.1", "203.0.113.1")
@@ -61,7 +61,7 @@ def test_address_that_cannot_be_listened_on_costs_only_the_progress():
 
 
 def test_errors_are_counted_by_reason_while_they_last():
-    """With the message of one of them; tasks that make progress or have ended have no error."""
+    """The count has the message of one error. Tasks that make progress or have ended have none."""
     coordinator = Coordinator()
     for attempt in "abc":
         coordinator.receive(
@@ -73,16 +73,16 @@ def test_errors_are_counted_by_reason_while_they_last():
     assert coordinator.errors_by_reason == {"Unreachable": (1, "broker c")}
 
 
-def test_unreachable_driver_changes_nothing():
-    """The task copies all the same."""
+def test_a_report_to_an_unreachable_driver_is_dropped():
+    """The task continues to copy."""
     assert send_report("http://127.0.0.1:9/task-reports/x", SeedTaskReport(attempt="a")) is False
 
 
-def test_report_has_the_documented_fields_and_no_names():
-    """The operator reads it."""
-    said = json.loads(json.dumps(SeedReport(run_id="7").as_json()))
+def test_the_report_has_the_documented_fields():
+    """The operator reads this report."""
+    report = json.loads(json.dumps(SeedReport(run_id="7").as_json()))
 
-    assert set(said) == {
+    assert set(report) == {
         *("version", "job", "runId", "phase", "partitions", "records", "bytes", "remainingRecords"),
         *(
             "recordsPerSecond",
@@ -94,4 +94,4 @@ def test_report_has_the_documented_fields_and_no_names():
             "message",
         ),
     }
-    assert set(said["cost"]) == {"executorSeconds", "bytesRead", "bytesWritten"}
+    assert set(report["cost"]) == {"executorSeconds", "bytesRead", "bytesWritten"}

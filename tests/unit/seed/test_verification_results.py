@@ -1,4 +1,4 @@
-"""Tests the result of a verification: message, JSON, table rows and HTML page."""
+"""Tests the result of a verification as status, JSON, table rows and HTML page."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, Wi
 from mirrorflow_seed.verify.result_folder import CELLS_MAX, output_folder, page, write_windows
 from mirrorflow_seed.verify.verification_result import VerificationResult
 
-EVIL = "<script>alert('&\"')</script>"
+SCRIPT_TAG = "<script>alert('&\"')</script>"
 
 
 def window(
@@ -51,22 +51,22 @@ def test_undecided_windows_are_not_equal() -> None:
 
 
 def test_status_names_no_topic() -> None:
-    found = verification(
+    result = verification(
         window(0, WindowOutcome.DIFFERENT, topic="salaries", differing=1),
         notes=("salaries-0: is not compared",),
     )
-    said = json.loads(encode(found.report))
-    assert "salaries" not in json.dumps(said)
-    assert {"total": 1, "equal": 0, "reordered": 0, "different": 1, "undecided": 0} == said["windows"]
+    status = json.loads(encode(result.report))
+    assert "salaries" not in json.dumps(status)
+    assert {"total": 1, "equal": 0, "reordered": 0, "different": 1, "undecided": 0} == status["windows"]
 
 
 def test_table_has_a_row_for_each_window() -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    one = window(
+    different = window(
         0, differences=(Difference(kind=DifferenceKind.MISSING, source_offset=7, source_digest="ab"),)
     )
     sink = io.BytesIO()
-    write_windows(sink, verification(one, window(1)))
+    write_windows(sink, verification(different, window(1)))
 
     values, _ = parquet.read_table(io.BytesIO(sink.getvalue())).to_pylist()
     assert ("1", "orders", 0, 100) == tuple(
@@ -76,18 +76,20 @@ def test_table_has_a_row_for_each_window() -> None:
     assert ["missing", 7, None, "ab", None, []] == list(difference.values())
 
 
-def test_names_are_escaped() -> None:
-    found = page(
+def test_names_are_escaped_in_the_html_page() -> None:
+    html = page(
         verification(
-            window(0, WindowOutcome.DIFFERENT, topic=EVIL, reason=EVIL), window(1, topic=EVIL), notes=(EVIL,)
+            window(0, WindowOutcome.DIFFERENT, topic=SCRIPT_TAG, reason=SCRIPT_TAG),
+            window(1, topic=SCRIPT_TAG),
+            notes=(SCRIPT_TAG,),
         )
     )
-    assert "<script" not in found
-    assert "&lt;script&gt;" in found
-    assert "http" not in found
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "http" not in html
 
 
-def test_cell_shows_its_worst_window() -> None:
+def test_a_cell_shows_the_worst_of_its_windows() -> None:
     windows = [window(number) for number in range(10 * CELLS_MAX)]
     windows[77] = window(77, WindowOutcome.DIFFERENT)
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows)))

@@ -1,4 +1,4 @@
-"""A connector's positions in REST's terms: what is shown, what may be altered, and under which key it is written."""
+"""Offsets of a connector in the REST API: listing, altering, resetting, and the keys of their records."""
 
 import asyncio
 from types import SimpleNamespace
@@ -26,38 +26,38 @@ STORED_KEY = encode_key(PositionKey("flow", "east", "orders", 0))
 STORED_PARTITION = {"topic": "orders", "partition": 0, "cluster": "east"}
 
 
-def written(command: AlterOffsets | ResetOffsets) -> dict[bytes, bytes | None]:
-    """What *command* writes where one partition has a position of an owner, and another connector has one as well."""
-    found: dict[bytes, bytes | None] = {}
+def written_records(command: AlterOffsets | ResetOffsets) -> dict[bytes, bytes | None]:
+    """The records that *command* writes. This connector and a different one have one stored offset each."""
+    records_written: dict[bytes, bytes | None] = {}
 
     async def append(records: Any, *, now_ms: int) -> None:
         assert now_ms > 0
-        found.update(records)
+        records_written.update(records)
 
     changes = OffsetChanges(CONNECTOR, WORKER)
-    changes._log = SimpleNamespace(append=append)  # type: ignore[assignment]  # what is used of it
+    changes._log = SimpleNamespace(append=append)  # type: ignore[assignment]  # the only method in use
     for key in (STORED_KEY, encode_key(PositionKey("other", "east", "orders", 1))):
         changes._take(Record(0, 0, key, b'{"offset":7,"mirrorflow.writer.form":"plain"}'))
     asyncio.run(changes.change(command))
-    return found
+    return records_written
 
 
-def test_an_altered_offset_has_javas_field_alone() -> None:
-    """The next owner of the flow obeys it: what was stored beside the former one does not hold for it."""
-    assert written(AlterOffsets(name="flow", offsets=((STORED_PARTITION, {"offset": 3}),))) == {
+def test_an_altered_offset_keeps_only_the_offset_field() -> None:
+    """MirrorFlow's own fields describe the previous offset. Without them the next owner uses the altered offset."""
+    assert written_records(AlterOffsets(name="flow", offsets=((STORED_PARTITION, {"offset": 3}),))) == {
         STORED_KEY: b'{"offset":3}'
     }
 
 
-def test_a_reset_deletes_the_offsets_of_its_connector_alone() -> None:
-    assert written(ResetOffsets(name="flow")) == {STORED_KEY: None}
+def test_a_reset_deletes_only_the_offsets_of_its_connector() -> None:
+    assert written_records(ResetOffsets(name="flow")) == {STORED_KEY: None}
 
 
 SOURCE = "MirrorSourceConnector"
 CHECKPOINT = "MirrorCheckpointConnector"
 HEARTBEAT = "MirrorHeartbeatConnector"
 KEY = encode_key(PositionKey("a", "A", "orders", 0))
-OURS = encode_value(Position(topic="orders", partition=0, source_offset=7, source_epoch=7))
+VALUE = encode_value(Position(topic="orders", partition=0, source_offset=7, source_epoch=7))
 PARTITION = {"topic": "orders", "partition": 0, "cluster": "A"}
 
 
@@ -65,10 +65,10 @@ def alter(*pairs):
     return AlterOffsets(name="a", offsets=pairs)
 
 
-def test_only_javas_field_is_shown_and_nothing_of_what_is_none():
-    """What Java takes for no position is none here too."""
+def test_only_the_offset_field_is_listed_and_negative_offsets_are_not():
+    """Java ignores a negative offset too."""
     records = {
-        KEY: OURS,
+        KEY: VALUE,
         b'["a",{"cluster":"A","partition":1,"topic":"orders"}]': b'{"offset":-1}',
         b'["a",{"other":1}]': b'{"position":{"x":1}}',
     }
@@ -79,13 +79,13 @@ def test_only_javas_field_is_shown_and_nothing_of_what_is_none():
     ] == listed(records)
 
 
-def test_keys_are_those_that_java_looks_up():
-    """Whatever the order in the request; and a key that is there already keeps its bytes."""
-    odd = b'["a", {"topic":"orders","partition":0,"cluster":"A"}]'
+def test_keys_have_the_field_order_of_java_unless_they_exist():
+    """The order of the request does not matter. An existing key keeps its bytes."""
+    existing_key = b'["a", {"topic":"orders","partition":0,"cluster":"A"}]'
 
     assert {KEY: b'{"offset":3}'} == changed(alter((PARTITION, {"offset": 3})), SOURCE, {})
-    assert {KEY: None} == changed(alter((PARTITION, None)), SOURCE, {KEY: OURS})
-    assert {odd: None} == changed(alter((PARTITION, None)), SOURCE, {odd: OURS})
+    assert {KEY: None} == changed(alter((PARTITION, None)), SOURCE, {KEY: VALUE})
+    assert {existing_key: None} == changed(alter((PARTITION, None)), SOURCE, {existing_key: VALUE})
     group = {"group": "g", "topic": "A.orders", "partition": 2}
     assert {b'["a",{"partition":2,"topic":"A.orders","group":"g"}]': b'{"offset":0}'} == changed(
         alter((group, {"offset": 0})), CHECKPOINT, {}
@@ -96,9 +96,9 @@ def test_keys_are_those_that_java_looks_up():
     )
 
 
-def test_a_reset_takes_all_away():
-    """Undecodable keys too, which may also be removed one by one."""
-    assert {KEY: None, b"x": None} == changed(ResetOffsets(name="a"), SOURCE, {KEY: OURS, b"x": b"?"})
+def test_a_reset_deletes_undecodable_keys_too():
+    """They can also be deleted one by one."""
+    assert {KEY: None, b"x": None} == changed(ResetOffsets(name="a"), SOURCE, {KEY: VALUE, b"x": b"?"})
     assert {b'["a",{"rubbish":true}]': None} == changed(alter(({"rubbish": True}, None)), SOURCE, {})
 
 
@@ -120,8 +120,8 @@ SHOWN = "{topic=orders, partition=0, cluster=A}"
         (CHECKPOINT, {"group": "g", "topic": "t", "partition": 0}, {"offset": 1}, "Source offset {offset=1} for source partition {group=g, topic=t, partition=0} has an invalid value 1 for the 'offset' key; the only accepted value is 0"),
     ],
 )  # fmt: skip
-def test_what_mm2_would_not_take_is_refused_in_its_words(connector, partition, offset, message):
-    """And then nothing of the request is written, as in Java."""
+def test_an_invalid_offset_is_refused_with_the_message_of_java(connector, partition, offset, message):
+    """As in Java, nothing of the request is written."""
     with pytest.raises(ConnectError) as caught:
         changed(alter((PARTITION, None), (partition, offset)), connector, {})
 
@@ -129,11 +129,10 @@ def test_what_mm2_would_not_take_is_refused_in_its_words(connector, partition, o
 
 
 @pytest.mark.parametrize("key", [None, b"", b"x", b"[]", b'["a"]', b"[1,{}]", b'["a",[]]', b"[" * 9999])
-def test_keys_of_others_are_passed_over(key):
-    """The offsets topic may hold anything."""
+def test_foreign_keys_belong_to_no_connector(key):
+    """Any program may write to the offsets topic."""
     assert connector_of(key) is None
 
 
-def test_the_connector_of_a_key():
-    """The first of two."""
+def test_the_connector_name_is_the_first_part_of_a_key():
     assert "a" == connector_of(KEY)

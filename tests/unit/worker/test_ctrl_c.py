@@ -1,4 +1,4 @@
-"""Ctrl-C at a terminal: the worker stops its tasks, which have no terminal of their own."""
+"""Ctrl-C at a terminal stops the worker and its tasks."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ WORKER = {"bootstrap.servers": NOWHERE, "mirrorflow.http.listeners": "http://127
 
 
 class Terminal:
-    """A process in the foreground of a terminal of its own."""
+    """A process in the foreground of its own terminal."""
 
     def __init__(self, *command: str) -> None:
         self.output = ""
@@ -74,9 +74,9 @@ def replicator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Term
     terminal.kill()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="its terminals end differently")
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals close differently elsewhere")
 def test_ctrl_c_stops_a_replicator_without_a_traceback(replicator: Terminal) -> None:
-    """As `mirrorflow run`: with 130. Its task runs by then, and received a signal of its own before."""
+    """The exit status is 130, as of `mirrorflow run`."""
     replicator.wait_for("mirrorflow.task Cluster east cannot be reached")
 
     replicator.press_ctrl_c()

@@ -1,4 +1,4 @@
-"""A node in its group, against the test's own coordinator: what it holds, reports and ends, and when it rejoins."""
+"""A member of a Connect group against a simulated coordinator: assignments, revocations, rejoins and errors."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +33,14 @@ LEADER = "other"
 UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="no answer")
 
 
-def given(
+def assignment(
     *units: Unit,
     revoked: Sequence[Unit] = (),
     error: int = 0,
     offset: int = 0,
     leader_url: str = "http://leader/",
 ) -> bytes:
-    assignment = GroupAssignment(
+    value = GroupAssignment(
         error=error,
         leader=LEADER,
         leader_url=leader_url,
@@ -48,26 +48,26 @@ def given(
         assigned=frozenset(units),
         revoked=frozenset(revoked),
     )
-    return encode_assignment(assignment, 2)
+    return encode_assignment(value, 2)
 
 
 @dataclass
-class Coordinator:
-    """Gives the next of *assignments* at each meeting, and the next of *standings* at each heartbeat."""
+class CoordinatorStub:
+    """Returns the next of *assignments* at each rebalance, and the next of *standings* at each heartbeat."""
 
     assignments: list[bytes]
     standings: list[MemberStanding | Exception] = field(default_factory=list)
     leader: str = LEADER
     members: Mapping[str, bytes] = field(default_factory=dict)
-    told: list[MemberState] = field(default_factory=list)
-    shared: list[Mapping[str, bytes]] = field(default_factory=list)
+    member_states: list[MemberState] = field(default_factory=list)
+    synced: list[Mapping[str, bytes]] = field(default_factory=list)
 
     async def join(self, metadata: Mapping[str, bytes]) -> Joined:
         state = metadata["sessioned"]
-        self.told.append(decode_state(state))
+        self.member_states.append(decode_state(state))
         members = {"me": state, **self.members} if self.leader == "me" else {}
         return Joined(
-            generation=len(self.told),
+            generation=len(self.member_states),
             member_id="me",
             leader_id=self.leader,
             protocol="sessioned",
@@ -75,7 +75,7 @@ class Coordinator:
         )
 
     async def sync(self, assignments: Mapping[str, bytes]) -> bytes:
-        self.shared.append(assignments)
+        self.synced.append(assignments)
         if assignments:
             return assignments["me"]
         if not self.assignments:
@@ -90,13 +90,13 @@ class Coordinator:
 
 
 @dataclass
-class Topic:
+class ConfigTopicWithOffset:
     configs: WorkerConfigs = field(default_factory=WorkerConfigs)
     offset: int = 5
 
 
-def two_tasks() -> Topic:
-    topic = Topic()
+def two_tasks() -> ConfigTopicWithOffset:
+    topic = ConfigTopicWithOffset()
     for record in (
         ConnectorConfig(connector="c", properties={}),
         TaskConfig(connector="c", task=0, properties={}),
@@ -108,9 +108,9 @@ def two_tasks() -> Topic:
 
 
 def run(
-    coordinator: Coordinator, topic: Topic, until: Callable[[GroupMember], bool]
+    coordinator: CoordinatorStub, topic: ConfigTopicWithOffset, until: Callable[[GroupMember], bool]
 ) -> tuple[GroupMember, list[frozenset[Unit]]]:
-    """The node when *until* is true, and what it held each time that it was followed."""
+    """Returns the node when *until* is true, and the units it held at each call of `follow`."""
     followed: list[frozenset[Unit]] = []
 
     async def main() -> GroupMember:
@@ -146,20 +146,24 @@ def held(state: MemberState) -> frozenset[Unit]:
     return frozenset() if state.held is None else state.held.assigned
 
 
-def test_what_is_revoked_has_ended_before_the_next_meeting_and_the_rest_stays() -> None:
-    coordinator = Coordinator(
-        [given(FIRST, SECOND), given(revoked=[SECOND]), given()],
+def test_revoked_units_end_before_the_next_rebalance_and_the_rest_keeps_running() -> None:
+    coordinator = CoordinatorStub(
+        [assignment(FIRST, SECOND), assignment(revoked=[SECOND]), assignment()],
         [MemberStanding.MEMBER, MemberStanding.REBALANCING],
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
+    node, followed = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.generation == 3 and not node.is_rebalancing
+    )
     assert [{FIRST, SECOND}, {FIRST}, {FIRST}] == followed
-    assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.told]
+    assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.member_states]
     assert "http://leader/" == node.leader_url
 
 
 def test_node_acts_for_a_leader_that_serves_no_http() -> None:
-    """Another leader is asked to write the node's tasks; this one cannot be."""
-    coordinator = Coordinator([given(FIRST), given(leader_url=NO_URL)], [MemberStanding.REBALANCING])
+    """A leader with HTTP writes the tasks for the node. A Java leader may have no listener."""
+    coordinator = CoordinatorStub(
+        [assignment(FIRST), assignment(leader_url=NO_URL)], [MemberStanding.REBALANCING]
+    )
     acted = []
 
     def until(node: GroupMember) -> bool:
@@ -167,44 +171,46 @@ def test_node_acts_for_a_leader_that_serves_no_http() -> None:
             acted.append(node.acts_for_leader)
         return node.generation == 2 and not node.is_rebalancing
 
-    node, _ = run(coordinator, Topic(), until)
+    node, _ = run(coordinator, ConfigTopicWithOffset(), until)
     assert [False, True] == [acted[0], acted[-1]]
     assert not node.leads
 
 
-def test_who_was_taken_for_dead_ends_all_and_comes_with_nothing() -> None:
-    coordinator = Coordinator([given(FIRST), given(SECOND)], [MemberStanding.LOST])
-    _, followed = run(coordinator, Topic(), lambda node: node.held == {SECOND})
+def test_an_expired_member_stops_its_units_and_rejoins_without_any() -> None:
+    coordinator = CoordinatorStub([assignment(FIRST), assignment(SECOND)], [MemberStanding.LOST])
+    _, followed = run(coordinator, ConfigTopicWithOffset(), lambda node: node.held == {SECOND})
     assert [{FIRST}, set(), {SECOND}] == followed
-    assert set() == held(coordinator.told[1])
+    assert set() == held(coordinator.member_states[1])
 
 
 def test_work_continues_while_the_coordinator_is_unreachable() -> None:
-    coordinator = Coordinator([given(FIRST)], [UNREACHABLE] * 5)
+    coordinator = CoordinatorStub([assignment(FIRST)], [UNREACHABLE] * 5)
     node, followed = run(
-        coordinator, Topic(), lambda node: not coordinator.standings and node.problem is None
+        coordinator, ConfigTopicWithOffset(), lambda node: not coordinator.standings and node.problem is None
     )
     assert [{FIRST}] == followed
     assert {FIRST} == node.held
-    assert 1 == len(coordinator.told)
+    assert 1 == len(coordinator.member_states)
 
 
-def test_a_leader_that_is_behind_changes_nothing() -> None:
-    coordinator = Coordinator(
-        [given(FIRST), given(error=CONFIG_MISMATCH), given()], [MemberStanding.REBALANCING]
+def test_units_keep_running_while_the_leader_lags_in_the_config_topic() -> None:
+    coordinator = CoordinatorStub(
+        [assignment(FIRST), assignment(error=CONFIG_MISMATCH), assignment()], [MemberStanding.REBALANCING]
     )
-    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.is_rebalancing)
+    node, followed = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.generation == 3 and not node.is_rebalancing
+    )
     assert {FIRST} == node.held
-    assert all(now == {FIRST} for now in followed)
+    assert all(units == {FIRST} for units in followed)
 
 
 def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster creates the first coordinator when it is asked for one; a later failure is a problem."""
+    """A cluster creates the coordinator on the first request. Failures after that are reported."""
     reported: list[MirrorFlowError] = []
     monkeypatch.setattr(group_member, "BACKOFF_MIN_S", 0.001)
     monkeypatch.setattr(GroupMember, "_note_problem", lambda _, error: reported.append(error))
 
-    class Unready(Coordinator):
+    class UnreadyCoordinator(CoordinatorStub):
         failures = 4
 
         async def join(self, metadata: Mapping[str, bytes]) -> Joined:
@@ -213,29 +219,31 @@ def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch
                 raise UNREACHABLE
             return await super().join(metadata)
 
-    run(Unready([given(FIRST)]), Topic(), lambda node: node.held == {FIRST})
+    run(UnreadyCoordinator([assignment(FIRST)]), ConfigTopicWithOffset(), lambda node: node.held == {FIRST})
     assert [UNREACHABLE, UNREACHABLE] == reported
 
 
 def test_unreadable_assignment_is_reported_and_causes_a_rejoin() -> None:
-    coordinator = Coordinator([b"", given(FIRST)])
-    node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.is_rebalancing)
+    coordinator = CoordinatorStub([b"", assignment(FIRST)])
+    node, _ = run(
+        coordinator, ConfigTopicWithOffset(), lambda node: node.held == {FIRST} and not node.is_rebalancing
+    )
     assert node.problem is None
 
 
-def test_a_leader_shares_out_what_the_topic_says_and_calls_a_meeting_when_it_says_otherwise() -> None:
+def test_a_leader_assigns_the_units_of_the_config_topic_and_rebalances_when_they_change() -> None:
     other = encode_state(MemberState(url="http://you/", config_offset=5), 2)
-    coordinator = Coordinator([], leader="me", members={"you": other})
+    coordinator = CoordinatorStub([], leader="me", members={"you": other})
     topic = two_tasks()
 
     def until(node: GroupMember) -> bool:
-        if len(coordinator.told) == 1 and not node.is_rebalancing:
+        if len(coordinator.member_states) == 1 and not node.is_rebalancing:
             topic.configs.take(ConnectorConfig(connector="c", properties=None))
             node.rejoin_if_due()
-        return len(coordinator.told) >= 3 and not node.is_rebalancing
+        return len(coordinator.member_states) >= 3 and not node.is_rebalancing
 
     node, followed = run(coordinator, topic, until)
-    first = {name: decode_assignment(data) for name, data in coordinator.shared[0].items()}
+    first = {name: decode_assignment(data) for name, data in coordinator.synced[0].items()}
     assert {CONNECTOR, FIRST, SECOND} == first["me"].assigned | first["you"].assigned
     assert not first["me"].assigned & first["you"].assigned
     assert "http://me/" == first["you"].leader_url
@@ -243,17 +251,17 @@ def test_a_leader_shares_out_what_the_topic_says_and_calls_a_meeting_when_it_say
     assert commands.units(topic.configs) == frozenset()
 
 
-def test_a_leader_that_lags_behind_a_member_says_so() -> None:
+def test_a_leader_that_lags_behind_a_member_assigns_a_config_mismatch() -> None:
     ahead = encode_state(MemberState(url="u", config_offset=6), 2)
-    coordinator = Coordinator([], leader="me", members={"you": ahead})
+    coordinator = CoordinatorStub([], leader="me", members={"you": ahead})
     topic = two_tasks()
 
     def until(node: GroupMember) -> bool:
-        if len(coordinator.shared) == 1:
+        if len(coordinator.synced) == 1:
             topic.offset = 6
         return not node.is_rebalancing
 
     run(coordinator, topic, until)
-    shared: list[Any] = [decode_assignment(one["you"]) for one in coordinator.shared]
-    assert [CONFIG_MISMATCH, 0] == [one.error for one in shared]
-    assert frozenset() == shared[0].assigned
+    assignments: list[Any] = [decode_assignment(members["you"]) for members in coordinator.synced]
+    assert [CONFIG_MISMATCH, 0] == [decoded.error for decoded in assignments]
+    assert frozenset() == assignments[0].assigned

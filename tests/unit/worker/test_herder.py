@@ -1,4 +1,4 @@
-"""The connectors of a process as it reports them."""
+"""The herder reports warnings of connectors, and starts source connectors first."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ def text(properties: dict[str, str]) -> str:
 
 
 def test_connectors_of_files_report_converters_that_are_not_used():
-    """In REST and progress, which are made from reports."""
+    """REST and progress are made from these reports."""
     (report,) = FixedHerder(
         load_standalone(text(WORKER), [text(HEARTBEATS)]).connectors, samples=Samples(), grace_s=1.0
     ).reports()
@@ -58,17 +58,17 @@ def test_connectors_of_a_distributed_worker_report_converters_that_are_not_used(
     assert "heartbeats: ConverterNotUsed" in caplog.text
 
 
-class Started(IdleConnector):
-    """A connector that notes that it has begun, and has heard of all once the test says so."""
+class StartRecorder(IdleConnector):
+    """A connector that sets *has_started* when it starts. The test sets *has_reported_all*."""
 
     has_reported_all = False
 
     def __init__(self, settings: ConnectorSettings) -> None:
         super().__init__(settings.name, settings.properties, state="RUNNING")
-        self.begun = asyncio.Event()
+        self.has_started = asyncio.Event()
 
     async def run(self) -> None:
-        self.begun.set()
+        self.has_started.set()
         await super().run()
 
 
@@ -83,42 +83,44 @@ SOURCE = {
 
 def herder_of(
     monkeypatch: pytest.MonkeyPatch, *files: dict[str, str]
-) -> tuple[FixedHerder, dict[str, Started]]:
-    connectors = load_standalone(text(WORKER), [text(one) for one in files]).connectors
-    started = {one.name: Started(one) for one in connectors}
-    monkeypatch.setattr(herder, "host", lambda one, **_: started[one.name])
+) -> tuple[FixedHerder, dict[str, StartRecorder]]:
+    connectors = load_standalone(text(WORKER), [text(file) for file in files]).connectors
+    started = {settings.name: StartRecorder(settings) for settings in connectors}
+    monkeypatch.setattr(herder, "host", lambda settings, **_: started[settings.name])
     return FixedHerder(connectors, samples=Samples(), grace_s=1.0), started
 
 
-def test_others_begin_when_what_copies_was_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not before: their first requests would compete with the first record."""
+def test_other_connectors_start_after_the_source_connector_has_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their first requests would delay the first record."""
     monkeypatch.setattr(herder, "OTHERS_START_AFTER_S", 1e6)
 
     async def main() -> None:
         fixed, started = herder_of(monkeypatch, HEARTBEATS, SOURCE)
         running = asyncio.create_task(fixed.run())
         async with asyncio.timeout(300):
-            await started["source"].begun.wait()
-            assert not started["heartbeats"].begun.is_set()
+            await started["source"].has_started.wait()
+            assert not started["heartbeats"].has_started.is_set()
             started["source"].has_reported_all = True
-            await started["heartbeats"].begun.wait()
+            await started["heartbeats"].has_started.wait()
         running.cancel()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("files", [(HEARTBEATS, SOURCE), (HEARTBEATS,)])
-def test_others_begin_all_the_same_where_nothing_can_be_copied(
+def test_heartbeats_start_without_a_report_of_the_source_connector(
     monkeypatch: pytest.MonkeyPatch, files: tuple[dict[str, str], ...]
 ) -> None:
-    """A source that cannot be reached does not silence the heartbeats to the target; without one they begin at once."""
+    """They start after a wait if the source is unreachable, and immediately without a source connector."""
     monkeypatch.setattr(herder, "OTHERS_START_AFTER_S", 0.2)
 
     async def main() -> None:
         fixed, started = herder_of(monkeypatch, *files)
         running = asyncio.create_task(fixed.run())
         async with asyncio.timeout(300):
-            await started["heartbeats"].begun.wait()
+            await started["heartbeats"].has_started.wait()
         running.cancel()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A node calls another over TLS and verifies the configured name, not the address that it calls."""
+"""Internal REST calls between nodes: TLS verifies a configured server name, and paths select a flow."""
 
 import asyncio
 import ssl
@@ -19,8 +19,8 @@ from tests.unit.kafka.certificates import authority, signed
 NAME = "east-to-west-source.mirrors.svc"
 
 
-def answered(server_name: str) -> int:
-    """The HTTP status that a node with a certificate for NAME alone gives who expects *server_name*."""
+def call_status(server_name: str) -> int:
+    """The HTTP status of a call that expects *server_name*. The certificate of the server holds only NAME."""
     pods = signed(NAME, names=(NAME,))
     own = {"ssl.keystore.key": pods.key_pem(), "ssl.keystore.certificate.chain": pods.pem}
 
@@ -31,46 +31,48 @@ def answered(server_name: str) -> int:
             trusting = ssl.create_default_context(cadata=authority().pem)
             request = Request(method="GET", path="/healthz")
             url = server.addresses[0]
-            answer = await call(url, request, tls=trusting, server_name=server_name, timeout_s=10)
-            return answer.status
+            response = await call(url, request, tls=trusting, server_name=server_name, timeout_s=10)
+            return response.status
         finally:
             await server.close()
 
     return asyncio.run(main())
 
 
-def test_pods_that_share_a_certificate_are_known_by_the_name_in_it():
-    assert answered(NAME) == 200
+def test_a_certificate_with_the_configured_name_is_accepted():
+    assert call_status(NAME) == 200
 
 
 @pytest.mark.parametrize("name", ["", "east-to-west-checkpoint.mirrors.svc"])
-def test_who_has_no_certificate_for_the_name_is_not_asked(name: str):
-    """Without a name the address counts, which no certificate of pods has."""
+def test_a_certificate_without_the_expected_name_is_refused(name: str):
+    """Without a configured name the address is expected, and pod certificates do not contain it."""
     with pytest.raises(UnreachableError, match="certificate"):
-        answered(name)
+        call_status(name)
 
 
-ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"
-FLOWS = [("A", "B"), ("A", ODD)]
+ALIAS_WITH_SPECIAL_CHARACTERS = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"
+FLOWS = [("A", "B"), ("A", ALIAS_WITH_SPECIAL_CHARACTERS)]
 aliases = st.text(min_size=1, max_size=12).filter(lambda text: text.strip("/"))
 
 
-def asked(method: str, path: str, flows: list[tuple[str, str]] | None = FLOWS) -> object:
-    found = route(Request(method=method, path=path), flows)
-    return found.status if isinstance(found, Response) else found
+def routed(method: str, path: str, flows: list[tuple[str, str]] | None = FLOWS) -> object:
+    result = route(Request(method=method, path=path), flows)
+    return result.status if isinstance(result, Response) else result
 
 
 @given(aliases.map(lambda text: text.encode("utf-8", "replace").decode()), aliases)
-def test_any_alias_finds_its_flow(source: str, target: str) -> None:
+def test_a_path_with_any_alias_selects_its_flow(source: str, target: str) -> None:
     target = target.encode("utf-8", "replace").decode()
     path = f"{flow_path(source, target)}/connectors/MirrorSourceConnector/tasks"
     assert (source, target) == flow_of(Request(method="POST", path=path))
-    assert PutTasks(name="MirrorSourceConnector") == asked("POST", path, [(source, target)])
+    assert PutTasks(name="MirrorSourceConnector") == routed("POST", path, [(source, target)])
 
 
-def test_odd_letters_are_percent_encoded() -> None:
+def test_special_characters_in_aliases_are_percent_encoded() -> None:
     assert flow_path("A", "B c/d").endswith("/B%20c%2Fd")
-    assert Fence(name="x") == asked("PUT", f"{flow_path('A', ODD)}/connectors/x/fence")
+    assert Fence(name="x") == routed(
+        "PUT", f"{flow_path('A', ALIAS_WITH_SPECIAL_CHARACTERS)}/connectors/x/fence"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,16 +91,16 @@ def test_odd_letters_are_percent_encoded() -> None:
         ("POST", "/%ff/B/connectors/x/tasks", 400),
     ],
 )
-def test_nothing_else_is_answered(method: str, path: str, status: int) -> None:
-    assert status == asked(method, path)
+def test_paths_and_methods_that_are_not_internal_are_refused(method: str, path: str, status: int) -> None:
+    assert status == routed(method, path)
 
 
-def test_a_worker_without_flows_has_connects_own_paths() -> None:
-    assert PutTasks(name="x") == asked("POST", "/connectors/x/tasks", None)
-    assert 404 == asked("POST", "/A/B/connectors/x/tasks", None)
+def test_a_connect_worker_uses_the_paths_of_connect() -> None:
+    assert PutTasks(name="x") == routed("POST", "/connectors/x/tasks", None)
+    assert 404 == routed("POST", "/A/B/connectors/x/tasks", None)
 
 
-def test_an_unknown_flow_is_named() -> None:
-    found = route(Request(method="POST", path="/A/C/connectors/x/tasks"), FLOWS)
-    assert isinstance(found, Response)
-    assert b"No replication flow found for source 'A' and target 'C'" in bytes(found.body)  # type: ignore[arg-type]
+def test_the_response_to_an_unknown_flow_names_its_aliases() -> None:
+    response = route(Request(method="POST", path="/A/C/connectors/x/tasks"), FLOWS)
+    assert isinstance(response, Response)
+    assert b"No replication flow found for source 'A' and target 'C'" in bytes(response.body)  # type: ignore[arg-type]

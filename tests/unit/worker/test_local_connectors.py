@@ -1,4 +1,4 @@
-"""What runs in a place follows what is wanted there: one at a time, the newest word, and a mistake is heard of."""
+"""A connector slot runs one connector at a time, follows the newest settings and reports an unexpected end."""
 
 import asyncio
 
@@ -11,107 +11,107 @@ from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 BOUND_S = 300.0
 
 
-class Recorded(IdleConnector):
-    """A connector that notes its life in *told*, and ends only when *may_end* says so."""
+class RecordingConnector(IdleConnector):
+    """A connector that records its start and end in *events*, and ends only when *may_end* is set."""
 
-    def __init__(self, name, wanted, told, may_end):
+    def __init__(self, name, wanted, events, may_end):
         super().__init__(name, wanted.properties, state="RUNNING")
-        self._number, self._told, self._may_end = wanted.run, told, may_end
+        self._number, self._events, self._may_end = wanted.run, events, may_end
 
     async def run(self):
-        self._told.append(("runs", self._number))
+        self._events.append(("runs", self._number))
         await super().run()
 
     async def stop(self, grace_s):
         await self._may_end.wait()
-        self._told.append(("ended", self._number))
+        self._events.append(("ended", self._number))
 
 
 def wanted(run):
     return Wanted(properties={}, run=run)
 
 
-async def follow(use):
-    told: list[tuple[str, int]] = []
-    broken: list[asyncio.Task[None]] = []
+async def run_slot(use):
+    events: list[tuple[str, int]] = []
+    unexpected_ends: list[asyncio.Task[None]] = []
     may_end = asyncio.Event()
-    place: ConnectorSlot[Wanted] = ConnectorSlot(
+    slot: ConnectorSlot[Wanted] = ConnectorSlot(
         "a",
-        make=lambda name, one: Recorded(name, one, told, may_end),
-        on_unexpected_end=broken.append,
+        make=lambda name, wanted: RecordingConnector(name, wanted, events, may_end),
+        on_unexpected_end=unexpected_ends.append,
         grace_s=1.0,
     )
     async with asyncio.timeout(BOUND_S):
-        await use(place, may_end)
-    return told, broken
+        await use(slot, may_end)
+    return events, unexpected_ends
 
 
-def test_only_the_newest_word_counts():
-    """What was wanted while the one before ended is never begun."""
+def test_only_the_newest_settings_are_started():
+    """Settings that change while the previous connector stops are skipped."""
 
-    async def use(place, may_end):
-        place.want(wanted(1))
-        await place.settled()
+    async def use(slot, may_end):
+        slot.want(wanted(1))
+        await slot.settled()
         for run in (2, 3, 4):
-            place.want(wanted(run))
+            slot.want(wanted(run))
             await asyncio.sleep(0)
-            assert not place.is_settled
+            assert not slot.is_settled
         may_end.set()
-        await place.settled()
+        await slot.settled()
         await asyncio.sleep(0)
 
-    told, broken = asyncio.run(follow(use))
+    events, unexpected_ends = asyncio.run(run_slot(use))
 
-    assert ([("runs", 1), ("ended", 1), ("runs", 4)], []) == (told, broken)
+    assert ([("runs", 1), ("ended", 1), ("runs", 4)], []) == (events, unexpected_ends)
 
 
-def test_the_same_word_again_changes_nothing():
-    """Each reading of the config topic says everything again."""
+def test_equal_settings_restart_nothing():
+    """Each read of the config topic passes all settings again."""
 
-    async def use(place, may_end):
+    async def use(slot, may_end):
         for _ in range(3):
-            place.want(wanted(1))
-            await place.settled()
+            slot.want(wanted(1))
+            await slot.settled()
             await asyncio.sleep(0)
         may_end.set()
-        place.want(None)
-        await place.settled()
-        assert place.hosted is None
-        place.want(wanted(1))
-        await place.settled()
+        slot.want(None)
+        await slot.settled()
+        assert slot.hosted is None
+        slot.want(wanted(1))
+        await slot.settled()
         await asyncio.sleep(0)
 
-    told, broken = asyncio.run(follow(use))
+    events, unexpected_ends = asyncio.run(run_slot(use))
 
-    assert ([("runs", 1), ("ended", 1), ("runs", 1)], []) == (told, broken)
+    assert ([("runs", 1), ("ended", 1), ("runs", 1)], []) == (events, unexpected_ends)
 
 
-def test_what_ends_by_itself_is_heard_of():
-    """A bug of ours ends the process; a connector that was stopped does not."""
+def test_an_unexpected_end_of_a_connector_is_reported():
+    """The process ends on it, but not when a connector was stopped."""
 
-    class Broken(IdleConnector):
+    class FailingSlotConnector(IdleConnector):
         async def run(self):
-            message = "a mistake"
+            message = "a bug"
             raise RuntimeError(message)
 
     async def use():
-        broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
-        place: ConnectorSlot[Wanted] = ConnectorSlot(
+        unexpected_ends: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+        slot: ConnectorSlot[Wanted] = ConnectorSlot(
             "a",
-            make=lambda name, one: Broken(name, one.properties, state="RUNNING"),
-            on_unexpected_end=broken.put_nowait,
+            make=lambda name, wanted: FailingSlotConnector(name, wanted.properties, state="RUNNING"),
+            on_unexpected_end=unexpected_ends.put_nowait,
             grace_s=1.0,
         )
-        place.want(wanted(1))
+        slot.want(wanted(1))
         async with asyncio.timeout(BOUND_S):
-            return (await broken.get()).exception()
+            return (await unexpected_ends.get()).exception()
 
-    with pytest.raises(RuntimeError, match="a mistake"):
+    with pytest.raises(RuntimeError, match="a bug"):
         raise asyncio.run(use())
 
 
-def test_a_stand_in_says_what_it_stands_for():
-    """Also where its properties are not such that it could be started."""
+def test_an_idle_connector_reports_name_class_state_and_tasks():
+    """Its properties need not be valid."""
     report = IdleConnector("a", {"connector.class": "x.Y"}, state="PAUSED", tasks=({}, {})).report()
 
     assert ("a", "x.Y", "PAUSED", ["PAUSED"] * 2) == (

@@ -1,4 +1,4 @@
-"""Levels of loggers change for a name and all below it, as Connect's do, and task processes are told."""
+"""Log levels apply to a logger and its children, as in Connect, and are sent to task processes."""
 
 import logging
 import uuid
@@ -8,12 +8,12 @@ import pytest
 from mirrorflow_replicator.logs import NUMBERS, Loggers
 
 
-class Follower:
+class FollowerStub:
     def __init__(self):
-        self.told = []
+        self.levels = []
 
     def set_level(self, logger, level):
-        self.told.append((logger, level))
+        self.levels.append((logger, level))
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def root():
             logger.setLevel(logging.NOTSET)
 
 
-def test_a_level_is_that_of_a_name_and_of_all_below_it():
-    loggers, own, follower = Loggers(), f"t{uuid.uuid4().hex[:6]}", Follower()
+def test_a_level_applies_to_a_logger_and_its_children():
+    loggers, own, follower = Loggers(), f"t{uuid.uuid4().hex[:6]}", FollowerStub()
     loggers.followers.add(follower)
     logging.getLogger(f"{own}.a.b")
     logging.getLogger(f"{own}x")
@@ -35,27 +35,27 @@ def test_a_level_is_that_of_a_name_and_of_all_below_it():
 
     assert [f"{own}.a", f"{own}.a.b"] == loggers.set(f"{own}.a", "TRACE")
     assert [] == loggers.set(f"{own}.a", "TRACE")
-    found = loggers.levels()
+    levels = loggers.levels()
     assert ("TRACE", None, before.level) == (
-        found[f"{own}.a.b"].level,
-        found[f"{own}x"].changed_ms,
-        found[f"{own}x"].level,
+        levels[f"{own}.a.b"].level,
+        levels[f"{own}x"].changed_ms,
+        levels[f"{own}x"].level,
     )
-    assert found[f"{own}.a"].changed_ms is not None
-    assert [(f"{own}.a", "TRACE")] * 2 == follower.told
+    assert levels[f"{own}.a"].changed_ms is not None
+    assert [(f"{own}.a", "TRACE")] * 2 == follower.levels
     assert {f"{own}.a": "TRACE"} == loggers.was_set
 
 
 @pytest.mark.usefixtures("root")
-def test_the_roots_level_is_everybodys():
+def test_the_level_of_the_root_applies_to_all_loggers():
     loggers = Loggers()
     logging.getLogger("some.where").setLevel(logging.WARNING)
 
     changed = loggers.set("ROOT", "OFF")
 
     assert {"root", "some.where", "mirrorflow.task"} <= set(changed)
-    assert {"OFF"} == {one.level for one in loggers.levels().values()}
+    assert {"OFF"} == {logger.level for logger in loggers.levels().values()}
 
 
-def test_every_level_of_log4j_is_known():
+def test_the_levels_are_those_of_log4j():
     assert list(NUMBERS) == ["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"]

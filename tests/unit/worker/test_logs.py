@@ -1,4 +1,4 @@
-"""A process logs at the level and in the format that its environment names, or says that it names none."""
+"""The environment sets the log level and the log format of a process."""
 
 import json
 import subprocess
@@ -19,30 +19,32 @@ except ValueError:
 """
 
 
-def logged(**environment: str) -> list[str]:
-    """The lines on stderr."""
+def log_lines(**environment: str) -> list[str]:
+    """The lines on stderr of a process with this environment."""
     done = subprocess.run(
         [sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=False
     )
     return done.stderr.splitlines()
 
 
-def test_text_from_info_on_is_the_default() -> None:
-    lines = logged()
+def test_the_default_is_text_at_level_info() -> None:
+    lines = log_lines()
     assert lines[0].endswith(" INFO mirrorflow.task more")
     assert lines[-1] == "ValueError: wrong"
 
 
-def test_json_is_an_object_a_line() -> None:
-    said = [json.loads(line) for line in logged(MIRRORFLOW_LOG_FORMAT="json", MIRRORFLOW_LOG_LEVEL="debug")]
-    assert ["DEBUG", "INFO", "ERROR"] == [one["level"] for one in said]
-    assert "more\nthan one line" == said[1]["message"]
-    assert said[2]["exception"].endswith("ValueError: wrong")
-    assert all(one["time"].endswith("Z") and one["logger"].startswith("mirrorflow") for one in said)
+def test_json_logs_have_one_object_per_line() -> None:
+    entries = [
+        json.loads(line) for line in log_lines(MIRRORFLOW_LOG_FORMAT="json", MIRRORFLOW_LOG_LEVEL="debug")
+    ]
+    assert ["DEBUG", "INFO", "ERROR"] == [entry["level"] for entry in entries]
+    assert "more\nthan one line" == entries[1]["message"]
+    assert entries[2]["exception"].endswith("ValueError: wrong")
+    assert all(entry["time"].endswith("Z") and entry["logger"].startswith("mirrorflow") for entry in entries)
 
 
 @pytest.mark.parametrize("variable", ["MIRRORFLOW_LOG_LEVEL", "MIRRORFLOW_LOG_FORMAT"])
-def test_what_is_no_choice_ends_the_process_with_2(variable: str) -> None:
+def test_an_unknown_level_or_format_ends_the_process_with_status_2(variable: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mirrorflow_replicator", "standalone", "a", "b"],
         env={variable: "loud"},

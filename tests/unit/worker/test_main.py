@@ -1,4 +1,4 @@
-"""How the process ends when its settings are wrong: status 2, one sentence, nothing begun."""
+"""A process with wrong settings ends with status 2 and one error line."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ SOURCE = {
     "source.cluster.bootstrap.servers": "127.0.0.1:1",
 }
 WORKER = {"bootstrap.servers": "127.0.0.1:1", "mirrorflow.http.listeners": "http://127.0.0.1:0"}
-End = Callable[..., tuple[int, str]]
+RunMain = Callable[..., tuple[int, str]]
 
 
 def properties(path: Path, lines: Mapping[str, str]) -> Path:
@@ -25,8 +25,8 @@ def properties(path: Path, lines: Mapping[str, str]) -> Path:
 
 
 @pytest.fixture
-def ended(capsys: pytest.CaptureFixture[str]) -> End:
-    """Status and standard error of the process with the given arguments."""
+def run_main(capsys: pytest.CaptureFixture[str]) -> RunMain:
+    """Runs `main` with the given arguments; returns its status and standard error."""
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         status = main([str(argument) for argument in arguments])
@@ -35,16 +35,16 @@ def ended(capsys: pytest.CaptureFixture[str]) -> End:
     return run
 
 
-def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]) -> str:
-    """The only line that is said by a process that ends with status 2, warnings aside."""
-    status, said = ended(
+def refused(run_main: RunMain, folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]) -> str:
+    """The only line on stderr, besides warnings, of a process that ends with status 2."""
+    status, stderr = run_main(
         "standalone",
         properties(folder / "worker.properties", WORKER | dict(worker)),
         properties(folder / "connector.properties", SOURCE | dict(connector)),
     )
-    lines = [line for line in said.splitlines() if " WARNING " not in line]
+    lines = [line for line in stderr.splitlines() if " WARNING " not in line]
 
-    assert (2, 1) == (status, len(lines)), said
+    assert (2, 1) == (status, len(lines)), stderr
     return lines[0]
 
 
@@ -66,53 +66,51 @@ def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapp
         ({"config.providers": "vault"}, {}, "config.providers.vault.class: it is missing"),
     ],
 )
-def test_a_wrong_setting_ends_it_with_one_sentence(
-    worker: Mapping[str, str], connector: Mapping[str, str], sentence: str, ended: End, tmp_path: Path
+def test_a_wrong_setting_ends_the_process_with_one_line(
+    worker: Mapping[str, str], connector: Mapping[str, str], sentence: str, run_main: RunMain, tmp_path: Path
 ):
-    """Status 2, the setting named, no traceback."""
-    assert sentence in refused(ended, tmp_path, worker, connector)
+    assert sentence in refused(run_main, tmp_path, worker, connector)
 
 
-def test_a_listener_in_use_ends_it_with_one_sentence(ended: End, tmp_path: Path):
-    """Before anything else was begun."""
+def test_a_listener_in_use_ends_the_process_with_one_line(run_main: RunMain, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        status, said = ended(
+        status, stderr = run_main(
             "standalone",
             properties(tmp_path / "w", WORKER | {"mirrorflow.http.listeners": address}),
             properties(tmp_path / "c", SOURCE),
         )
 
     assert 2 == status
-    assert said.splitlines()[-1].startswith(f"listeners: cannot bind {address}: ")
-    assert "Traceback" not in said
+    assert stderr.splitlines()[-1].startswith(f"listeners: cannot bind {address}: ")
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("form", ["standalone", "mm2"])
-def test_a_file_that_cannot_be_read_is_named(form: str, ended: End, tmp_path: Path):
-    """A path that is not there, and one that is a directory."""
+def test_the_error_names_a_file_that_cannot_be_read(form: str, run_main: RunMain, tmp_path: Path):
+    """The path is missing, or is a directory."""
     files = [tmp_path / "none.properties"] * (2 if form == "standalone" else 1)
     folders = [tmp_path] * len(files)
 
-    assert (2, f"{files[0]} cannot be read: No such file or directory.\n") == ended(form, *files)
-    assert (2, f"{tmp_path} cannot be read: Is a directory.\n") == ended(form, *folders)
+    assert (2, f"{files[0]} cannot be read: No such file or directory.\n") == run_main(form, *files)
+    assert (2, f"{tmp_path} cannot be read: Is a directory.\n") == run_main(form, *folders)
 
 
-def test_a_file_for_java_may_be_latin_1(ended: End, tmp_path: Path):
-    """Java reads properties so; what is no UTF-8 is read as Java would."""
+def test_a_properties_file_may_be_latin_1(run_main: RunMain, tmp_path: Path):
+    """A file that is not UTF-8 is read as Latin-1, as in Java."""
     file = tmp_path / "mm2.properties"
     file.write_bytes("# für alle\nclusters = A\n".encode("latin-1"))
 
-    status, said = ended("mm2", file)
+    status, stderr = run_main("mm2", file)
 
     assert (2, "clusters: no replication flow is enabled; set A->B.enabled=true for one of them.\n") == (
         status,
-        said,
+        stderr,
     )
 
 
-def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End, tmp_path: Path):
-    """Java would start two herders for nothing; idling would look like work."""
+def test_an_mm2_file_without_flows_and_heartbeats_is_refused(run_main: RunMain, tmp_path: Path):
+    """Java would start two idle herders, which look like working ones."""
     file = properties(
         tmp_path / "mm2.properties",
         {
@@ -123,10 +121,10 @@ def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End
         },
     )
 
-    status, said = ended("mm2", file)
+    status, stderr = run_main("mm2", file)
 
-    assert (2, 1) == (status, len(said.splitlines()))
-    assert "there is nothing to run" in said
+    assert (2, 1) == (status, len(stderr.splitlines()))
+    assert "there is nothing to run" in stderr
 
 
 @pytest.mark.parametrize(
@@ -143,21 +141,21 @@ def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End
     ],
     ids=["a comma in an expression", "aliases that contain the separator"],
 )
-def test_an_mm2_file_that_would_copy_nothing_or_without_end_is_refused(
-    lines: Mapping[str, str], sentence: str, ended: End, tmp_path: Path
+def test_an_mm2_file_that_copies_nothing_or_in_a_loop_is_refused(
+    lines: Mapping[str, str], sentence: str, run_main: RunMain, tmp_path: Path
 ):
-    """MM2 runs the second one, and copies its copies to and fro."""
+    """MM2 accepts the second file and copies the copies back and forth."""
     aliases = lines["clusters"].split(", ")
     addresses = {f"{alias}.bootstrap.servers": "127.0.0.1:1" for alias in aliases}
 
-    status, said = ended("mm2", properties(tmp_path / "mm2.properties", {**lines, **addresses}))
+    status, stderr = run_main("mm2", properties(tmp_path / "mm2.properties", {**lines, **addresses}))
 
-    assert (2, 1) == (status, len(said.splitlines()))
-    assert sentence in said
+    assert (2, 1) == (status, len(stderr.splitlines()))
+    assert sentence in stderr
 
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-HOPELESS = [
+CLIENTS_THAT_NEVER_CONNECT = [
     ({"security.protocol": "FOO"}, "security.protocol: it is unknown"),
     ({"bootstrap.servers": "::::"}, "bootstrap.servers: '::::' is not host:port"),
     ({"bootstrap.servers": "a:99999"}, "bootstrap.servers: 'a:99999' is not host:port"),
@@ -192,13 +190,13 @@ DISTRIBUTED = {
 }
 
 
-@pytest.mark.parametrize(("client", "sentence"), HOPELESS)
+@pytest.mark.parametrize(("client", "sentence"), CLIENTS_THAT_NEVER_CONNECT)
 @pytest.mark.parametrize(
     ("form", "prefix", "lines", "cluster"),
     [("mm2", "a.", MM2, "a"), ("distributed", "", DISTRIBUTED, "distributed")],
 )
-def test_a_process_ends_where_a_client_can_never_connect(
-    ended: End,
+def test_a_process_ends_if_a_client_can_never_connect(
+    run_main: RunMain,
     tmp_path: Path,
     form: str,
     prefix: str,
@@ -207,15 +205,15 @@ def test_a_process_ends_where_a_client_can_never_connect(
     client: Mapping[str, str],
     sentence: str,
 ) -> None:
-    given = {**lines, **{prefix + key: value for key, value in client.items()}}
+    contents = {**lines, **{prefix + key: value for key, value in client.items()}}
 
-    status, said = ended(form, properties(tmp_path / "given.properties", given))
+    status, stderr = run_main(form, properties(tmp_path / "contents.properties", contents))
 
     assert 2 == status
-    assert f"Clients of cluster {cluster}: {sentence}" in said
+    assert f"Clients of cluster {cluster}: {sentence}" in stderr
 
 
-def test_standalone_ends_where_a_connector_can_never_connect(ended: End, tmp_path: Path) -> None:
-    sentence = refused(ended, tmp_path, {}, {"source.cluster.security.protocol": "FOO"})
+def test_standalone_ends_if_a_connector_can_never_connect(run_main: RunMain, tmp_path: Path) -> None:
+    sentence = refused(run_main, tmp_path, {}, {"source.cluster.security.protocol": "FOO"})
 
     assert sentence.startswith("Clients of cluster east: security.protocol: it is unknown")

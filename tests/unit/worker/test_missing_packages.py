@@ -1,4 +1,4 @@
-"""`mirrorflow-replicator` names a Python package that it needs and that is not installed; it does not end in a stack."""
+"""`mirrorflow-replicator` ends without a traceback if a Python package is missing, and names the package."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from mirrorflow_replicator.__main__ import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 300.0
-# Prints for each command line, in one process, how it ends.
+# Runs each command line in one process; prints its status, output and errors.
 WITHOUT = """
 import contextlib, io, json, sys
 
@@ -36,7 +36,7 @@ for line in sys.argv[2:]:
 """
 
 
-def ended(module: str, *lines: str) -> list[list[object]]:
+def run_without(module: str, *lines: str) -> list[list[object]]:
     """Status, output and errors of each command line where *module* is not installed."""
     command = [sys.executable, "-c", WITHOUT, module, *lines]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
@@ -45,9 +45,9 @@ def ended(module: str, *lines: str) -> list[list[object]]:
 
 
 @pytest.mark.parametrize(("module", "package"), PACKAGES.items(), ids=PACKAGES)
-def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
-    """In each form; help needs none."""
-    (status, text, errors), *forms = ended(module, "--help", "mm2 x", "standalone x y", "distributed x")
+def test_the_error_names_a_missing_package(module: str, package: str) -> None:
+    """This holds for each command. `--help` needs no package."""
+    (status, text, errors), *forms = run_without(module, "--help", "mm2 x", "standalone x y", "distributed x")
 
     assert (0, "") == (status, errors)
     assert str(text).startswith("usage: mirrorflow-replicator")
@@ -55,16 +55,18 @@ def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
     assert [[2, "", sentence]] * 3 == forms
 
 
-def test_a_task_names_it_too() -> None:
-    ((status, _, errors),) = ended("kafka", "task")
+def test_the_error_of_a_task_process_names_a_missing_package() -> None:
+    ((status, _, errors),) = run_without("kafka", "task")
 
     assert status == 2
     assert "The Python package kafka-python is not installed" in str(errors)
     assert "Traceback" not in str(errors)
 
 
-def test_the_packages_are_those_of_the_extra() -> None:
+def test_the_checked_packages_are_those_of_the_replicator_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {re.split(r"[<>=]", one)[0] for one in project["optional-dependencies"]["replicator"]}
+    wanted = {
+        re.split(r"[<>=]", requirement)[0] for requirement in project["optional-dependencies"]["replicator"]
+    }
 
     assert wanted == set(PACKAGES.values())

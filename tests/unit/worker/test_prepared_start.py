@@ -1,4 +1,4 @@
-"""A replicator that was started before its arguments were known, as `mirrorflow run` does."""
+"""A replicator process that starts before its arguments are known, as for `mirrorflow run`."""
 
 import os
 import socket
@@ -15,29 +15,29 @@ WAIT_S = 300.0
 
 @contextmanager
 def prepared() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with theirs:
+    command_socket, replicator_socket = socket.socketpair()
+    with replicator_socket:
         command = [sys.executable, "-m", "mirrorflow_replicator", prepared_start.MODE]
         process = subprocess.Popen(
-            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, stdin=replicator_socket.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
     try:
-        with ours:
-            yield process, ours
+        with command_socket:
+            yield process, command_socket
     finally:
         process.kill()
         process.wait()
 
 
-def test_it_ends_with_the_command_that_has_no_flow_for_it():
+def test_a_prepared_process_ends_when_its_command_ends():
     with prepared() as (process, connection):
         connection.close()
 
         assert 0 == process.wait(WAIT_S)
 
 
-def test_it_continues_with_its_arguments_and_logs_to_the_file_that_it_received(tmp_path: Path):
-    """A line of several megabytes arrives whole. The first file is the worker's, which is read last."""
+def test_a_prepared_process_uses_the_arguments_and_log_file_it_receives(tmp_path: Path):
+    """A line of several megabytes arrives completely. The first file is the worker's and is read last."""
     log = tmp_path / "log"
     with prepared() as (process, connection), log.open("wb") as output:
         files = [str(tmp_path / f"{number}-is-missing.properties") for number in range(30_000)]
@@ -52,11 +52,13 @@ def test_variables_are_set_before_the_arguments_are_used():
         "import os; from mirrorflow_replicator.worker.prepared_start import receive\n"
         "print(receive(), os.environ['MIRRORFLOW_HTTP_FILE'], flush=True)"
     )
-    ours, theirs = socket.socketpair()
+    command_socket, replicator_socket = socket.socketpair()
     reading, writing = os.pipe()
-    with ours, theirs, os.fdopen(reading) as output:
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno())
-        prepared_start.hand_over(ours, ["standalone"], {"MIRRORFLOW_HTTP_FILE": "/here"}, output=writing)
+    with command_socket, replicator_socket, os.fdopen(reading) as output:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=replicator_socket.fileno())
+        prepared_start.hand_over(
+            command_socket, ["standalone"], {"MIRRORFLOW_HTTP_FILE": "/here"}, output=writing
+        )
         os.close(writing)
 
         assert "['standalone'] /here\n" == output.read()

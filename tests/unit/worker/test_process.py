@@ -1,4 +1,4 @@
-"""Memory, threads and CPU time of a process and those below it."""
+"""Memory, threads and CPU time of a process and its children."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ from mirrorflow_replicator.process import resource_usage
 CHILD = "print('up', flush=True); input()"
 
 
-def test_children_are_counted_and_their_time_is_kept_after_their_end():
-    """A counter that falls would be taken for one that has begun again."""
+def test_resource_usage_includes_children_and_keeps_the_cpu_time_of_ended_ones():
+    """Prometheus reads a counter that falls as a restart."""
     alone = resource_usage()
     assert alone is not None
     with subprocess.Popen(

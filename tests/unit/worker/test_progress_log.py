@@ -1,4 +1,4 @@
-"""The lines of a worker's progress, and what `mirrorflow status` shows of a replicator without a runner."""
+"""Progress lines in the worker's log, and `mirrorflow status` of a replicator started without `mirrorflow run`."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def source(records: int = 90, **changes: object) -> ConnectorReport:
     )
 
 
-def test_lines_come_with_a_change_of_state_and_rarely_otherwise(caplog: pytest.LogCaptureFixture) -> None:
-    """Figures alone are no news in a log that keeps every line."""
+def test_progress_is_logged_on_a_change_of_state_and_periodically(caplog: pytest.LogCaptureFixture) -> None:
+    """Changed figures alone are logged only once per period."""
     caplog.set_level("INFO")
     now_s, report = 0.0, source()
     progress_log = ProgressLog(lambda: view(report), file=None, is_terminal=False, clock=lambda: now_s)
@@ -48,7 +48,7 @@ def test_lines_come_with_a_change_of_state_and_rarely_otherwise(caplog: pytest.L
     ]
 
 
-def test_disabled_directions_have_no_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disabled_flow_has_no_progress_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     report = source(properties={"enabled": "false"})
 
@@ -57,7 +57,7 @@ def test_disabled_directions_have_no_line(caplog: pytest.LogCaptureFixture) -> N
     assert [] == caplog.messages
 
 
-def test_status_shows_the_flows_of_a_replicator_that_was_started_by_hand(
+def test_status_shows_flows_of_a_replicator_without_a_runner(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = source(state="FAILED", reason="FlowExists", trace="Another flow has this alias.")
@@ -76,8 +76,8 @@ def test_status_shows_the_flows_of_a_replicator_that_was_started_by_hand(
     assert not file.exists()
 
 
-def test_replicator_that_has_no_connectors_yet_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its worker cannot read the config topic, for example."""
+def test_status_shows_why_a_replicator_has_no_connectors_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    """For example, its worker cannot read the config topic."""
     warnings = ("Cluster west cannot be reached.",)
     with registered({"form": "mm2"}) as file:
         ProgressLog(lambda: view(now_s=time.time(), warnings=warnings), file=file, is_terminal=False).look()
@@ -87,7 +87,7 @@ def test_replicator_that_has_no_connectors_yet_says_why(capsys: pytest.CaptureFi
 
 
 def test_old_progress_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """A frozen process says nothing about now."""
+    """The progress of a frozen process is outdated."""
     with registered({"form": "mm2"}) as file:
         ProgressLog(lambda: view(source(), now_s=time.time() - 600), file=file, is_terminal=False).look()
         main(["status"])
@@ -95,7 +95,9 @@ def test_old_progress_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not answering" in capsys.readouterr().out
 
 
-def test_user_without_a_folder_runs_unregistered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_replicator_runs_unregistered_without_a_writable_state_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 

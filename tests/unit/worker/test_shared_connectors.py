@@ -1,4 +1,4 @@
-"""One node's part of a source connector: what ends of itself there is not passed over in silence."""
+"""The part of a source connector that runs on one node of a group."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,12 +22,12 @@ CONNECTOR = (
 )
 
 
-async def nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
-    """Not stored anywhere."""
+async def publish_nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
+    """Stores nothing."""
 
 
-def shared(publish: Publish, share: TaskShare) -> SharedConnector:
-    """This node's part of the connector, which has no task."""
+def shared_connector(publish: Publish, share: TaskShare) -> SharedConnector:
+    """This node's part of the connector. It has no task."""
     settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
     assert settings.source is not None
     connector = SharedConnector(
@@ -35,7 +35,7 @@ def shared(publish: Publish, share: TaskShare) -> SharedConnector:
         settings.source,
         samples=Samples(),
         publish=publish,
-        start=lambda *_, **__: pytest.fail("no task is given"),
+        start=lambda *_, **__: pytest.fail("no task is assigned"),
         grace_s=1,
         fencing=cast("TaskFencing", SimpleNamespace(group_id="group")),
     )
@@ -43,14 +43,14 @@ def shared(publish: Publish, share: TaskShare) -> SharedConnector:
     return connector
 
 
-def test_a_discovery_that_ends_ends_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def mistaken(*_: object) -> None:
+def test_the_connector_ends_if_its_topic_discovery_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(TopicDiscovery, "run", mistaken)
+    monkeypatch.setattr(TopicDiscovery, "run", fail)
 
     async def run() -> None:
-        connector = shared(nothing, TaskShare(leads=True))
+        connector = shared_connector(publish_nothing, TaskShare(leads=True))
         running = asyncio.create_task(connector.run())
         done, _ = await asyncio.wait({running}, timeout=5)
         assert done
@@ -60,11 +60,11 @@ def test_a_discovery_that_ends_ends_the_connector(monkeypatch: pytest.MonkeyPatc
     asyncio.run(run())
 
 
-def test_a_connector_that_ends_is_settled_whatever_it_is_given_then() -> None:
-    """The group shares out work at any moment. A node that waited for one that is gone would never meet the others again."""
+def test_a_stopped_connector_is_settled_after_it_receives_a_share() -> None:
+    """The group may assign tasks at any time. A node that waits for an ended connector could never rejoin."""
 
     async def run() -> None:
-        connector = shared(nothing, TaskShare())
+        connector = shared_connector(publish_nothing, TaskShare())
         running = asyncio.create_task(connector.run())
         await connector.settled()
         await connector.stop(1)
@@ -77,14 +77,14 @@ def test_a_connector_that_ends_is_settled_whatever_it_is_given_then() -> None:
     asyncio.run(run())
 
 
-def test_a_connector_that_is_stopped_while_its_share_changes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is then ending a job itself; the cancellation of both at once is not taken for that of the job alone."""
+def test_a_connector_that_is_stopped_during_a_change_of_share_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cancels its own job for the new share. The cancellation of the connector must not be mistaken for that."""
 
     async def run() -> None:
         connecting, closing, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def connect(*_: object) -> None:
-            """Takes time to give up its connection to a cluster."""
+            """Takes time to close its connection to a cluster."""
             try:
                 connecting.set()
                 await asyncio.Event().wait()
@@ -93,7 +93,7 @@ def test_a_connector_that_is_stopped_while_its_share_changes_ends(monkeypatch: p
                 await closed.wait()
 
         monkeypatch.setattr(TopicDiscovery, "connect", connect)
-        connector = shared(nothing, TaskShare())
+        connector = shared_connector(publish_nothing, TaskShare())
         running = asyncio.create_task(connector.run())
         await connecting.wait()
         connector.share(TaskShare(count=2))
@@ -112,32 +112,34 @@ FIRST = ((TopicPartition("t", 0),),)
 
 
 def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> list[bool]:
-    """Whether a node that finds the topics twice has their partitions begin as the flow does."""
-    told: list[bool] = []
+    """The `initial` flags of two assignments that a node publishes one after the other."""
+    initial_flags: list[bool] = []
 
     async def publish(assignment: Assignment, initial: bool) -> None:  # noqa: ARG001, FBT001
-        told.append(initial)
+        initial_flags.append(initial)
 
     async def own(*_: object) -> None:
-        """Take the flow."""
+        """Owns the flow immediately."""
 
     async def run() -> None:
-        connector = shared(publish, share)
+        connector = shared_connector(publish, share)
         monkeypatch.setattr(connector._parts.owner, "own", own)
         await connector._publish_assignment(FIRST)
         await connector._publish_assignment(FIRST)
 
     monkeypatch.setattr(TopicDiscovery, "clusters", property(lambda _: ()))
     asyncio.run(run())
-    return told
+    return initial_flags
 
 
-def test_a_flow_begins_with_its_first_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that appear later are read from their beginning, whatever `auto.offset.reset` says."""
+def test_only_the_first_assignment_of_a_flow_is_initial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions that appear later are read from their beginning, independent of `auto.offset.reset`."""
     assert published_as_initial(monkeypatch, TaskShare(leads=True)) == [True, False]
 
 
-def test_a_node_that_begins_to_lead_does_not_begin_the_flow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assignment_of_a_new_leader_of_a_running_flow_is_not_initial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     share = TaskShare(leads=True, known=FIRST, count=1)
 
     assert published_as_initial(monkeypatch, share) == [False, False]

@@ -1,4 +1,4 @@
-"""Connectors follow `mirrorflow.state` in their files while they run."""
+"""Running connectors follow changes of `mirrorflow.state` in their files."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ target.cluster.alias=B
 """
 
 
-def followed(texts: list[str]) -> tuple[StateFiles, list[Mapping[str, str]]]:
-    """The files with these texts, and what was applied of them; the first look is done."""
+def polled_files(texts: list[str]) -> tuple[StateFiles, list[Mapping[str, str]]]:
+    """Files with these texts after their first poll, and the list of states that later polls apply."""
     applied: list[Mapping[str, str]] = []
     files = StateFiles(lambda: texts, {})
     files.poll(applied.append)
@@ -32,9 +32,9 @@ def followed(texts: list[str]) -> tuple[StateFiles, list[Mapping[str, str]]]:
     return files, applied
 
 
-def test_the_states_of_changed_files_are_applied_once() -> None:
+def test_a_changed_state_is_applied_once() -> None:
     texts = [FILE, FILE.replace("beats", "other")]
-    files, applied = followed(texts)
+    files, applied = polled_files(texts)
     texts[1] += "mirrorflow.state=Paused\n"
     files.poll(applied.append)
     files.poll(applied.append)
@@ -42,11 +42,11 @@ def test_the_states_of_changed_files_are_applied_once() -> None:
     assert applied == [{"beats": "running", "other": "paused"}]
 
 
-def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(
+def test_an_invalid_file_is_logged_once_and_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     texts = [FILE]
-    files, applied = followed(texts)
+    files, applied = polled_files(texts)
     texts[0] = f"{FILE}mirrorflow.state=halted\n"
     with caplog.at_level(logging.WARNING):
         files.poll(applied.append)
@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(
     assert applied == [{"beats": "paused"}]
 
 
-def test_a_file_that_is_missing_for_a_moment_changes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_temporarily_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "connector.properties"
     file.write_text(FILE)
     applied: list[Mapping[str, str]] = []
@@ -77,37 +77,39 @@ def test_a_file_that_is_missing_for_a_moment_changes_nothing(tmp_path: Path) -> 
 SETTINGS = load_standalone(WORKER, [FILE]).connectors[0]
 
 
-class Recorded(IdleConnector):
-    """A form of a connector that notes its life in *events*, and stops only when *may_stop* is set."""
+class StateRecordingConnector(IdleConnector):
+    """A connector that records its start, stop and end in *events*, and stops only when *may_stop* is set."""
 
     def __init__(
         self, settings: ConnectorSettings, events: asyncio.Queue[str], may_stop: asyncio.Event
     ) -> None:
-        self._form = "paused" if settings.is_paused else "running"
-        super().__init__(settings.name, settings.properties, state=self._form.upper())
+        self._state_name = "paused" if settings.is_paused else "running"
+        super().__init__(settings.name, settings.properties, state=self._state_name.upper())
         self._events, self._may_stop = events, may_stop
 
     async def run(self) -> None:
-        self._events.put_nowait(f"{self._form} starts")
+        self._events.put_nowait(f"{self._state_name} starts")
         try:
             await super().run()
         finally:
-            self._events.put_nowait(f"{self._form} ends")
+            self._events.put_nowait(f"{self._state_name} ends")
 
     async def stop(self, grace_s: float) -> None:
-        self._events.put_nowait(f"{self._form} stops")
+        self._events.put_nowait(f"{self._state_name} stops")
         await self._may_stop.wait()
 
 
-Use = Callable[[FixedHerder, asyncio.Queue[str], asyncio.Event], Coroutine[None, None, None]]
+Steps = Callable[[FixedHerder, asyncio.Queue[str], asyncio.Event], Coroutine[None, None, None]]
 
 
-def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
-    """Runs *steps* beside a connector that runs its first form."""
+def run_steps(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
+    """Runs *steps* while the connector is running."""
 
     async def run() -> None:
         events, may_stop = asyncio.Queue[str](), asyncio.Event()
-        monkeypatch.setattr(herder, "host", lambda one, **_: Recorded(one, events, may_stop))
+        monkeypatch.setattr(
+            herder, "host", lambda settings, **_: StateRecordingConnector(settings, events, may_stop)
+        )
         connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
         running = asyncio.create_task(connector.run())
         async with asyncio.timeout(BOUND_S):
@@ -119,7 +121,7 @@ def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
     asyncio.run(run())
 
 
-def test_a_connector_is_running_until_it_has_stopped_and_then_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connector_reports_paused_only_after_it_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(connector: FixedHerder, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
         connector.set_states({"beats": "running"})  # changes nothing
         connector.set_states({"beats": "paused"})
@@ -134,10 +136,10 @@ def test_a_connector_is_running_until_it_has_stopped_and_then_paused(monkeypatch
         report = connector.reports()[0]
         assert (report.state, report.properties) == ("RUNNING", SETTINGS.properties)
 
-    use(monkeypatch, steps)
+    run_steps(monkeypatch, steps)
 
 
-def test_nothing_starts_after_the_process_began_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_process_starts_no_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(connector: FixedHerder, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
         connector.set_states({"beats": "paused"})
         assert await events.get() == "running stops"
@@ -148,17 +150,16 @@ def test_nothing_starts_after_the_process_began_to_stop(monkeypatch: pytest.Monk
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(events.get(), 0.1)
 
-    use(monkeypatch, steps)
+    run_steps(monkeypatch, steps)
 
 
-def test_a_form_that_fails_ends_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug must not go unnoticed."""
+def test_an_error_of_a_connector_ends_the_herder(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    class Broken(IdleConnector):
+    class FailingConnector(IdleConnector):
         async def run(self) -> None:
             raise RuntimeError("a bug")
 
-    broken = Broken("beats", SETTINGS.properties, state="RUNNING")
+    broken = FailingConnector("beats", SETTINGS.properties, state="RUNNING")
     monkeypatch.setattr(herder, "host", lambda *_, **__: broken)
     connector = FixedHerder([SETTINGS], samples=Samples(), grace_s=1.0)
     with pytest.raises(RuntimeError, match="a bug"):
@@ -170,4 +171,4 @@ def test_connectors_are_paused_by_name() -> None:
     herder = FixedHerder(load_standalone(WORKER, files).connectors, samples=Samples(), grace_s=1.0)
     herder.set_states({"other": "paused", "unknown": "paused"})
 
-    assert [False, True] == [one.is_paused for one in herder.settings.values()]
+    assert [False, True] == [settings.is_paused for settings in herder.settings.values()]

@@ -1,4 +1,4 @@
-"""What a node writes of its part, and what it writes again because another has spoken over it."""
+"""A node writes the statuses of its units to the status topic, and rewrites those that other nodes overwrote."""
 
 import asyncio
 from typing import Any, cast
@@ -12,15 +12,15 @@ from mirrorflow_replicator.worker.status_writer import SharedStatuses
 UNITS = frozenset({Unit(connector="x"), Unit(connector="x", task=0)})
 
 
-class Topic:
-    """A status topic that all nodes read at once."""
+class StatusTopicStub:
+    """A status topic that all nodes read immediately."""
 
     def __init__(self) -> None:
         self.statuses = LatestStatuses()
         self.written: list[WorkerStatus] = []
 
     async def read_new(self) -> None:
-        """Nothing is new: what is written is known at once."""
+        """Does nothing: `put` applies each status immediately."""
 
     async def put(self, *statuses: WorkerStatus, now_ms: int) -> None:
         for status in statuses:
@@ -29,10 +29,14 @@ class Topic:
 
 
 def publish(
-    topic: Topic, node: SharedStatuses, *, wanted: frozenset[Unit] | None = None, generation: int = 1
+    topic: StatusTopicStub,
+    node: SharedStatuses,
+    *,
+    wanted: frozenset[Unit] | None = None,
+    generation: int = 1,
 ) -> list[WorkerStatus]:
-    """What *node*, which has everything, writes now."""
-    already = len(topic.written)
+    """The statuses that *node*, which holds all units, writes."""
+    written_before = len(topic.written)
     report = ConnectorReport(
         name="x",
         connector_class="MirrorSourceConnector",
@@ -44,37 +48,38 @@ def publish(
         tasks=(TaskReport(task=0, state="RUNNING"),),
     )
     asyncio.run(node.publish([report], held=UNITS, wanted=wanted, generation=generation))
-    return topic.written[already:]
+    return topic.written[written_before:]
 
 
-def node(topic: Topic, name: str = "here:1") -> SharedStatuses:
+def status_writer(topic: StatusTopicStub, name: str = "here:1") -> SharedStatuses:
     return SharedStatuses(cast("Any", topic), worker_id=lambda: name)
 
 
-def test_what_has_not_changed_is_not_written_again() -> None:
-    topic = Topic()
-    one = node(topic)
+def test_an_unchanged_status_is_not_written_again() -> None:
+    topic = StatusTopicStub()
+    member = status_writer(topic)
     assert UNITS == {
-        Unit(connector="x", task=-1 if status.task is None else status.task) for status in publish(topic, one)
+        Unit(connector="x", task=-1 if status.task is None else status.task)
+        for status in publish(topic, member)
     }
-    assert [] == publish(topic, one, generation=2)
+    assert [] == publish(topic, member, generation=2)
 
 
 def test_status_of_a_task_unknown_to_the_leader_is_written_again() -> None:
-    topic = Topic()
-    one, leader = node(topic), SharedStatuses(cast("Any", topic), worker_id=lambda: "there:1")
-    publish(topic, one)
+    topic = StatusTopicStub()
+    member, leader = status_writer(topic), SharedStatuses(cast("Any", topic), worker_id=lambda: "there:1")
+    publish(topic, member)
     asyncio.run(leader.publish([], held=frozenset(), wanted=frozenset({Unit(connector="x")}), generation=1))
     assert WorkerState.DESTROYED is topic.written[-1].state
 
-    assert [0] == [status.task for status in publish(topic, one)]
+    assert [0] == [status.task for status in publish(topic, member)]
     assert WorkerState.RUNNING is topic.statuses.tasks("x")[0].state
-    assert [] == publish(topic, one)
+    assert [] == publish(topic, member)
 
 
-def test_who_is_of_an_older_generation_does_not_speak_over_the_newer() -> None:
-    topic = Topic()
-    old, new = node(topic), node(topic, "there:1")
+def test_a_node_of_an_older_generation_does_not_overwrite_newer_statuses() -> None:
+    topic = StatusTopicStub()
+    old, new = status_writer(topic), status_writer(topic, "there:1")
     publish(topic, old, generation=1)
     publish(topic, new, generation=2)
     assert [] == publish(topic, old, generation=1)

@@ -1,4 +1,7 @@
-"""Who claims a task: in which order, and when a claim is void. Real Kafka and Java: tests/integration/kafka/test_nodes_with_java.py."""
+"""The order of fencing when a node claims a task, and when a claim fails.
+
+tests/integration/kafka/test_nodes_with_java.py tests it with real Kafka and Java.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,8 +18,8 @@ from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFenc
 NAME, TASK = "MirrorSourceConnector", 1
 
 
-class Group:
-    """A node that leads or follows, and what it was seen to do."""
+class GroupNodeStub:
+    """A node that leads or follows; *done* lists its steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool = False) -> None:
         self.done: list[str] = []
@@ -57,36 +60,36 @@ class Group:
             peers=cast("Any", self),
             read=self.read,
         )
-        made = TaskFencing(NAME, node, fences_java=False)
-        asyncio.run(made.claim(TASK))
+        fencing = TaskFencing(NAME, node, fences_java=False)
+        asyncio.run(fencing.claim(TASK))
 
 
 @pytest.mark.parametrize(("leads", "first"), [(True, "fence"), (False, "ask http://leader")])
-def test_former_tasks_are_fenced_then_the_id_is_taken_then_the_owner_is_checked(
+def test_a_claim_fences_earlier_tasks_takes_the_id_and_then_checks_the_assignment(
     monkeypatch: pytest.MonkeyPatch,
     leads: bool,  # noqa: FBT001
     first: str,
 ) -> None:
-    group = Group(monkeypatch, leads=leads)
+    group = GroupNodeStub(monkeypatch, leads=leads)
     group.claim()
     assert group.done == [first, f"take A-mm2-{NAME}-{TASK}", "read"]
 
 
-def test_a_task_that_was_lost_or_written_anew_meanwhile_does_not_begin(
+def test_a_claim_fails_if_the_task_was_revoked_or_reconfigured_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = Group(monkeypatch)
-    lost.on_read = lost.node.held.clear
+    revoked = GroupNodeStub(monkeypatch)
+    revoked.on_read = revoked.node.held.clear
     with pytest.raises(NotAssignedError):
-        lost.claim()
-    anew = Group(monkeypatch)
-    anew.on_read = lambda: anew.configs.tasks.update({NAME: ({},)})
+        revoked.claim()
+    reconfigured = GroupNodeStub(monkeypatch)
+    reconfigured.on_read = lambda: reconfigured.configs.tasks.update({NAME: ({},)})
     with pytest.raises(NotAssignedError):
-        anew.claim()
+        reconfigured.claim()
 
 
-def test_nothing_is_taken_while_the_group_meets(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Group(monkeypatch)
+def test_a_claim_fails_during_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = GroupNodeStub(monkeypatch)
     group.node.is_rebalancing = True
     with pytest.raises(NotAssignedError):
         group.claim()

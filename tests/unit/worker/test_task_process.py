@@ -1,4 +1,4 @@
-"""What a task's process does with the worker's messages; its clusters and its copying are stand-ins."""
+"""A task process handles the worker's messages. Its clusters and its copying are stubs."""
 
 import asyncio
 from typing import Any, cast
@@ -15,24 +15,26 @@ from tests.unit.connectors.flow_settings import settings
 WAIT_S, POLL_S = 10.0, 0.001
 START = Assign(
     assignment=TaskAssignment(partitions=(TopicPartition("orders", 0),), initial=True),
-    start=cast("Any", "a start"),
+    start=cast("Any", "a session"),
 )
 
 
-def test_a_start_that_ends_before_the_clusters_answer_is_reported_as_ended(monkeypatch: pytest.MonkeyPatch):
-    """The worker sends the next start only then; partitions that were found meanwhile belong to it."""
+def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Only then does the worker send the next session, with the partitions that were found meanwhile."""
     monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
     reports: list[TaskReport] = []
 
     async def test() -> None:
-        reachable, begun = asyncio.Event(), asyncio.Event()
+        reachable, begin_called = asyncio.Event(), asyncio.Event()
 
         async def connect(*_: object, **__: object) -> tuple[()]:
             await reachable.wait()
             return ()
 
         async def begin(*_: object) -> None:
-            begun.set()
+            begin_called.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(task_process, "connect_both", connect)
@@ -46,9 +48,9 @@ def test_a_start_that_ends_before_the_clusters_answer_is_reported_as_ended(monke
         await until(lambda: reports)
         reachable.set()
         await until(lambda: reports[-1].sessions_ended == 1)
-        assert not begun.is_set()
+        assert not begin_called.is_set()
         stream.feed_data(encode(START))
-        await until(begun.is_set)
+        await until(begin_called.is_set)
         stream.feed_data(encode(Stop()))
         monkeypatch.setattr(task_process, "STOP_WAIT_S", POLL_S)
         await serving

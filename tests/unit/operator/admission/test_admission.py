@@ -1,4 +1,4 @@
-"""Admission: the version of a flow, and what runs of a flow that is not accepted."""
+"""Admission selects the version of a flow, and what runs of a flow that is not accepted."""
 
 import pytest
 
@@ -12,63 +12,63 @@ LOOP = Problem(Reason.LOOP_FOUND, "Flows a and b make a loop.")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pinned", "offered", "version"),
+    ("requested", "pinned", "offered", "version"),
     [
-        ("", "", ("1.1.0", "1.0.0"), "1.1.0"),  # pinned at first use: the operator's default
-        ("", "1.0.0", ("1.1.0", "1.0.0"), "1.0.0"),  # an upgraded operator rolls nothing
-        ("1.1.0", "1.0.0", ("1.1.0", "1.0.0"), "1.1.0"),  # an upgrade, one flow at a time
-        ("1.0.0", "1.1.0", ("1.1.0", "1.0.0"), "1.0.0"),  # and back
-        ("1.1", "", ("1.2.0", "1.1.2", "1.1.10"), "1.1.10"),  # the newest patch release, by number
-        ("1.1", "1.1.2", ("1.1.3", "1.1.2"), "1.1.3"),  # an upgraded operator brings it along
+        ("", "", ("1.1.0", "1.0.0"), "1.1.0"),  # pinned at the first use: the operator's default
+        ("", "1.0.0", ("1.1.0", "1.0.0"), "1.0.0"),  # an upgrade of the operator rolls nothing
+        ("1.1.0", "1.0.0", ("1.1.0", "1.0.0"), "1.1.0"),  # an upgrade of one flow
+        ("1.0.0", "1.1.0", ("1.1.0", "1.0.0"), "1.0.0"),  # a downgrade of one flow
+        ("1.1", "", ("1.2.0", "1.1.2", "1.1.10"), "1.1.10"),  # the newest patch release by number
+        ("1.1", "1.1.2", ("1.1.3", "1.1.2"), "1.1.3"),  # an upgraded operator offers a newer patch release
         ("1.1", "1.0.4", ("1.1.3", "1.1.2"), "1.1.3"),
-        ("1.1", "1.1.2", ("1.1", "1.1.3"), "1.1"),  # a tag of one's own is itself
+        ("1.1", "1.1.2", ("1.1", "1.1.3"), "1.1"),  # an exact tag wins over patch releases
     ],
 )
-def test_a_flow_keeps_its_version_until_the_spec_names_another(
-    wanted: str, pinned: str, offered: tuple[str, ...], version: str
+def test_a_flow_keeps_its_version_until_the_spec_changes_it(
+    requested: str, pinned: str, offered: tuple[str, ...], version: str
 ) -> None:
-    """spec.version, else the pinned one, else the operator's default."""
-    flow = mirror_flow(version=wanted)
-    found = admit(resource(flow, status=Status(version=pinned)), versions=offered)
+    """The version is spec.version, else the pinned one, else the operator's default."""
+    flow = mirror_flow(version=requested)
+    admission = admit(resource(flow, status=Status(version=pinned)), versions=offered)
 
-    assert (flow, version, None) == (found.flow, found.version, found.refusal)
+    assert (flow, version, None) == (admission.flow, admission.version, admission.refusal)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0"), ("9.0", "1.0.0"), ("1.1", "1.1.4")]
+    ("requested", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0"), ("9.0", "1.0.0"), ("1.1", "1.1.4")]
 )
-def test_a_running_flow_with_an_unknown_version_keeps_its_version(wanted: str, pinned: str) -> None:
-    """All else of its spec is carried out; the sentence names what there is."""
-    flow = mirror_flow(version=wanted)
-    found = admit(resource(flow, status=Status(version=pinned)), versions=("1.1.0", "1.0.0"))
+def test_a_running_flow_with_an_unknown_version_keeps_its_version(requested: str, pinned: str) -> None:
+    """The rest of the spec applies. The message lists the offered versions."""
+    flow = mirror_flow(version=requested)
+    admission = admit(resource(flow, status=Status(version=pinned)), versions=("1.1.0", "1.0.0"))
 
-    assert (flow, pinned, False) == (found.flow, found.version, found.has_conflict)
-    assert found.refusal is not None
-    assert Reason.UNKNOWN_VERSION is found.refusal.reason
-    assert "1.1.0, 1.0.0" in found.refusal.message
-    assert f"keeps version {pinned}" in found.refusal.message
+    assert (flow, pinned, False) == (admission.flow, admission.version, admission.has_conflict)
+    assert admission.refusal is not None
+    assert Reason.UNKNOWN_VERSION is admission.refusal.reason
+    assert "1.1.0, 1.0.0" in admission.refusal.message
+    assert f"keeps version {pinned}" in admission.refusal.message
 
 
 def test_a_new_flow_with_an_unknown_version_is_not_started() -> None:
-    """There is no image that it could be started with."""
-    found = admit(resource(mirror_flow(version="9.0.0")), versions=("1.1.0", "1.0.0"))
+    """There is no image for it."""
+    admission = admit(resource(mirror_flow(version="9.0.0")), versions=("1.1.0", "1.0.0"))
 
-    assert (None, "") == (found.flow, found.version)
-    assert found.refusal is not None
-    assert "Nothing is started" in found.refusal.message
+    assert (None, "") == (admission.flow, admission.version)
+    assert admission.refusal is not None
+    assert "Nothing is started" in admission.refusal.message
 
 
 def test_a_conflicting_flow_is_planned_as_stopped() -> None:
-    """Its pods go and its objects stay; with the version that it would have."""
-    found = admit(resource(status=Status(version="1.0.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
+    """Its pods are deleted and its objects stay, with the version that it would run."""
+    admission = admit(resource(status=Status(version="1.0.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
 
-    assert found.flow is not None
-    assert (State.STOPPED, "1.0.0", LOOP) == (found.flow.spec.state, found.version, found.refusal)
-    assert found.has_conflict
+    assert admission.flow is not None
+    assert (State.STOPPED, "1.0.0", LOOP) == (admission.flow.spec.state, admission.version, admission.refusal)
+    assert admission.has_conflict
 
 
 def test_a_conflicting_flow_keeps_an_unknown_version() -> None:
     """Its objects must not change to a version that no user chose."""
-    found = admit(resource(status=Status(version="0.9.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
+    admission = admit(resource(status=Status(version="0.9.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
 
-    assert "0.9.0" == found.version
+    assert "0.9.0" == admission.version

@@ -1,4 +1,4 @@
-"""Conflicts between flows: which flow is refused and why, independent of the order of arrival."""
+"""Conflicts between flows: which flow is refused and why, in any order of arrival."""
 
 import time
 from collections.abc import Sequence
@@ -30,18 +30,18 @@ def resource(
     namespace: str = "mirrors",
     ids: tuple[str, str] | None = None,
     include: Sequence[str] = (".*",),
-    at: tuple[str, str] | None = None,
+    hosts: tuple[str, str] | None = None,
 ) -> Resource:
-    """From the cluster called *source* to that called *target*, at hosts of these names."""
-    hosts = at or (f"{source}.example", f"{target}.example")
+    """A flow between the clusters *source* and *target*, by default at hosts of these names."""
+    source_host, target_host = hosts or (f"{source}.example", f"{target}.example")
     document: dict[str, Any] = {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "state": state,
-            "source": {"alias": source, "bootstrapServers": [f"{hosts[0]}:9092"]},
-            "target": {"alias": target, "bootstrapServers": [f"{hosts[1]}:9092"]},
+            "source": {"alias": source, "bootstrapServers": [f"{source_host}:9092"]},
+            "target": {"alias": target, "bootstrapServers": [f"{target_host}:9092"]},
             "topics": {
                 "include": list(include),
                 "naming": {"policy": "Identity" if identity else "Prefix"},
@@ -63,23 +63,23 @@ def resource(
 
 
 def refused(*resources: Resource) -> dict[str, Reason]:
-    together = CrossFlowChecks()
-    for one in resources:
-        together.put(one)
-    found = {one.name: together.refusal(one.key) for one in resources}
-    return {name: refusal.reason for name, refusal in found.items() if refusal is not None}
+    checks = CrossFlowChecks()
+    for flow in resources:
+        checks.put(flow)
+    refusals = {flow.name: checks.refusal(flow.key) for flow in resources}
+    return {name: refusal.reason for name, refusal in refusals.items() if refusal is not None}
 
 
-def test_the_younger_flow_of_a_loop_is_refused_and_names_the_other() -> None:
-    """Names are kept both ways: every record would come back for ever."""
+def test_the_younger_flow_of_a_loop_is_refused_with_the_name_of_the_other() -> None:
+    """With identity naming both ways each record would be copied forever."""
     there = resource("east-to-west", "east", "west", identity=True, age_s=200)
     back = resource("west-to-east", "west", "east", identity=True)
-    together = CrossFlowChecks()
-    together.put(back)
+    checks = CrossFlowChecks()
+    checks.put(back)
 
-    assert {back.key} == together.put(there)
-    assert together.refusal(there.key) is None
-    refusal = together.refusal(back.key)
+    assert {back.key} == checks.put(there)
+    assert checks.refusal(there.key) is None
+    refusal = checks.refusal(back.key)
     assert refusal is not None
     assert Reason.LOOP_FOUND is refusal.reason
     assert "mirrors/east-to-west and mirrors/west-to-east make a loop" in refusal.message
@@ -87,71 +87,70 @@ def test_the_younger_flow_of_a_loop_is_refused_and_names_the_other() -> None:
 
 
 def test_equal_age_ties_break_by_name() -> None:
-    """Both were created by one `kubectl apply`, within the second that Kubernetes records."""
-    one = resource("a", "east", "west", identity=True)
-    other = resource("b", "west", "east", identity=True)
+    """One `kubectl apply` creates both in the same second, the precision of Kubernetes."""
+    first = resource("a", "east", "west", identity=True)
+    second = resource("b", "west", "east", identity=True)
 
-    assert {"b": Reason.LOOP_FOUND} == refused(one, other) == refused(other, one)
+    assert {"b": Reason.LOOP_FOUND} == refused(first, second) == refused(second, first)
 
 
-def test_two_flows_with_one_alias_and_target_conflict() -> None:
-    """Positions and identity are kept there by that name."""
+def test_two_flows_with_the_same_alias_and_target_conflict() -> None:
+    """The target stores offsets and the claim by that alias."""
     first = resource("first", "east", "west", age_s=200)
     second = resource("second", "east", "west", namespace="others", include=("orders",))
 
     assert {"second": Reason.FLOW_EXISTS} == refused(first, second)
 
 
-def test_two_flows_that_write_one_topic_conflict() -> None:
-    """Names are kept, and both sources have it."""
+def test_two_flows_that_write_the_same_topic_conflict() -> None:
+    """Both sources have the topic, and naming is Identity."""
     first = resource("first", "east", "hub", identity=True, include=("orders",), age_s=200)
     second = resource("second", "west", "hub", identity=True, include=("orders",))
-    apart = resource("apart", "north", "hub", identity=True, include=("payments",))
+    independent = resource("independent", "north", "hub", identity=True, include=("payments",))
 
-    assert {"second": Reason.TOPIC_COLLISION} == refused(first, second, apart)
+    assert {"second": Reason.TOPIC_COLLISION} == refused(first, second, independent)
 
 
-def test_a_flow_that_keeps_names_within_one_cluster_is_refused() -> None:
-    """By the id that both sides report, whatever they are called."""
-    ids = ("one", "one")
+def test_identity_naming_within_one_cluster_is_refused() -> None:
+    """Both sides report the same cluster id, although their aliases differ."""
+    ids = ("same", "same")
 
     assert {"self": Reason.LOOP_FOUND} == refused(resource("self", "east", "west", identity=True, ids=ids))
     assert {} == refused(resource("self", "east", "west", ids=ids))
 
 
 def test_both_directions_with_prefixes_run_together() -> None:
-    """Active-active, as MM2 means it."""
+    """This is MM2's active/active setup."""
     assert {} == refused(resource("there", "east", "west"), resource("back", "west", "east"))
 
 
 def test_a_stopped_flow_conflicts_with_none() -> None:
-    """Prepared for the way back, or left from before: it copies nothing."""
+    """It copies nothing, so it may be prepared for a failback."""
     there = resource("there", "east", "west", identity=True, age_s=200, state="Stopped")
     back = resource("back", "west", "east", identity=True)
 
     assert {} == refused(there, back)
 
 
-def test_a_refused_flow_runs_once_the_other_is_deleted_or_changed() -> None:
-    """Flows whose refusal changed are returned, so that they are reconciled again."""
+def test_a_refused_flow_is_accepted_after_the_other_is_deleted_or_changed() -> None:
+    """`put` and `remove` return the flows whose refusal changed, so that they are reconciled again."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True, include=("orders",))
-    together = CrossFlowChecks()
-    together.put(there)
-    together.put(back)
+    checks = CrossFlowChecks()
+    checks.put(there)
+    checks.put(back)
 
-    assert {back.key} == together.put(
+    assert {back.key} == checks.put(
         resource("there", "east", "west", identity=True, age_s=200, include=("payments",))
     )
-    assert together.refusal(back.key) is None
-    assert {back.key} == together.put(there)
-    assert together.refusal(back.key) is not None
-    assert {back.key} == together.remove(there.key)
-    assert together.refusal(back.key) is None
+    assert checks.refusal(back.key) is None
+    assert {back.key} == checks.put(there)
+    assert checks.refusal(back.key) is not None
+    assert {back.key} == checks.remove(there.key)
+    assert checks.refusal(back.key) is None
 
 
 def test_a_refused_flow_does_not_block_a_third() -> None:
-    """A flow that does not run blocks no other."""
     first = resource("first", "east", "hub", identity=True, age_s=300)
     second = resource("second", "hub", "east", identity=True, age_s=200)
     third = resource("third", "hub", "north", identity=True)
@@ -159,39 +158,39 @@ def test_a_refused_flow_does_not_block_a_third() -> None:
     assert {"second": Reason.LOOP_FOUND} == refused(first, second, third)
 
 
-def test_an_unreadable_spec_counts_as_the_last_readable_one() -> None:
-    """Its pods are left as they are, so they still copy."""
+def test_a_flow_with_an_invalid_spec_is_checked_by_its_last_valid_one() -> None:
+    """Its pods are unchanged, so they still copy."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True)
-    together = CrossFlowChecks()
-    together.put(there)
-    together.put(replace(there, flow=None))
-    together.put(back)
+    checks = CrossFlowChecks()
+    checks.put(there)
+    checks.put(replace(there, flow=None))
+    checks.put(back)
 
-    assert together.refusal(back.key) is not None
+    assert checks.refusal(back.key) is not None
 
 
 def test_short_host_names_belong_to_the_namespace() -> None:
-    """`kafka:9092` of two namespaces are two clusters, and of one namespace one."""
+    """`kafka:9092` in two namespaces means two clusters."""
     hosts = ("kafka", "copy")
-    one = resource("one", "east", "west", at=hosts, age_s=200)
-    same = resource("same", "east", "north", at=("kafka.mirrors.svc.cluster.local", "copy.mirrors.svc"))
-    apart = resource("apart", "east", "west", at=hosts, namespace="others")
+    first = resource("first", "east", "west", hosts=hosts, age_s=200)
+    same = resource("same", "east", "north", hosts=("kafka.mirrors.svc.cluster.local", "copy.mirrors.svc"))
+    different = resource("different", "east", "west", hosts=hosts, namespace="others")
 
-    assert {"same": Reason.FLOW_EXISTS} == refused(one, same)
-    assert {} == refused(one, apart)
+    assert {"same": Reason.FLOW_EXISTS} == refused(first, same)
+    assert {} == refused(first, different)
 
 
 def test_cluster_ids_of_an_earlier_spec_are_ignored() -> None:
     """The spec was changed to end a loop; the status still has the earlier ids."""
     there = resource("there", "east", "west", identity=True, age_s=200, ids=("1", "2"))
-    back = resource("back", "west", "east", identity=True, at=("w", "e"), ids=("2", "1"))
+    back = resource("back", "west", "east", identity=True, hosts=("w", "e"), ids=("2", "1"))
 
     assert {"back": Reason.LOOP_FOUND} == refused(there, back)
     assert {} == refused(there, replace(back, generation=2))
 
 
-_WAYS = (
+_DIRECTIONS = (
     ("east", "north"),
     ("east", "hub"),
     ("east", "west"),
@@ -201,9 +200,9 @@ _WAYS = (
 )
 _RESOURCES = st.lists(
     st.builds(
-        lambda name, way, **others: resource(name, *way, **others),
+        lambda name, direction, **fields: resource(name, *direction, **fields),
         st.sampled_from("abcdef"),
-        st.sampled_from(_WAYS),
+        st.sampled_from(_DIRECTIONS),
         age_s=st.sampled_from((100.0, 200.0, 300.0)),
         identity=st.booleans(),
         state=st.sampled_from(("Running", "Stopped")),
@@ -213,69 +212,72 @@ _RESOURCES = st.lists(
 
 
 @given(_RESOURCES, st.data())
-def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
-    """After adding, replacing and removing flows only the rest decides; each step returns the flows whose refusal changed."""
-    together, known = CrossFlowChecks(), dict[Key, Resource]()
+def test_refusals_do_not_depend_on_the_order_of_arrival(
+    resources: list[Resource], data: st.DataObject
+) -> None:
+    """Refusals depend only on the present flows. Each step returns the flows whose refusal changed."""
+    checks, known = CrossFlowChecks(), dict[Key, Resource]()
     refusals: dict[Key, object] = {}
-    for one in resources:
-        key = one.key
-        goes: Key | None = data.draw(st.sampled_from([None, *sorted(known)]))
-        if goes is not None:
-            key = goes
-            told = together.remove(key)
+    for flow in resources:
+        key = flow.key
+        removed: Key | None = data.draw(st.sampled_from([None, *sorted(known)]))
+        if removed is not None:
+            key = removed
+            changed = checks.remove(key)
             del known[key]
         else:
-            told = together.put(one)
-            known[key] = one
-        now = {each: together.refusal(each) for each in known}
-        assert {each for each in known if each != key and now[each] != refusals.get(each)} == told
-        refusals = dict(now)
+            changed = checks.put(flow)
+            known[key] = flow
+        current = {other: checks.refusal(other) for other in known}
+        assert {other for other in known if other != key and current[other] != refusals.get(other)} == changed
+        refusals = dict(current)
 
-    again = CrossFlowChecks()
-    for one in data.draw(st.permutations(list(known.values()))):
-        again.put(one)
-    assert refusals == {each: again.refusal(each) for each in known}
+    rebuilt = CrossFlowChecks()
+    for flow in data.draw(st.permutations(list(known.values()))):
+        rebuilt.put(flow)
+    assert refusals == {key: rebuilt.refusal(key) for key in known}
 
 
-def test_flows_with_aliases_of_their_own_need_no_full_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All copy into one cluster."""
+def test_flows_with_different_aliases_into_one_cluster_need_no_full_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     checked: list[object] = []
     monkeypatch.setattr(cross_flow_checks, "conflicts", checked.append)
-    together = CrossFlowChecks()
-    for at in range(20):
-        assert frozenset() == together.put(resource(f"flow-{at}", f"source-{at}", "hub"))
+    checks = CrossFlowChecks()
+    for number in range(20):
+        assert frozenset() == checks.put(resource(f"flow-{number}", f"source-{number}", "hub"))
 
     assert [] == checked
 
 
 def test_the_last_flow_of_a_long_ring_is_refused() -> None:
-    names = [f"c{at}" for at in range(20)]
+    names = [f"c{number}" for number in range(20)]
     flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
 
-    assert {max(one.name for one in flows): Reason.LOOP_FOUND} == refused(*flows)
+    assert {max(flow.name for flow in flows): Reason.LOOP_FOUND} == refused(*flows)
 
 
 @pytest.mark.timing
 def test_a_thousand_flows_into_one_cluster_are_checked_quickly() -> None:
-    together = CrossFlowChecks()
-    flows = [resource(f"flow-{at}", f"source-{at}", "hub") for at in range(1000)]
+    checks = CrossFlowChecks()
+    flows = [resource(f"flow-{number}", f"source-{number}", "hub") for number in range(1000)]
     began = time.process_time()
-    for one in flows:
-        assert frozenset() == together.put(one)
+    for flow in flows:
+        assert frozenset() == checks.put(flow)
 
     assert time.process_time() - began < 15
 
 
 @pytest.mark.timing
 def test_many_possibly_colliding_flows_are_checked_quickly() -> None:
-    """The most that are looked at at once, in a ring."""
-    together = CrossFlowChecks()
-    names = [f"c{at}" for at in range(FULL_CHECK_MAX)]
+    """The flows form a ring of the maximum size for a full check."""
+    checks = CrossFlowChecks()
+    names = [f"c{number}" for number in range(FULL_CHECK_MAX)]
     flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
-    for one in flows[:-1]:
-        together.put(one)
+    for flow in flows[:-1]:
+        checks.put(flow)
     began = time.process_time()
-    together.put(flows[-1])
+    checks.put(flows[-1])
 
-    assert [max(one.name for one in flows)] == [one.name for one in flows if together.refusal(one.key)]
+    assert [max(flow.name for flow in flows)] == [flow.name for flow in flows if checks.refusal(flow.key)]
     assert time.process_time() - began < 10

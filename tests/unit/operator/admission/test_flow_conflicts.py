@@ -1,4 +1,4 @@
-"""Topologies of flows: which may run, and the message for the others."""
+"""Topologies of flows that conflict, with the message, and topologies that do not."""
 
 import pytest
 
@@ -22,11 +22,11 @@ def flow(
     include: tuple[str, ...] = (".*",),
     identity: bool = False,
     separator: str = ".",
-    at: tuple[str, str] | None = None,
+    hosts: tuple[str, str] | None = None,
     config: dict[str, str] | None = None,
 ) -> MirrorFlow:
-    """Between clusters whose addresses are their aliases, unless *at* says others."""
-    hosts = at or (source, target)
+    """A flow between clusters whose host names are *hosts*, by default their aliases."""
+    source_host, target_host = hosts or (source, target)
     naming = {"policy": "Identity" if identity else "Prefix", "separator": separator}
     return parse_flow(
         {
@@ -34,8 +34,8 @@ def flow(
             "kind": "MirrorFlow",
             "metadata": {"name": f"{source}-to-{target}"},
             "spec": {
-                "source": {"alias": source, "bootstrapServers": [f"{hosts[0]}:9092"]},
-                "target": {"alias": target, "bootstrapServers": [f"{hosts[1]}:9092"]},
+                "source": {"alias": source, "bootstrapServers": [f"{source_host}:9092"]},
+                "target": {"alias": target, "bootstrapServers": [f"{target_host}:9092"]},
                 "topics": {"include": list(include), "naming": naming},
                 "connectors": {"source": {"config": config or {}}},
             },
@@ -44,14 +44,14 @@ def flow(
 
 
 def route(
-    one: MirrorFlow,
+    mirror_flow: MirrorFlow,
     *,
     ids: tuple[str, str] = ("", ""),
     topics: frozenset[str] | None = None,
 ) -> FlowRoute:
-    source, target = one.spec.source, one.spec.target
+    source, target = mirror_flow.spec.source, mirror_flow.spec.target
     return FlowRoute(
-        flow=one.metadata.name,
+        flow=mirror_flow.metadata.name,
         source=Endpoint(
             alias=source.alias,
             addresses=frozenset(source.bootstrap_servers),
@@ -59,31 +59,31 @@ def route(
             topics=topics,
         ),
         target=Endpoint(alias=target.alias, addresses=frozenset(target.bootstrap_servers), cluster_id=ids[1]),
-        naming=topic_selection_of(one),
+        naming=topic_selection_of(mirror_flow),
     )
 
 
-def found(*flows: MirrorFlow) -> tuple[Conflict, ...]:
+def conflicts_of(*flows: MirrorFlow) -> tuple[Conflict, ...]:
     return conflicts(
-        [route(one) for one in flows],
-        samples(pattern for one in flows for pattern in one.spec.topics.include),
+        [route(mirror_flow) for mirror_flow in flows],
+        samples(pattern for mirror_flow in flows for pattern in mirror_flow.spec.topics.include),
     )
 
 
 def renames(*steps: tuple[str, str], only: str = "") -> dict[str, str]:
-    """Properties of RegexRouters, each for topics that match *only*, if that is given."""
-    config = {"transforms": ",".join(f"r{at}" for at in range(len(steps)))}
-    for at, (regex, replacement) in enumerate(steps):
+    """Properties of RegexRouters. With *only*, they apply to topics that match it."""
+    config = {"transforms": ",".join(f"r{index}" for index in range(len(steps)))}
+    for index, (regex, replacement) in enumerate(steps):
         config |= {
-            f"transforms.r{at}.type": "org.apache.kafka.connect.transforms.RegexRouter",
-            f"transforms.r{at}.regex": regex,
-            f"transforms.r{at}.replacement": replacement,
+            f"transforms.r{index}.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            f"transforms.r{index}.regex": regex,
+            f"transforms.r{index}.replacement": replacement,
         }
         if only:
-            config[f"transforms.r{at}.predicate"] = "those"
+            config[f"transforms.r{index}.predicate"] = "matching"
     if only:
-        config |= {"predicates": "those", "predicates.those.type": "TopicNameMatches"}
-        config["predicates.those.pattern"] = only
+        config |= {"predicates": "matching", "predicates.matching.type": "TopicNameMatches"}
+        config["predicates.matching.pattern"] = only
     return config
 
 
@@ -91,10 +91,10 @@ def drops(pattern: str) -> dict[str, str]:
     return {
         "transforms": "d",
         "transforms.d.type": "Filter",
-        "transforms.d.predicate": "those",
-        "predicates": "those",
-        "predicates.those.type": "TopicNameMatches",
-        "predicates.those.pattern": pattern,
+        "transforms.d.predicate": "matching",
+        "predicates": "matching",
+        "predicates.matching.type": "TopicNameMatches",
+        "predicates.matching.pattern": pattern,
     }
 
 
@@ -131,17 +131,16 @@ def drops(pattern: str) -> dict[str, str]:
         "aggregation",
         "fan-out",
         "diamond",
-        "names kept along a chain",
-        "names kept both ways, other topics",
-        "names kept into one, other topics",
-        "another separator",
-        "renamed apart",
-        "dropped",
+        "identity chain",
+        "identity both ways, different topics",
+        "identity aggregation, different topics",
+        "other separator",
+        "aggregation with renamed topics",
+        "identity both ways, topics filtered",
     ],
 )
-def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> None:
-    """What MM2's naming keeps apart."""
-    assert () == found(*flows)
+def test_topologies_without_a_conflict_are_accepted(flows: tuple[MirrorFlow, ...]) -> None:
+    assert () == conflicts_of(*flows)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
             ),
         ),
         (
-            (flow("east", "west"), flow("w", "e", at=("west", "east"))),
+            (flow("east", "west"), flow("w", "e", hosts=("west", "east"))),
             (
                 "Flows east-to-west and w-to-e make a loop: any-topic on east/e -> east.any-topic on west/w (east-to-west)"
                 " -> w.east.any-topic on east/e (w-to-e);"
@@ -191,7 +190,7 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
             "both write to topic orders-eu of cluster hub",
         ),
         (
-            (flow("a", "b"), flow("a", "bb", at=("c", "b"))),
+            (flow("a", "b"), flow("a", "bb", hosts=("c", "b"))),
             "Flows a-to-b and a-to-bb both copy a source with the alias a to cluster b/bb, which stores positions by that alias;",
         ),
         (
@@ -222,33 +221,33 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
         ),
     ],
     ids=[
-        "names kept both ways",
-        "names kept around a ring",
-        "two names for each cluster",
+        "identity both ways",
+        "identity ring",
+        "two aliases per cluster",
         "two separators",
-        "names kept into one",
-        "a prefix meets a suffix",
+        "identity aggregation",
+        "overlapping prefix and suffix",
         "one alias for two sources",
-        "prefixes stripped both ways",
-        "renamed into one",
-        "names kept along a diamond",
+        "prefixes removed both ways",
+        "renamed to one topic",
+        "identity diamond",
     ],
 )
 def test_a_conflict_names_its_flows_topics_and_clusters(flows: tuple[MirrorFlow, ...], expected: str) -> None:
-    """One sentence that starts with the flows and ends with what to do."""
-    conflict = found(*flows)[0]
+    """The sentence starts with the flows and ends with what to do."""
+    conflict = conflicts_of(*flows)[0]
 
     assert expected in conflict.sentence
-    assert {one.metadata.name for one in flows} >= set(conflict.flows)
+    assert {mirror_flow.metadata.name for mirror_flow in flows} >= set(conflict.flows)
 
 
-def test_cluster_ids_reveal_equal_clusters() -> None:
-    """Two addresses, one cluster; one address (a proxy's), two clusters."""
+def test_clusters_are_compared_by_cluster_id() -> None:
+    """One cluster may have two addresses, and two clusters may share the address of a proxy."""
     there, back = flow("a", "b", identity=True), flow("x", "y", identity=True)
     hidden = [route(there, ids=("1", "2")), route(back, ids=("2", "1"))]
     proxied = [
-        route(flow("a", "b", identity=True, at=("a", "proxy")), ids=("1", "2")),
-        route(flow("c", "d", identity=True, at=("proxy", "a")), ids=("3", "1")),
+        route(flow("a", "b", identity=True, hosts=("a", "proxy")), ids=("1", "2")),
+        route(flow("c", "d", identity=True, hosts=("proxy", "a")), ids=("3", "1")),
     ]
 
     assert "make a loop" in conflicts(hidden, ["orders"])[0].sentence
@@ -256,13 +255,13 @@ def test_cluster_ids_reveal_equal_clusters() -> None:
 
 
 def test_a_source_that_is_its_own_target_is_reported() -> None:
-    """By cluster id, since addresses are compared by the resource's own rules."""
+    """The cluster ids are compared; the addresses are compared by the CRD."""
     assert "its source and its target are the same cluster, a/b" in (
         conflicts([route(flow("a", "b", identity=True), ids=("1", "1"))], ["orders"])[0].sentence
     )
 
 
-def test_prefixes_within_one_cluster_make_no_loop() -> None:
+def test_a_prefixing_flow_within_one_cluster_is_not_a_loop() -> None:
     within = route(flow("a", "b"), ids=("1", "1"))
     away, back = route(flow("a", "c"), ids=("1", "2")), route(flow("c2", "a2", identity=True), ids=("2", "1"))
 
@@ -271,39 +270,40 @@ def test_prefixes_within_one_cluster_make_no_loop() -> None:
 
 
 def test_existing_topics_take_precedence_over_samples() -> None:
-    """Patterns that meet do no harm as long as no topic is in both."""
+    """Overlapping patterns do not conflict while no topic matches both."""
     flows = flow("a", "hub", identity=True), flow("b", "hub", identity=True)
-    apart = [
-        route(one, topics=frozenset({name})) for one, name in zip(flows, ("orders", "payments"), strict=True)
+    different = [
+        route(mirror_flow, topics=frozenset({name}))
+        for mirror_flow, name in zip(flows, ("orders", "payments"), strict=True)
     ]
-    shared = [route(one, topics=frozenset({"orders"})) for one in flows]
+    shared = [route(mirror_flow, topics=frozenset({"orders"})) for mirror_flow in flows]
 
-    assert () == conflicts(apart, ["any-topic"])
+    assert () == conflicts(different, ["any-topic"])
     assert "topic orders of cluster hub" in conflicts(shared, ["any-topic"])[0].sentence
 
 
-def test_samples_match_their_patterns() -> None:
-    """The plainest name of each alternative."""
+def test_samples_are_simple_names_that_match_the_patterns() -> None:
     assert ("orders", "pay-1", "a.b", "any-topic") == samples(["orders.*", r"pay-\d+", "(a.b|.*)"])[:4]
 
 
-def test_a_slow_pattern_ends_the_search_with_an_error() -> None:
-    """Neither a hang nor a clean result: what this flow copies is not known."""
+def test_a_pattern_that_matches_too_slowly_is_a_conflict() -> None:
+    """It is unknown which topics such a flow copies."""
     slow = flow("east", "west", include=("(a|a)*",))
     back = flow("west", "east", include=("(a|a)*",))
     topics = frozenset({"a" * 60 + "-1"})
-    routes = [route(one, topics=topics) for one in (slow, back)]
+    routes = [route(mirror_flow, topics=topics) for mirror_flow in (slow, back)]
 
-    found = conflicts(routes, ())
+    slow_patterns = conflicts(routes, ())
 
-    assert [one.kind for one in found] == [ConflictKind.SLOW] * 2
-    assert found[0].sentence.startswith("Flow east-to-west: topics: '(a|a)*' cannot be matched against 'aaaa")
-    assert "write it without a repetition" in found[0].sentence
+    assert [conflict.kind for conflict in slow_patterns] == [ConflictKind.SLOW] * 2
+    assert slow_patterns[0].sentence.startswith(
+        "Flow east-to-west: topics: '(a|a)*' cannot be matched against 'aaaa"
+    )
+    assert "write it without a repetition" in slow_patterns[0].sentence
 
 
 @pytest.mark.parametrize("pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)"])
-def test_java_s_expressions_are_matched_as_java_matches_them(pattern: str) -> None:
-    """Validated, looked at together and followed."""
+def test_topic_patterns_match_as_in_java(pattern: str) -> None:
     naming = topic_selection_of(flow("east", "west", include=(pattern,)))
 
     assert [topic for topic in ("a", "a.bc", "1") if naming.copies(topic)] == {

@@ -1,4 +1,4 @@
-"""Java's regular expressions in the operator: which are refused, and that none blocks the operator."""
+"""Java regular expressions in the operator: invalid ones are refused, and slow ones do not block it."""
 
 import time
 from typing import Any
@@ -38,15 +38,15 @@ def test_patterns_valid_in_java_are_accepted(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(?P<x>a)", "(?#x)a", "a**", r"\y", "(", "(?(1)a)"])
 def test_patterns_invalid_in_java_are_refused(pattern: str) -> None:
-    """Python takes some of these."""
+    """Python accepts some of them."""
     with pytest.raises(
         InvalidSpecError, match=r"spec\.topics\.include\[0\]: .* is not a Java regular expression"
     ):
         parse_flow(document(pattern))
 
 
-def test_entries_that_cannot_be_joined_are_refused() -> None:
-    """Each is an expression, and MM2 makes one of them all."""
+def test_patterns_that_cannot_be_joined_are_refused() -> None:
+    """Each is valid, but MM2 joins them to one pattern."""
     with pytest.raises(InvalidSpecError) as raised:
         parse_flow(document("(?<x>a)", "(?<x>b)"))
 
@@ -56,27 +56,27 @@ def test_entries_that_cannot_be_joined_are_refused() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"\Qorders.v1\E", "(?<x>orders)", r"\p{Alpha}+"])
-def test_samples_of_java_s_expressions_match_them(pattern: str) -> None:
+def test_java_patterns_have_samples(pattern: str) -> None:
     assert samples([pattern])
 
 
-def test_a_slow_pattern_stops_no_flow_and_does_not_block_the_operator() -> None:
-    """A sample is a guess at a name: the flow's connector judges by the real ones."""
+def test_a_slow_pattern_refuses_no_flow_and_does_not_block_the_operator() -> None:
+    """Samples are guessed names; the connector checks the real ones."""
     include = ("(a|a)*", "a" * 200 + "-1")
     flows: list[Resource] = [
         resource("there", "east", "west", identity=True, include=include),
         resource("other", "north", "west", identity=True, include=("orders",)),
     ]
-    together, began_s = CrossFlowChecks(), time.process_time()
+    checks, began_s = CrossFlowChecks(), time.process_time()
 
-    for one in flows:
-        together.put(one)
+    for flow in flows:
+        checks.put(flow)
 
-    assert [together.refusal(one.key) for one in flows] == [None, None]
+    assert [checks.refusal(flow.key) for flow in flows] == [None, None]
     assert time.process_time() - began_s < 10 * MATCH_LIMIT_S
 
 
-def test_transforms_rename_topics_as_java_would() -> None:
+def test_transforms_rename_topics_as_in_java() -> None:
     spec = document("sales.*")
     spec["spec"]["topics"]["naming"] = {"policy": "Identity"}
     spec["spec"]["connectors"] = {
@@ -110,23 +110,23 @@ def test_transforms_rename_topics_as_java_would() -> None:
         ),
     ],
 )
-def test_transforms_that_the_connector_would_refuse_are_refused_before_it_starts(
+def test_transforms_that_the_connector_would_refuse_make_the_spec_invalid(
     config: dict[str, str], problem: str
 ) -> None:
     spec = document("sales.*")
     spec["spec"]["connectors"] = {"source": {"config": {"transforms": "a", **config}}}
     try:
         parse_flow(spec)
-        told = ""
+        message = ""
     except InvalidSpecError as error:
-        told = str(error)
+        message = str(error)
 
-    assert problem in told
-    assert bool(problem) == bool(told)
+    assert problem in message
+    assert bool(problem) == bool(message)
 
 
 def test_invalid_transforms_rename_nothing() -> None:
-    """The connector refuses them with an error; the flow's other topics are still checked."""
+    """The connector refuses them. The operator still checks the topics of the flow."""
     spec = document("sales.*")
     spec["spec"]["connectors"] = {
         "source": {"config": {"transforms": "r", "transforms.r.type": "TimestampRouter"}}

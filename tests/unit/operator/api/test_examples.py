@@ -1,4 +1,4 @@
-"""Each file of tests/examples is accepted, or refused with the error in its first line; both are also documentation."""
+"""The valid files of tests/examples are accepted. The invalid ones are refused with the error in their first line."""
 
 from pathlib import Path
 
@@ -14,8 +14,7 @@ INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
-def test_valid_example_is_accepted_and_survives_a_round_trip(path: Path) -> None:
-    """What was read can be written in the resource's own names and read again."""
+def test_a_valid_example_is_unchanged_by_a_round_trip(path: Path) -> None:
     flow = load_flow(path.read_text())
 
     assert flow == MirrorFlow.model_validate(flow.model_dump(by_alias=True, mode="json"))
@@ -23,7 +22,6 @@ def test_valid_example_is_accepted_and_survives_a_round_trip(path: Path) -> None
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
 def test_invalid_example_is_refused_with_the_expected_error(path: Path) -> None:
-    """The first line of the file says which field is named, and how."""
     text = path.read_text()
     expected = text.splitlines()[0].removeprefix("# expect: ")
 
@@ -33,8 +31,8 @@ def test_invalid_example_is_refused_with_the_expected_error(path: Path) -> None:
     assert expected in str(raised.value)
 
 
-def test_a_secret_written_by_mistake_is_not_repeated() -> None:
-    """Errors name the field, never its value."""
+def test_an_error_does_not_contain_the_value_of_a_secret() -> None:
+    """Errors name only the field."""
     for name in ("password-in-plain-text", "custom-with-plain-secret"):
         with pytest.raises(InvalidSpecError) as raised:
             load_flow((EXAMPLES / "invalid" / f"{name}.yaml").read_text())
@@ -42,8 +40,7 @@ def test_a_secret_written_by_mistake_is_not_repeated() -> None:
         assert "hunter2" not in str(raised.value)
 
 
-def test_all_errors_are_reported_at_once() -> None:
-    """One run reports every error."""
+def test_all_errors_of_a_flow_are_reported_together() -> None:
     text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
     text += '  topics: {include: ["*", "a,b"], replicationFactor: 0}\n'
 

@@ -1,4 +1,4 @@
-"""Errors in a MirrorFlow are sentences: no regular expression, no wording of a library, nothing twice."""
+"""Errors in a MirrorFlow are plain sentences without regular expressions and messages of libraries."""
 
 import re
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ def _errors(lines: str) -> list[str]:
     return [str(error) for error in raised.value.errors]
 
 
-def test_every_form_of_a_text_has_words() -> None:
-    """A new pattern needs a description, or its error would say nothing; one that is gone needs none."""
+def test_each_pattern_of_the_schema_has_a_description() -> None:
+    """The error shows the description instead of the pattern."""
     assert set(_patterns(MirrorFlow.model_json_schema())) == load._FORMS.keys()
 
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "invalid").glob("*.yaml")), ids=lambda path: path.stem)
-def test_no_error_shows_an_expression_or_the_wording_of_a_library(path: Path) -> None:
+def test_no_error_contains_a_regular_expression_or_the_message_of_a_library(path: Path) -> None:
     with pytest.raises(InvalidSpecError) as raised:
         load_flow(path.read_text())
 
@@ -75,25 +75,24 @@ def test_no_error_shows_an_expression_or_the_wording_of_a_library(path: Path) ->
     ],
     ids=lambda value: value.strip() if value.startswith("  ") else "",
 )
-def test_a_wrong_value_is_named_in_plain_words(lines: str, expected: str) -> None:
+def test_a_wrong_value_is_described_in_plain_english(lines: str, expected: str) -> None:
     [error] = _errors(lines)
 
     assert expected in error
 
 
-def test_a_sentence_does_not_repeat_itself() -> None:
-    """The possible values are their own description."""
+def test_an_error_for_an_enum_lists_its_values_once() -> None:
+    """The description of the field would repeat them."""
     assert _errors("  isolationLevel: Committed") == [
         "spec.isolationLevel: it should be 'ReadUncommitted' or 'ReadCommitted'."
     ]
 
 
-def test_a_suggestion_ends_in_one_question_mark() -> None:
+def test_an_error_with_a_suggestion_ends_with_one_question_mark() -> None:
     assert _errors("  group: {}") == ["spec.group: it is not a field; did you mean groups?"]
 
 
-def test_every_known_field_is_named() -> None:
-    """Beside a field that resembles none of them."""
+def test_an_unknown_field_without_a_similar_one_lists_all_fields() -> None:
     [error] = _errors("  xyz: {}")
 
     assert error == f"spec.xyz: it is not a field; known fields: {', '.join(_known())}."
@@ -104,19 +103,19 @@ def _known() -> dict[str, None]:
     return {str(field.alias): None for field in Spec.model_fields.values()}
 
 
-def test_empty_values_are_absent_ones() -> None:
-    """As on the API server, which removes them before it applies defaults."""
+def test_null_values_are_treated_as_absent() -> None:
+    """The API server removes them before it applies defaults."""
     assert load_flow((EXAMPLES / "empty-values.yaml").read_text()) == load_flow(SMALLEST)
 
 
-def test_a_required_field_with_an_empty_value_is_missing() -> None:
+def test_a_required_field_with_a_null_value_is_missing() -> None:
     [error] = _errors("  seed: {foreignRecords: }\n  verify: {output: {claimName: }}")
 
     assert error.startswith("spec.verify.output.claimName: it is missing; ")
 
 
-def test_kubernetes_own_objects_are_left_as_they_are() -> None:
-    """The API server does not know their fields, so it removes nothing."""
+def test_null_values_in_objects_of_kubernetes_are_kept() -> None:
+    """The CRD does not define their fields, so the API server removes nothing."""
     flow = load_flow(f"{SMALLEST}  connectors: {{source: {{template: {{affinity: {{nodeAffinity: }}}}}}}}\n")
 
     assert flow.spec.connectors.source.template.affinity == {"nodeAffinity": None}

@@ -1,4 +1,4 @@
-"""Invariants of every type of the resource, because the CRD is generated from them."""
+"""Invariants of the resource's types, from which the CRD is generated."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ def _nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         for key, value in node.items():
             yield from _nodes(value, f"{path}/{key}")
     elif isinstance(node, list):
-        for at, value in enumerate(node):
-            yield from _nodes(value, f"{path}/{at}")
+        for index, value in enumerate(node):
+            yield from _nodes(value, f"{path}/{index}")
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -33,8 +33,8 @@ def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
                 yield from _models(part)
 
 
-def test_every_field_is_described() -> None:
-    """`kubectl explain` has a sentence for each."""
+def test_each_field_has_a_description() -> None:
+    """`kubectl explain` shows it."""
     models = set(_models(MirrorFlow))
 
     assert len(models) > 20
@@ -46,8 +46,8 @@ def test_every_field_is_described() -> None:
     ]
 
 
-def test_every_list_text_and_map_is_bounded() -> None:
-    """An unbounded one makes CEL rules too costly for the API server, and a status too large for etcd."""
+def test_each_list_string_and_map_is_bounded() -> None:
+    """Otherwise CEL rules cost too much for the API server, and a status may be too large for etcd."""
     schema = Spec.model_json_schema(by_alias=True)
 
     unbounded = [
@@ -83,16 +83,16 @@ def test_every_list_text_and_map_is_bounded() -> None:
         ),
     ],
 )
-def test_a_value_of_another_type_is_refused(line: str, field: str) -> None:
-    """Or a file that `mirrorflow validate` calls good would be refused by kubectl."""
+def test_a_value_of_a_wrong_type_is_refused(line: str, field: str) -> None:
+    """Otherwise `mirrorflow validate` would accept a file that kubectl refuses."""
     with pytest.raises(InvalidSpecError) as raised:
         load_flow(f"{SMALLEST}{line}\n")
 
     assert [field] == [error.path for error in raised.value.errors]
 
 
-def test_bare_numbers_are_quantities_and_a_bare_off_is_a_text() -> None:
-    """`cpu: 1` is what most people write; `Off` is ours alone (docs/mirrorflow-resource.md)."""
+def test_unquoted_numbers_are_quantities_and_unquoted_off_is_a_string() -> None:
+    """Most people write `cpu: 1`. Reading `Off` as a string is specific to MirrorFlow (docs/mirrorflow-resource.md)."""
     flow = load_flow(
         f"{SMALLEST}  topics: {{acls: {{sync: Off}}}}\n"
         "  connectors: {source: {resources: {limits: {cpu: 1, memory: 1000}}}}\n"

@@ -1,4 +1,4 @@
-"""An unknown key of `config` makes a flow invalid, with the likely name; what MirrorMaker 2 reads is accepted."""
+"""A flow with an unknown key in `config` is invalid; each key of MirrorMaker 2 is known."""
 
 import pytest
 
@@ -11,7 +11,7 @@ UNKNOWN = "neither MirrorMaker 2 nor MirrorFlow has this setting"
 
 
 def _errors(*, connector: dict[str, str] | None = None, source: dict[str, str] | None = None) -> list[str]:
-    """What a flow with these entries of `config` is refused for."""
+    """The errors of a flow with these entries in `config`."""
     document = {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
@@ -25,29 +25,29 @@ def _errors(*, connector: dict[str, str] | None = None, source: dict[str, str] |
     try:
         parse_flow(document)
     except InvalidSpecError as error:
-        return [str(one) for one in error.errors]
+        return [str(spec_error) for spec_error in error.errors]
     return []
 
 
-def test_a_misspelt_setting_of_a_connector_is_refused_with_the_likely_name() -> None:
+def test_a_misspelled_connector_setting_is_refused_with_the_likely_name() -> None:
     assert _errors(connector={"ofset.lag.max": "5", "refresh.topics.interval.seconds": "60"}) == [
         f"spec.connectors.source.config[ofset.lag.max]: {UNKNOWN}; did you mean offset.lag.max?"
     ]
 
 
-def test_a_setting_like_no_other_is_refused_with_the_page_of_all_settings() -> None:
+def test_an_unknown_setting_without_a_similar_one_is_refused_with_a_link_to_all_settings() -> None:
     [error] = _errors(connector={"acme.reporter.url": "http://acme"})
 
     assert error.endswith(f"{UNKNOWN}; remove it; docs/settings.md lists those that have an effect.")
 
 
-def test_a_misspelt_setting_of_a_client_is_refused() -> None:
+def test_a_misspelled_client_setting_is_refused() -> None:
     assert _errors(source={"consumer.isolation.leval": "read_committed", "client.rack": "a"}) == [
         f"spec.source.config[consumer.isolation.leval]: {UNKNOWN}; did you mean consumer.isolation.level?"
     ]
 
 
-def test_a_misspelt_setting_of_a_transform_is_refused() -> None:
+def test_a_misspelled_transform_setting_is_refused() -> None:
     router = {
         "transforms": "a",
         "transforms.a.type": "RegexRouter",
@@ -60,7 +60,7 @@ def test_a_misspelt_setting_of_a_transform_is_refused() -> None:
     assert error.startswith(f"spec.connectors.source.config[transforms.a.predicat]: {UNKNOWN}; ")
 
 
-def test_settings_of_a_transform_that_is_not_built_in_are_refused_with_its_class_alone() -> None:
+def test_a_transform_that_is_not_built_in_is_refused_with_one_error_for_its_class() -> None:
     mask = {"transforms": "a", "transforms.a.type": "com.example.Mask", "transforms.a.fields": "name"}
 
     [error] = _errors(connector=mask)
@@ -76,8 +76,8 @@ def test_settings_of_a_transform_that_is_not_built_in_are_refused_with_its_class
         | {*SYNONYMS, "offset.storage.topic", "config.storage.topic", "group.id"}
     ),
 )
-def test_no_setting_that_mirrormaker_reads_is_unknown(name: str) -> None:
-    """Fields may set it, or it may be refused for its value."""
-    found = [error for error in _errors(connector={name: "1"}) if UNKNOWN in error]
+def test_each_setting_of_mirrormaker_is_known(name: str) -> None:
+    """It may be refused because a field sets it, or because of its value."""
+    unknown = [error for error in _errors(connector={name: "1"}) if UNKNOWN in error]
 
-    assert field_of(name) is not None or not found
+    assert field_of(name) is not None or not unknown

@@ -1,4 +1,4 @@
-"""The cache of the cluster's state, from lists, watches and responses to own writes, in any order."""
+"""The cache of API objects is updated by lists, watches and responses to the operator's writes, in any order."""
 
 from typing import Any
 
@@ -29,8 +29,8 @@ def uids(cache: ClusterCache) -> set[str]:
     return {child.uid for child in cache.children(KEY).values()}
 
 
-def test_a_late_response_to_a_write_does_not_revive_a_deleted_object():
-    """A flow was deleted while a pass wrote its objects; each later write to such an object would be refused as a conflict."""
+def test_a_late_response_to_a_write_does_not_restore_a_deleted_object():
+    """A pass may write an object of a flow while it is deleted. Later writes to a cached object would be conflicts."""
     cache = ClusterCache()
 
     cache.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
@@ -51,7 +51,7 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
 
 
 def test_a_flow_that_matches_the_selector_again_is_cached_again():
-    """The API server reports a MirrorFlow whose label is removed as deleted; its uid stays."""
+    """If the label of a MirrorFlow is removed, the API server reports it as deleted. Its uid stays."""
     cache = ClusterCache()
 
     def labelled(version: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_flow_that_matches_the_selector_again_is_cached_again():
     assert set(cache.flows) == {KEY}
 
 
-def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch):
+def test_only_the_newest_deletions_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "DELETED_MAX", 2)
     cache = ClusterCache()
     for uid in "abc":

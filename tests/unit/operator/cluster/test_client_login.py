@@ -86,8 +86,8 @@ def test_refused_token_is_followed_by_one_new_login() -> None:
 
     async def use() -> None:
         client = Client(logins, Metrics())
-        found = await asyncio.gather(*(client.get("/version") for _ in range(3)), return_exceptions=True)
-        assert all(isinstance(one, ForbiddenError) for one in found)
+        errors = await asyncio.gather(*(client.get("/version") for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(error, ForbiddenError) for error in errors)
         await client.get("/version")
         await client.close()
 

@@ -1,4 +1,4 @@
-"""The CRD is kept as new as the newest operator that has run."""
+"""The operator replaces the CRD unless a newer operator has written it."""
 
 from copy import deepcopy
 
@@ -7,8 +7,8 @@ import pytest
 from mirrorflow_operator.cluster.definition import annotated_definition, is_due
 
 
-def test_an_equal_definition_of_the_same_release_is_left_alone() -> None:
-    """The API server adds fields of its own."""
+def test_an_equal_crd_of_the_same_release_is_not_replaced() -> None:
+    """The API server adds fields to the stored CRD."""
     stored = deepcopy(annotated_definition("0.2.0"))
     stored["spec"]["conversion"] = {"strategy": "None"}
 
@@ -16,18 +16,18 @@ def test_an_equal_definition_of_the_same_release_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "own", "due"),
+    ("release", "own", "expected"),
     [
-        ("", "0.2.0", True),  # as Helm or a user has installed it
+        ("", "0.2.0", True),  # installed by Helm or a user
         ("0.1.9", "0.2.0", True),
         ("0.9.0", "0.10.0", True),
-        ("0.3.0", "0.2.0", False),  # an operator that was rolled back
+        ("0.3.0", "0.2.0", False),  # the operator was rolled back
         ("0.2.1", "0.2.0", False),
-        ("0.2.0", "0.2.0", True),  # the release was built again with another definition
+        ("0.2.0", "0.2.0", True),  # the release was built again with a different CRD
     ],
 )
-def test_a_different_definition_is_replaced_unless_it_is_newer(release: str, own: str, *, due: bool) -> None:
+def test_a_different_crd_is_replaced_unless_it_is_newer(release: str, own: str, *, expected: bool) -> None:
     stored = deepcopy(annotated_definition(release))
     del stored["spec"]["versions"][0]["additionalPrinterColumns"]
 
-    assert is_due(stored, annotated_definition(own)) == due
+    assert is_due(stored, annotated_definition(own)) == expected

@@ -1,4 +1,4 @@
-"""The facts that the operator keeps of an API object."""
+"""The facts that the operator reads from API objects."""
 
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ def _body(status: dict[str, Any]) -> dict[str, Any]:
     return body | {"status": status}
 
 
-def test_a_pinned_version_survives_a_status_that_another_release_has_written() -> None:
-    """Without it the operator would take its own default, and roll every connector of the flow."""
+def test_the_pinned_version_is_read_from_a_status_of_a_different_release() -> None:
+    """Without it the operator would use its default and roll all connectors of the flow."""
     condition = {
         "type": "Ready",
         "status": "True",
         "reason": "Replicating",
         "lastTransitionTime": "2026-11-22T00:00:00Z",
     }
-    seen = cached_flow(
+    cached = cached_flow(
         _body(
             {
                 "observedGeneration": 2,
@@ -36,45 +36,45 @@ def test_a_pinned_version_survives_a_status_that_another_release_has_written() -
         )
     )
 
-    status = seen.resource.status
+    status = cached.resource.status
     assert ("0.9.0", 2, ["Ready"]) == (
         status.version,
         status.observed_generation,
-        [one.type for one in status.conditions],
+        [condition.type for condition in status.conditions],
     )
 
 
-def test_fields_of_a_newer_crd_are_ignored_and_named() -> None:
-    """Such a CRD stays when an operator is rolled back, and gives every flow the defaults of its fields."""
+def test_fields_of_a_newer_crd_are_ignored_and_reported() -> None:
+    """The CRD stays when an operator is rolled back, and adds the defaults of its fields to all flows."""
     body = _body({})
     known = cached_flow(body).resource
     body["spec"] |= {"newer": "as ever", "topics": {**body["spec"].get("topics", {}), "later": {"a": 1}}}
 
-    seen = cached_flow(body).resource
+    observed = cached_flow(body).resource
 
-    assert seen.errors == ()
-    assert seen.flow is not None
-    assert seen.flow == known.flow
+    assert observed.errors == ()
+    assert observed.flow is not None
+    assert observed.flow == known.flow
     assert ["spec.topics.later", "spec.newer"] == sorted(
-        (one.path for one in seen.newer_fields), key=len, reverse=True
+        (error.path for error in observed.newer_fields), key=len, reverse=True
     )
-    assert str(seen.newer_fields[-1]).endswith(
+    assert str(observed.newer_fields[-1]).endswith(
         ": this operator is older than the field, which has no effect; upgrade the operator."
     )
 
 
-def test_a_wrong_value_beside_a_field_of_a_newer_crd_is_an_error() -> None:
+def test_a_wrong_value_is_an_error_despite_a_field_of_a_newer_crd() -> None:
     body = _body({})
     body["spec"] |= {"newer": "as ever", "isolationLevel": "later"}
 
-    seen = cached_flow(body).resource
+    observed = cached_flow(body).resource
 
-    assert seen.flow is None
-    assert ["spec.isolationLevel"] == [one.path for one in seen.errors]
+    assert observed.flow is None
+    assert ["spec.isolationLevel"] == [error.path for error in observed.errors]
 
 
-def test_a_pod_waits_for_the_reason_of_its_init_container() -> None:
-    """Its own container says only PodInitializing, for as long as an init container fails."""
+def test_the_waiting_reason_of_a_pod_is_that_of_its_failing_init_container() -> None:
+    """The other containers only have PodInitializing while an init container fails."""
     own = {"name": "replicator", "state": {"waiting": {"reason": "PodInitializing"}}}
     failing = {
         "name": "fetch",
@@ -84,7 +84,7 @@ def test_a_pod_waits_for_the_reason_of_its_init_container() -> None:
     }
     starting = {"name": "fetch", "state": {"waiting": {"reason": "PodInitializing"}}}
 
-    def seen(init: dict[str, Any]) -> tuple[str, int | None]:
+    def waiting_reason(init: dict[str, Any]) -> tuple[str, int | None]:
         pod = observed_pod(
             {
                 "metadata": {"name": "p", "uid": "1"},
@@ -94,5 +94,5 @@ def test_a_pod_waits_for_the_reason_of_its_init_container() -> None:
         )
         return pod.waiting_reason, pod.exit_code
 
-    assert seen(failing) == ("CrashLoopBackOff", 7)
-    assert seen(starting) == ("PodInitializing", None)
+    assert waiting_reason(failing) == ("CrashLoopBackOff", 7)
+    assert waiting_reason(starting) == ("PodInitializing", None)

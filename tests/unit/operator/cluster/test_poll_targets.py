@@ -1,4 +1,4 @@
-"""The operator polls running pods: once for each connector, and over TLS where they have a certificate."""
+"""The operator polls each connector of running pods, over TLS if the pod has a certificate."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,11 @@ from mirrorflow_operator.status.observation import ObservedPod
 from tests.unit.kafka.certificates import authority
 
 KEY = ("flows", "east-to-west")
-WANTED = {ConnectorKind.SOURCE: "Source", ConnectorKind.CHECKPOINT: "Check", ConnectorKind.HEARTBEAT: "Beat"}
+CONNECTOR_NAMES = {
+    ConnectorKind.SOURCE: "Source",
+    ConnectorKind.CHECKPOINT: "Check",
+    ConnectorKind.HEARTBEAT: "Beat",
+}
 POD = ObservedPod(
     name="p", uid="u1", phase="Running", ready=True, ip="10.0.0.1", connectors=("source",), is_secure=True
 )
@@ -26,12 +30,12 @@ def targets(
         KEY,
         [("source", pod) for pod in pods],
         [("a-job", pod) for pod in drivers],
-        connector_names=WANTED,
+        connector_names=CONNECTOR_NAMES,
         ca_bundle=ca_bundle,
     )
 
 
-def test_a_pod_with_one_connector_is_polled_without_its_name() -> None:
+def test_a_pod_with_one_connector_is_polled_without_a_connector_name() -> None:
     assert targets(POD) == [PollTarget(uid="u1", host="10.0.0.1", ready=True)]
 
 
@@ -43,7 +47,7 @@ def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
 @pytest.mark.parametrize(
     "change", [{"ip": ""}, {"phase": "Pending"}, {"phase": "Failed"}, {"deleting": True}], ids=str
 )
-def test_a_pod_that_cannot_answer_is_not_polled(change: dict[str, str | bool]) -> None:
+def test_a_pod_that_cannot_respond_is_not_polled(change: dict[str, str | bool]) -> None:
     changed = replace(POD, **change)  # type: ignore[arg-type]
     assert targets(changed, drivers=(changed,)) == []
 

@@ -1,4 +1,4 @@
-"""The poller reads connectors over real sockets: failures are reported, unchanged readings queue no flow, silent pods delay no other."""
+"""The poller reads the progress of connectors over real sockets."""
 
 import asyncio
 import ssl
@@ -26,12 +26,12 @@ WAIT_S = 300.0
 async def _until(condition: Callable[[], bool]) -> None:
     """Waits, at most WAIT_S, until *condition* holds."""
     async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  any condition, not one event
+        while not condition():  # noqa: ASYNC110  any condition, not an event
             await asyncio.sleep(0.005)
 
 
 def _target(port: int, host: str = HOST, **changes: object) -> PollTarget:
-    return PollTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
+    return PollTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # fields of a target
 
 
 def _poll_once(response: bytes) -> Reading:
@@ -43,8 +43,7 @@ def _poll_once(response: bytes) -> Reading:
     return asyncio.run(once())
 
 
-def test_a_summary_is_read():
-    """It is stamped with the time of the request."""
+def test_a_reading_has_the_summary_and_the_time_of_the_request():
     reading = _poll_once(summary(replicating="Advancing"))
 
     assert reading.summary is not None
@@ -64,10 +63,20 @@ def test_a_summary_is_read():
         (b"SSH-2.0-OpenSSH_9.6\r\n", PollFailure.UNREADABLE),
         (summary(version=99), PollFailure.UNKNOWN_VERSION),
     ],
-    ids=["503", "redirect", "html", "long", "cut", "zipped", "long-head", "ssh", "other-version"],
+    ids=[
+        "503",
+        "redirect",
+        "html",
+        "long body",
+        "truncated",
+        "gzip",
+        "long headers",
+        "ssh",
+        "unknown version",
+    ],
 )
-def test_an_unreadable_response_has_a_reason(response: bytes, failure: PollFailure):
-    """None raises an exception, and no redirect is followed."""
+def test_an_unreadable_response_is_a_failed_reading(response: bytes, failure: PollFailure):
+    """No response raises an exception, and no redirect is followed."""
     reading = _poll_once(response)
 
     assert reading.summary is None
@@ -75,21 +84,21 @@ def test_an_unreadable_response_has_a_reason(response: bytes, failure: PollFailu
     assert reading.problem
 
 
-def test_an_endless_body_is_not_read_to_its_end():
-    """The size limit holds whatever the response headers state."""
+def test_a_body_above_the_size_limit_is_not_read_completely():
+    """The response has no Content-Length header."""
     endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000_000
 
     assert _poll_once(endless).failure is PollFailure.UNREADABLE
 
 
 def test_each_connector_of_a_shared_pod_is_polled_by_name():
-    """Each connector has its own reading; removing one keeps the other."""
+    """Each connector has its own reading. Removing one keeps the other."""
 
     async def run() -> None:
         async with _Polling() as polling:
             both = [_target(polling.stubs.port, connector=name) for name in ("first", "second")]
             polling.poller.set_targets(FLOW, both)
-            await _until(lambda: all(polling.poller.reading(HOST, one.connector) for one in both))
+            await _until(lambda: all(polling.poller.reading(HOST, target.connector) for target in both))
             assert {"/progress?connector=first", "/progress?connector=second"} == set(polling.stubs.paths)
             polling.poller.set_targets(FLOW, both[:1])
             assert polling.poller.reading(HOST, "second") is None
@@ -100,7 +109,7 @@ def test_each_connector_of_a_shared_pod_is_polled_by_name():
 
 
 def test_a_refused_connection_is_unreachable():
-    """It is a reading, not an exception."""
+    """The failure is a reading, not an exception."""
 
     async def once() -> Reading:
         async with session() as client:
@@ -109,20 +118,20 @@ def test_a_refused_connection_is_unreachable():
     assert asyncio.run(once()).failure is PollFailure.UNREACHABLE
 
 
-def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
+def test_a_pod_that_accepts_a_connection_and_never_responds_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """The poll ends after RESPONSE_MAX_S."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.1)
 
     assert _poll_once(SILENT).failure is PollFailure.UNREACHABLE
 
 
-def test_a_certificate_must_have_the_name(tmp_path: Path):
-    """Another pod that has received the address meanwhile does not pass as this one."""
+def test_a_certificate_must_contain_the_expected_name(tmp_path: Path):
+    """A different pod may have received the address meanwhile."""
     authority = Authority(tmp_path)
     identity = authority.server("pod", "right.example")
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(identity.certificate, identity.key)
-    # As the product does: the default context of Python 3.13 refuses certificates without a key identifier.
+    # As in the product: the default context of Python 3.13 refuses certificates without a key identifier.
     trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusted.load_verify_locations(cafile=authority.own.certificate)
 
@@ -141,7 +150,7 @@ def test_a_certificate_must_have_the_name(tmp_path: Path):
 
 
 class _Polling:
-    """A running poller with short intervals, and its stubs; `queued` are the flows whose readings changed."""
+    """A running poller with short intervals, and its stubs. `queued` has the flows whose readings changed."""
 
     def __init__(self, *, interval_s: float = 0.05, in_flight_max: int = 4) -> None:
         self.queued: list[Key] = []
@@ -176,7 +185,7 @@ def _digest(reading: Reading) -> object:
 
 
 def test_unchanged_readings_queue_no_flow():
-    """The first reading and a changed one queue the flow; moving figures do not."""
+    """The first reading and a changed one queue the flow. Changed figures do not."""
 
     async def scenario() -> None:
         async with _Polling() as polling:
@@ -197,7 +206,7 @@ def test_unchanged_readings_queue_no_flow():
 
 
 def test_a_removed_pod_is_not_polled():
-    """Its last reading is removed, too."""
+    """Its last reading is removed too."""
 
     async def scenario() -> None:
         async with _Polling() as polling:
@@ -205,9 +214,9 @@ def test_a_removed_pod_is_not_polled():
             await _until(lambda: polling.stubs.asked[OTHER] >= 1)
             polling.put(HOST)
             assert polling.poller.reading(OTHER) is None
-            before, others = polling.stubs.asked[HOST], polling.stubs.asked[OTHER]
-            await _until(lambda: polling.stubs.asked[HOST] >= before + 5)
-            assert polling.stubs.asked[OTHER] <= others + 1  # one may have been in flight
+            polls_of_host, polls_of_other = polling.stubs.asked[HOST], polling.stubs.asked[OTHER]
+            await _until(lambda: polling.stubs.asked[HOST] >= polls_of_host + 5)
+            assert polling.stubs.asked[OTHER] <= polls_of_other + 1  # one may have been in flight
 
             polling.poller.remove(FLOW)
             assert len(polling.poller) == 0
@@ -215,8 +224,8 @@ def test_a_removed_pod_is_not_polled():
     asyncio.run(scenario())
 
 
-def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.MonkeyPatch):
-    """The interval is bounded after any number of polls: 1,025 are half a day."""
+def test_a_pod_that_never_responds_is_polled_forever(monkeypatch: pytest.MonkeyPatch):
+    """The interval stays bounded: an unbounded power of 2 would overflow after 1,024 polls."""
 
     async def unreachable(*_: object, now_s: float) -> Reading:
         return Reading(read_at_s=now_s, failure=PollFailure.UNREACHABLE)
@@ -233,7 +242,7 @@ def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.Monk
 
 
 def test_a_pod_that_becomes_ready_is_polled_soon():
-    """It does not wait for its interval; setting unchanged targets causes no poll."""
+    """It is polled before its interval ends. Setting unchanged targets causes no poll."""
 
     async def scenario() -> None:
         async with _Polling(interval_s=15.0) as polling:
@@ -248,7 +257,7 @@ def test_a_pod_that_becomes_ready_is_polled_soon():
 
 
 def test_a_starting_pod_is_polled_more_often():
-    """Ready follows within seconds, not after a whole interval."""
+    """The flow is then Ready within seconds instead of an interval."""
 
     async def scenario() -> None:
         async with _Polling(interval_s=3.0) as polling:
@@ -260,27 +269,26 @@ def test_a_starting_pod_is_polled_more_often():
     asyncio.run(scenario())
 
 
-def test_silent_pods_are_limited_and_do_not_delay_others(
+def test_pods_that_never_respond_do_not_delay_other_polls(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The number of polls in flight and the time of each are limited."""
+    """The number of polls in flight and the duration of each are limited."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.05)
-    dead = [f"127.2.0.{number}" for number in range(1, 41)]
+    silent = [f"127.2.0.{number}" for number in range(1, 41)]
 
     async def scenario() -> None:
         async with _Polling(in_flight_max=4) as polling:
-            polling.stubs.answers.update(dict.fromkeys(dead, SILENT))
-            polling.put(HOST, *dead)
+            polling.stubs.answers.update(dict.fromkeys(silent, SILENT))
+            polling.put(HOST, *silent)
             await _until(lambda: polling.stubs.asked[HOST] >= 3)
-            await _until(lambda: all(polling.stubs.asked[one] for one in dead))
+            await _until(lambda: all(polling.stubs.asked[host] for host in silent))
             assert polling.stubs.open_max <= 4
             assert polling.sample("polls_failed_total") >= 20
 
     asyncio.run(scenario())
 
 
-def test_a_poller_that_is_cancelled_leaves_nothing_behind():
-    """Polls in flight are cancelled, too."""
+def test_a_cancelled_poller_closes_its_connections():
 
     async def scenario() -> None:
         async with _Polling() as polling:

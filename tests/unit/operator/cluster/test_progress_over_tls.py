@@ -1,6 +1,6 @@
-"""A flow with a certificate and an operator with its CA: the planned pods serve TLS, and the operator verifies it.
+"""Pods of a flow with a certificate serve progress over TLS, and the operator verifies the certificate.
 
-Both sides are real: the properties of a planned ConfigMap start the replicator's server, which the operator's client polls.
+The replicator's HTTP server starts with the properties of a planned ConfigMap, and the operator's client polls it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ SPEC: dict[str, Any] = {"internalRest": {"tls": {"secretName": SECRET}}}
 
 @pytest.fixture
 def layout(tmp_path: Path) -> SecretLayout:
-    """A folder as the kubelet mounts it."""
+    """A folder with the Secret, as the kubelet mounts it."""
     folder = tmp_path / "secrets" / SECRET
     folder.mkdir(parents=True)
     own = signed(HOST, names=(HOST,))
@@ -51,12 +51,14 @@ def layout(tmp_path: Path) -> SecretLayout:
 
 def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: Any) -> Object:
     flow = mirror_flow(**SPEC, **spec)
-    found = objects(flow, plan(flow, POD_LAYOUT), image="x:1", verifies=verifies)
-    one = next(
-        one for one in found if one["kind"] == kind and one["metadata"]["name"] == "east-to-west-source"
+    planned_objects = objects(flow, plan(flow, POD_LAYOUT), image="x:1", verifies=verifies)
+    planned = next(
+        item
+        for item in planned_objects
+        if item["kind"] == kind and item["metadata"]["name"] == "east-to-west-source"
     )
-    here: Object = json.loads(json.dumps(one).replace(POD_LAYOUT.secrets, layout.secrets))
-    return here
+    with_local_paths: Object = json.loads(json.dumps(planned).replace(POD_LAYOUT.secrets, layout.secrets))
+    return with_local_paths
 
 
 def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
@@ -69,17 +71,20 @@ def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
     own, _ = server_context(resolved)
     auth = settings.http.others_client_auth
     others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth else (None, ())
-    shown = others if settings.http.internal and others is not None else own  # as the worker does
+    main_context = others if settings.http.internal and others is not None else own  # as in the worker
     listeners = [
-        f"{one.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1") for one in settings.http.listeners
+        f"{address.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1")
+        for address in settings.http.listeners
     ]
 
     async def main() -> list[Reading]:
-        server = await HttpServer.start(listeners, lambda: view(connector()), tls=shown, others_tls=others)
+        server = await HttpServer.start(
+            listeners, lambda: view(connector()), tls=main_context, others_tls=others
+        )
         port = int(server.addresses[-1].rpartition(":")[2])
         try:
             async with session() as client:
-                targets = [PollTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in parameters]
+                targets = [PollTarget(uid="x", host="127.0.0.1", port=port, tls=tls) for tls in parameters]
                 return [await request_progress(client, target, now_s=0.0) for target in targets]
         finally:
             await server.close()
@@ -88,21 +93,21 @@ def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
+def test_the_operator_polls_over_tls_and_verifies_the_name_of_the_connector(
     layout: SecretLayout, tmp_path: Path, replicas: int
 ) -> None:
-    """With several pods, the internal listener requires client certificates; this one does not."""
+    """With several pods only the internal listener requires client certificates."""
     connectors = {"source": {"replicas": replicas, "tasks": replicas}}
     planned = _planned(layout, "ConfigMap", connectors=connectors)
-    ours = CaBundle(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
-    (tmp_path / "another.crt").write_text(authority("Another CA").pem)
-    another_ca = CaBundle(file=str(tmp_path / "another.crt"))
+    configured_ca = CaBundle(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
+    (tmp_path / "unknown.crt").write_text(authority("Another CA").pem)
+    unknown_ca = CaBundle(file=str(tmp_path / "unknown.crt"))
 
     trusted, wrong_name, untrusted = _readings(
         planned,
-        ours.tls_parameters(HOST),
-        ours.tls_parameters("another.mirrors.svc"),
-        another_ca.tls_parameters(HOST),
+        configured_ca.tls_parameters(HOST),
+        configured_ca.tls_parameters("other.mirrors.svc"),
+        unknown_ca.tls_parameters(HOST),
     )
 
     assert trusted.summary is not None
@@ -114,9 +119,9 @@ def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> Non
     container = template["spec"]["containers"][0]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
 
-    assert {one["scheme"] for one in probes} == {"HTTPS"}
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
     assert template["metadata"]["annotations"][names.SCHEME_ANNOTATION] == "https"
-    assert any(one.get("secret", {}).get("secretName") == SECRET for one in template["spec"]["volumes"])
+    assert any(volume.get("secret", {}).get("secretName") == SECRET for volume in template["spec"]["volumes"])
 
 
 def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
@@ -128,26 +133,26 @@ def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
     assert names.SCHEME_ANNOTATION not in template["metadata"]["annotations"]
 
 
-def test_a_renewed_ca_is_used_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
+def test_a_renewed_ca_is_used_and_an_invalid_file_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
     ca_bundle = CaBundle(file=str(file))
     first = ca_bundle.tls_parameters(HOST)
 
     file.write_text("no certificate")
-    broken = ca_bundle.tls_parameters(HOST)
+    with_invalid_file = ca_bundle.tls_parameters(HOST)
     file.write_text(authority("Another CA").pem)
     renewed = ca_bundle.tls_parameters(HOST)
 
-    assert broken == first
-    assert [one["subject"] for one in renewed.context.get_ca_certs()] != [
-        one["subject"] for one in first.context.get_ca_certs()
+    assert with_invalid_file == first
+    assert [certificate["subject"] for certificate in renewed.context.get_ca_certs()] != [
+        certificate["subject"] for certificate in first.context.get_ca_certs()
     ]
     assert ca_bundle.tls_parameters(HOST) == renewed
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_an_unreadable_ca_prevents_the_start(tmp_path: Path, content: str | None) -> None:
+def test_the_operator_does_not_start_with_an_unreadable_ca(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "ca.crt"
     if content is not None:
         file.write_text(content)

@@ -11,10 +11,10 @@ from mirrorflow_operator.errors import NoAnswerError
 from tests.harness.kafka.processes import wait_until
 
 
-def test_watches_that_never_began_are_not_alive(monkeypatch: pytest.MonkeyPatch):
-    """kopf ends where the API server does not answer its first requests, while a thread waits for the flag that stops it."""
+def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
+    """kopf ends if the API server does not respond to its first requests. Its thread still waits for the stop flag."""
 
-    async def kopf_that_gives_up(*, stop_flag: threading.Event, **_: object) -> None:
+    async def failing_kopf(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
         raise NoAnswerError("GET /apis", "no answer")
 
@@ -26,5 +26,5 @@ def test_watches_that_never_began_are_not_alive(monkeypatch: pytest.MonkeyPatch)
         finally:
             await watches.stop()
 
-    monkeypatch.setattr(kopf, "operator", kopf_that_gives_up)
+    monkeypatch.setattr(kopf, "operator", failing_kopf)
     asyncio.run(watch())

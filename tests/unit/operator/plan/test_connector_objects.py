@@ -1,6 +1,7 @@
-"""The Kubernetes objects of each valid example, and invariants of all of them.
+"""The Kubernetes objects of the connectors of each valid example.
 
-Goldens are `golden/smallest.objects.yaml`, and of each other example the difference from it (`tests.harness.goldens`).
+The golden files are `golden/smallest.objects.yaml`, and for each other example the difference from it
+(`tests.harness.goldens`).
 """
 
 from collections.abc import Mapping
@@ -30,10 +31,10 @@ IMAGE = "registry.example/mirrorflow-replicator:1.0.0"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Files within a ConfigMap line by line, as a reviewer reads them."""
+    """Writes the files in a ConfigMap line by line, so that a reviewer can read them."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """A text of several lines as a block."""
+        """Writes a text of several lines as a block."""
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
 
 
@@ -54,16 +55,16 @@ def _changed(name: str, **changes: Any) -> MirrorFlow:
     return parse_flow(document)
 
 
-def _deployments(found: list[Object]) -> Mapping[str, Object]:
-    return {one["metadata"]["name"]: one for one in found if one["kind"] == "Deployment"}
+def _deployments(planned: list[Object]) -> Mapping[str, Object]:
+    return {item["metadata"]["name"]: item for item in planned if item["kind"] == "Deployment"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_objects_are_the_golden(name: str) -> None:
-    """Same flow, same bytes; a change is seen in review."""
+def test_the_objects_are_those_of_the_golden_file(name: str) -> None:
+    """The same flow gives the same bytes, so that a change shows in the diff."""
     full, text = (
-        yaml.dump_all(_objects(_example(one)), Dumper=_Dumper, sort_keys=False, width=10_000)
-        for one in (FULL, name)
+        yaml.dump_all(_objects(_example(example)), Dumper=_Dumper, sort_keys=False, width=10_000)
+        for example in (FULL, name)
     )
     if name == FULL:
         check_golden(GOLDENS / f"{name}.objects.yaml", text)
@@ -72,13 +73,13 @@ def test_objects_are_the_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pods_pass_the_restricted_standard_and_fix_no_user(name: str) -> None:
-    """Pod Security Standards, restricted; any platform may choose the user id, but for a connector whose template does."""
+def test_pods_meet_the_restricted_pod_security_standard_without_a_fixed_user_id(name: str) -> None:
+    """The platform may choose the user id, unless the template of the connector sets it."""
     flow = _example(name)
     for deployment in _deployments(_objects(flow)).values():
         spec = deployment["spec"]["template"]["spec"]
-        word = deployment["metadata"]["labels"]["mirrorflow.io/connector"]
-        template = getattr(flow.spec.connectors, word).template
+        name = deployment["metadata"]["labels"]["mirrorflow.io/connector"]
+        template = getattr(flow.spec.connectors, name).template
         ids = template.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert {**restricted, **ids} == spec["securityContext"]
@@ -94,16 +95,15 @@ def test_pods_pass_the_restricted_standard_and_fix_no_user(name: str) -> None:
         }
 
 
-def test_a_pod_mounts_exactly_what_its_properties_reference() -> None:
-    """Each referenced Secret, and no other, stands where the reference looks for it."""
+def test_a_pod_mounts_only_the_referenced_secrets_at_the_expected_paths() -> None:
     source = _deployments(_objects(_example("client-certificates")))
     for deployment in source.values():
         spec = deployment["spec"]["template"]["spec"]
-        volumes = {one["name"]: one for one in spec["volumes"]}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
         mounted = {
-            one["mountPath"]: volumes[one["name"]]
-            for one in spec["containers"][0]["volumeMounts"]
-            if one["mountPath"].startswith("/mnt/")
+            mount["mountPath"]: volumes[mount["name"]]
+            for mount in spec["containers"][0]["volumeMounts"]
+            if mount["mountPath"].startswith("/mnt/")
         }
         assert mounted
         for path, volume in mounted.items():
@@ -111,8 +111,8 @@ def test_a_pod_mounts_exactly_what_its_properties_reference() -> None:
             assert path.rpartition("/")[2] == name
 
 
-def test_changing_one_connector_rolls_only_that_one() -> None:
-    """Its own workload changes; the two others keep every byte."""
+def test_a_changed_setting_rolls_only_its_connector() -> None:
+    """The other two Deployments are unchanged."""
     before = _deployments(_objects(_example("smallest")))
     after = _deployments(
         _objects(
@@ -122,14 +122,14 @@ def test_changing_one_connector_rolls_only_that_one() -> None:
 
     assert ["east-to-west-source"] == [name for name in before if before[name] != after[name]]
     annotations = [
-        one["east-to-west-source"]["spec"]["template"]["metadata"]["annotations"][HASH_ANNOTATION]
-        for one in (before, after)
+        deployments["east-to-west-source"]["spec"]["template"]["metadata"]["annotations"][HASH_ANNOTATION]
+        for deployments in (before, after)
     ]
     assert annotations[0] != annotations[1]
 
 
-def test_a_pause_changes_files_and_no_pod() -> None:
-    """The pods follow their mounted files, alone or several that share the work."""
+def test_a_pause_changes_only_config_maps() -> None:
+    """Pods follow their mounted files, with one pod and with several."""
     for count in (1, 2):
         running, paused = (_scaled(count, state=state) for state in ("Running", "Paused"))
         assert {kind for kind, _ in _differing(running, paused)} == {"ConfigMap"}
@@ -140,35 +140,35 @@ def _scaled(replicas: int, **spec: Any) -> list[Object]:
 
 
 def _differing(before: list[Object], after: list[Object]) -> set[tuple[str, str]]:
-    """Kind and name of what is in one of them alone, or otherwise in the other."""
-    one, other = ({(x["kind"], x["metadata"]["name"]): x for x in found} for found in (before, after))
-    return {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+    """Kind and name of the objects that differ or are in only one of the lists."""
+    old, new = ({(x["kind"], x["metadata"]["name"]): x for x in planned} for planned in (before, after))
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
-def test_scaling_between_several_pods_rolls_none() -> None:
-    """Neither the template nor the properties know how many there are."""
+def test_scaling_between_two_and_more_pods_rolls_none() -> None:
+    """Neither the template nor the properties contain the number of pods."""
     before, after = _scaled(2), _scaled(3)
 
     assert {("Deployment", "east-to-west-source")} == _differing(before, after)
-    old, new = (_deployments(found)["east-to-west-source"] for found in (before, after))
+    old, new = (_deployments(planned)["east-to-west-source"] for planned in (before, after))
     assert (2, 3) == (old["spec"].pop("replicas"), new["spec"].pop("replicas"))
     assert old == new
 
 
-def test_a_second_pod_adds_the_distributed_form_and_its_objects() -> None:
-    """The roll says why; the other connectors keep every byte."""
-    one, two = _scaled(1), _scaled(2)
+def test_a_second_pod_changes_to_distributed_mode_and_adds_its_objects() -> None:
+    """The mode is a rollout reason. The objects of other connectors are unchanged."""
+    one_pod, two_pods = _scaled(1), _scaled(2)
     kinds = ("Service", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "Deployment")
 
-    assert {(kind, "east-to-west-source") for kind in kinds} == _differing(one, two)
-    old, new = (_deployments(found)["east-to-west-source"] for found in (one, two))
+    assert {(kind, "east-to-west-source") for kind in kinds} == _differing(one_pod, two_pods)
+    old, new = (_deployments(planned)["east-to-west-source"] for planned in (one_pod, two_pods))
     reasons = reasons_to_roll(old, new, {}, {})
     assert "mode standalone -> distributed" in reasons
     assert "mode distributed -> standalone" in reasons_to_roll(new, old, {}, {})
 
 
-def test_a_stopped_flow_of_several_pods_keeps_its_form() -> None:
-    """Going on is no roll."""
+def test_a_stopped_flow_with_several_pods_stays_in_distributed_mode() -> None:
+    """Resuming it then needs no rollout."""
     assert {("Deployment", "east-to-west-source")} >= {
         (kind, name)
         for kind, name in _differing(_scaled(2), _scaled(2, state="Stopped"))
@@ -177,22 +177,24 @@ def test_a_stopped_flow_of_several_pods_keeps_its_form() -> None:
 
 
 def test_connectors_have_separate_groups_and_topics() -> None:
-    """A node runs whatever its config topic names: each connector has a group and topics of its own."""
-    files = [one["data"]["worker.properties"] for one in _objects(_example("several-pods")) if "data" in one]
-    told = [parse_properties(text) for text in files]
+    """A node runs all connectors in its config topic, so connectors cannot share it."""
+    files = [
+        item["data"]["worker.properties"] for item in _objects(_example("several-pods")) if "data" in item
+    ]
+    workers = [parse_properties(text) for text in files]
 
     for key in ("group.id", "config.storage.topic", "status.storage.topic"):
-        named = [properties[key] for properties in told if key in properties]
-        assert len(named) == len(set(named)) >= 2
-    assert len({properties["offset.storage.topic"] for properties in told}) == 1
+        values = [properties[key] for properties in workers if key in properties]
+        assert len(values) == len(set(values)) >= 2
+    assert len({properties["offset.storage.topic"] for properties in workers}) == 1
 
 
-def test_the_replicator_reads_the_properties_of_several_pods_as_one_worker(
+def test_the_replicator_accepts_the_properties_of_several_pods_in_distributed_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a warning, so that nothing is planned in vain; each resolves its own address."""
+    """No property causes a warning. Each pod resolves its own address."""
     monkeypatch.setenv(POD_IP, "10.1.2.3")
-    files = next(one["data"] for one in _objects(_example("several-pods")) if "data" in one)
+    files = next(item["data"] for item in _objects(_example("several-pods")) if "data" in item)
 
     settings = load_distributed(files[WORKER_FILE], [files[CONNECTOR_FILE]])
 
@@ -207,9 +209,8 @@ def test_the_replicator_reads_the_properties_of_several_pods_as_one_worker(
     assert settings.http.tls["ssl.client.auth"] == "required"
 
 
-def test_a_stopped_flow_has_no_pods_and_keeps_everything_else() -> None:
-    """Stopping is no deletion."""
+def test_a_stopped_flow_has_no_pods_and_keeps_its_other_objects() -> None:
     running, stopped = _objects(_example("smallest")), _objects(_changed("smallest", state="Stopped"))
 
-    assert {0} == {one["spec"]["replicas"] for one in _deployments(stopped).values()}
-    assert [one["metadata"] for one in running] == [one["metadata"] for one in stopped]
+    assert {0} == {deployment["spec"]["replicas"] for deployment in _deployments(stopped).values()}
+    assert [item["metadata"] for item in running] == [item["metadata"] for item in stopped]

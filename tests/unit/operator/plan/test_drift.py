@@ -1,4 +1,4 @@
-"""Drift: what the API server adds and rewrites is no difference, what a user changed is one."""
+"""Drift detection ignores what the API server adds and rewrites, and finds what a user changed."""
 
 import copy
 from typing import Any
@@ -35,7 +35,7 @@ PLANNED: dict[str, Any] = {
 
 
 def _live() -> dict[str, Any]:
-    """As the API server gives it back."""
+    """The planned object as the API server returns it."""
     live = copy.deepcopy(PLANNED)
     pod = live["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -49,7 +49,7 @@ def _live() -> dict[str, Any]:
     return live
 
 
-def test_server_defaults_and_rewritten_values_are_no_difference():
+def test_defaults_and_values_rewritten_by_the_api_server_are_ignored():
     assert matches(_live(), PLANNED)
 
 
@@ -88,7 +88,7 @@ def test_quantities_are_compared_as_amounts(live: str, planned: str, *, same: bo
     assert matches({"limits": {"memory": live}}, {"limits": {"memory": planned}}) is same
 
 
-def test_other_texts_are_not_compared_as_amounts():
+def test_texts_that_are_not_quantities_are_not_compared_as_amounts():
     assert not matches({"name": "1"}, {"name": "1000m"})
 
 
@@ -107,5 +107,5 @@ def test_an_object_matches_itself(value: Any):
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), _VALUES), st.dictionaries(st.sampled_from("wxyz"), _VALUES))
-def test_additional_fields_are_no_difference(planned: dict[str, Any], more: dict[str, Any]):
+def test_additional_fields_are_ignored(planned: dict[str, Any], more: dict[str, Any]):
     assert matches({**planned, **more}, planned)

@@ -1,6 +1,7 @@
-"""The objects of Spark jobs: a golden file for each valid example, and invariants.
+"""The Kubernetes objects of Spark jobs.
 
-Goldens are `golden/everything.jobs.yaml`, and the difference of the other example from it (`tests.harness.goldens`).
+The golden files are `golden/everything.jobs.yaml`, and for the other example the difference from it
+(`tests.harness.goldens`).
 """
 
 import json
@@ -27,7 +28,7 @@ from tests.harness.goldens import check_golden, text_difference
 from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
 
 DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
-WANTED = Runs(seed=True, verify=True)
+ALL_RUNS = Runs(seed=True, verify=True)
 NAMES = ("everything", "seeded-and-verified")
 FILES = ("worker.properties", "source.properties", "job.properties")
 
@@ -40,37 +41,47 @@ def _example(name: str, **changes: Any) -> MirrorFlow:
     return parse_flow(document)
 
 
-def _jobs(name: str, runs: Runs = WANTED, **changes: Any) -> list[Object]:
+def _jobs(name: str, runs: Runs = ALL_RUNS, **changes: Any) -> list[Object]:
     return job_objects(_example(name, **changes), runs, defaults=DEFAULTS)
 
 
-def _of_kind(found: list[Object], kind: str) -> list[Object]:
-    return [one for one in found if one["kind"] == kind]
+def _of_kind(planned: list[Object], kind: str) -> list[Object]:
+    return [item for item in planned if item["kind"] == kind]
 
 
 def _job(name: str = "everything", **changes: Any) -> Object:
     return _of_kind(_jobs(name, Runs(seed=True), **changes), "Job")[0]
 
 
-def _templates(found: list[Object]) -> list[tuple[Object, Object]]:
-    """Of each Job and CronJob: the driver's pod, and the executors'."""
-    data = {one["metadata"]["name"]: one["data"] for one in _of_kind(found, "ConfigMap")}
-    drivers = [one["spec"]["template"] for one in _of_kind(found, "Job")]
-    drivers += [one["spec"]["jobTemplate"]["spec"]["template"] for one in _of_kind(found, "CronJob")]
-    config = [
-        next(volume["configMap"]["name"] for volume in one["spec"]["volumes"] if volume["name"] == "config")
-        for one in drivers
+def _templates(planned: list[Object]) -> list[tuple[Object, Object]]:
+    """The pod templates of driver and executors of each Job and CronJob."""
+    data = {
+        config_map["metadata"]["name"]: config_map["data"] for config_map in _of_kind(planned, "ConfigMap")
+    }
+    drivers = [job["spec"]["template"] for job in _of_kind(planned, "Job")]
+    drivers += [
+        cron_job["spec"]["jobTemplate"]["spec"]["template"] for cron_job in _of_kind(planned, "CronJob")
     ]
-    return [(one, json.loads(data[name]["executor.yaml"])) for one, name in zip(drivers, config, strict=True)]
+    config = [
+        next(
+            volume["configMap"]["name"] for volume in driver["spec"]["volumes"] if volume["name"] == "config"
+        )
+        for driver in drivers
+    ]
+    return [
+        (driver, json.loads(data[name]["executor.yaml"]))
+        for driver, name in zip(drivers, config, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_jobs_are_the_golden(name: str) -> None:
-    """Same flow, same bytes; a change is seen in review."""
+def test_the_objects_of_jobs_are_those_of_the_golden_file(name: str) -> None:
+    """The same flow gives the same bytes, so that a change shows in the diff."""
     dumper = _Dumper
     dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
     full, text = (
-        yaml.dump_all(_jobs(one), Dumper=dumper, sort_keys=False, width=10_000) for one in (NAMES[0], name)
+        yaml.dump_all(_jobs(example), Dumper=dumper, sort_keys=False, width=10_000)
+        for example in (NAMES[0], name)
     )
     if name == NAMES[0]:
         check_golden(GOLDENS / f"{name}.jobs.yaml", text)
@@ -79,8 +90,8 @@ def test_jobs_are_the_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name: str) -> None:
-    """Pod Security Standards, restricted; executors have no business with the API server."""
+def test_pods_meet_the_restricted_pod_security_standard_and_only_drivers_have_a_token(name: str) -> None:
+    """Executors do not call the API server."""
     pairs = _templates(_jobs(name))
 
     assert pairs
@@ -103,58 +114,62 @@ def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_driver_and_executors_mount_the_connectors_files(name: str) -> None:
-    """The same Secrets at the same places, and nothing of them in a variable, an argument or a file."""
+def test_driver_and_executors_mount_the_same_secrets_as_the_connector(name: str) -> None:
+    """The mount paths are the same. No variable contains a secret."""
     flow = _example(name)
     connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
     source = next(
-        one["spec"]["template"]["spec"]
-        for one in _of_kind(connector, "Deployment")
-        if one["metadata"]["name"] == "east-to-west-source"
+        deployment["spec"]["template"]["spec"]
+        for deployment in _of_kind(connector, "Deployment")
+        if deployment["metadata"]["name"] == "east-to-west-source"
     )
-    mounted = [one for one in source["containers"][0]["volumeMounts"] if one["mountPath"].startswith("/mnt/")]
-    volumes = [one for one in source["volumes"] if "secret" in one]
+    mounted = [
+        mount for mount in source["containers"][0]["volumeMounts"] if mount["mountPath"].startswith("/mnt/")
+    ]
+    volumes = [volume for volume in source["volumes"] if "secret" in volume]
 
-    for pod in [one for pair in _templates(_jobs(name)) for one in pair]:
+    for pod in [template for pair in _templates(_jobs(name)) for template in pair]:
         spec = pod["spec"]
         assert mounted == [
-            one
-            for one in spec["containers"][0]["volumeMounts"]
-            if one["mountPath"].startswith("/mnt/") and one["name"] != "output"
+            mount
+            for mount in spec["containers"][0]["volumeMounts"]
+            if mount["mountPath"].startswith("/mnt/") and mount["name"] != "output"
         ]
-        assert volumes == [one for one in spec["volumes"] if "secret" in one]
-        assert not any("secretKeyRef" in str(one) for one in spec["containers"][0]["env"])
+        assert volumes == [volume for volume in spec["volumes"] if "secret" in volume]
+        assert not any("secretKeyRef" in str(variable) for variable in spec["containers"][0]["env"])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_job_reads_the_files_that_were_written(name: str, tmp_path: Path) -> None:
-    """Each key is one that the job knows, and means what the spec says."""
+def test_the_job_accepts_the_files_of_its_config_map(name: str, tmp_path: Path) -> None:
+    """Each key is known, and the values are those of the spec."""
     flow = _example(name)
     for config in _of_kind(_jobs(name), "ConfigMap"):
         folder = tmp_path / config["metadata"]["name"]
         folder.mkdir()
-        worker, source, job = (folder / one for one in FILES)
+        worker, source, job = (folder / file for file in FILES)
         for path in (worker, source, job):
             path.write_text(config["data"][path.name])
 
         settings = FlowFiles(worker=str(worker), source=str(source)).load()
-        read = load_job(str(job), {})
+        job_settings = load_job(str(job), {})
 
         assert flow.spec.source.alias == settings.source_alias
-        assert read.master.startswith("k8s://")
-        assert read.extra["spark.kubernetes.container.image"].startswith(
+        assert job_settings.master.startswith("k8s://")
+        assert job_settings.extra["spark.kubernetes.container.image"].startswith(
             ("registry.example/mirrorflow-seed:", "mirrorflow/seed:")
         )
-    verified = load_job(str(job), {})
+    scheduled = load_job(str(job), {})
     assert flow.spec.verify is not None
-    assert (verified.run_id, verified.sample) == ("scheduled", float(flow.spec.verify.sample))
+    assert (scheduled.run_id, scheduled.sample) == ("scheduled", float(flow.spec.verify.sample))
 
 
-def test_only_the_driver_mounts_the_claim_for_results() -> None:
-    """In a folder of the flow, by the group that may write there; each time of a schedule is a run of its own."""
-    found = _jobs("seeded-and-verified", Runs(verify=True))
-    config = next(one for one in _of_kind(found, "ConfigMap") if one["metadata"]["name"].endswith("-verify"))
-    [(driver, executor)] = _templates(found)
+def test_only_the_driver_mounts_the_volume_for_results() -> None:
+    """Results are in a folder of the flow, which a group can write. Each scheduled time is a separate run."""
+    planned = _jobs("seeded-and-verified", Runs(verify=True))
+    config = next(
+        item for item in _of_kind(planned, "ConfigMap") if item["metadata"]["name"].endswith("-verify")
+    )
+    [(driver, executor)] = _templates(planned)
     container = driver["spec"]["containers"][0]
 
     assert "output=/mnt/mirrorflow/output/east-to-west" in config["data"]["job.properties"].splitlines()
@@ -163,18 +178,17 @@ def test_only_the_driver_mounts_the_claim_for_results() -> None:
         "volumes"
     ]
     assert driver["spec"]["securityContext"]["fsGroup"] == 65532
-    assert "RUN_ID" in {one["name"] for one in container["env"]}
+    assert "RUN_ID" in {variable["name"] for variable in container["env"]}
     assert "persistentVolumeClaim" not in json.dumps(executor)
     assert "fsGroup" not in json.dumps(executor)
     assert "persistentVolumeClaim" not in json.dumps(_jobs("everything"))
 
 
-def test_the_spec_sets_the_size_of_a_seed() -> None:
-    """Executors, their cores and memory, the rate of the whole job, and whether foreign records are borne."""
+def test_the_spec_of_a_seed_sets_the_settings_of_its_job() -> None:
     config = next(
-        one
-        for one in _jobs("seeded-and-verified")
-        if one["metadata"]["name"].startswith("east-to-west-seed-")
+        item
+        for item in _jobs("seeded-and-verified")
+        if item["metadata"]["name"].startswith("east-to-west-seed-")
     )
     lines = dict(line.split("=", 1) for line in config["data"]["job.properties"].splitlines())
 
@@ -190,53 +204,55 @@ def test_the_spec_sets_the_size_of_a_seed() -> None:
     }.items() <= lines.items()
 
 
-def test_a_new_run_or_spec_is_a_new_job_and_a_pause_is_not() -> None:
-    """Kubernetes changes nothing in a Job's pods, but suspends them."""
+def test_a_changed_run_or_spec_creates_a_new_job_and_a_pause_does_not() -> None:
+    """The pod template of a Job is immutable, but a Job can be suspended."""
     job = _job()
     other_run = _job(seed={"runId": "2"})
     other_size = _job(seed={"runId": "1", "executors": {"max": 9}})
     other_topics = _job(topics={"include": ["payments"]})
     paused = _job(state="Paused")
 
-    names = {one["metadata"]["name"] for one in (job, other_run, other_size, other_topics)}
+    names = {item["metadata"]["name"] for item in (job, other_run, other_size, other_topics)}
     assert len(names) == 4
     assert paused["metadata"] == job["metadata"]
     assert {**paused["spec"], "suspend": False} == job["spec"]
     assert paused["spec"]["suspend"] is True
 
 
-def test_names_fit_for_the_longest_flow_name() -> None:
-    """63 letters for a Job and the pods it makes, 52 for a CronJob."""
+def test_names_of_jobs_are_short_enough_for_the_longest_flow_name() -> None:
+    """Names of a Job and its pods have at most 63 characters, names of a CronJob 52."""
     document = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     document["metadata"]["name"] = "f" * 40
-    found = job_objects(parse_flow(document), WANTED, defaults=DEFAULTS)
+    planned = job_objects(parse_flow(document), ALL_RUNS, defaults=DEFAULTS)
 
-    assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "Job")) <= 57
-    assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "CronJob")) <= 52
+    assert max(len(item["metadata"]["name"]) for item in _of_kind(planned, "Job")) <= 57
+    assert max(len(item["metadata"]["name"]) for item in _of_kind(planned, "CronJob")) <= 52
 
 
-def test_a_verification_continues_while_the_flow_is_paused_and_waits_for_a_seed() -> None:
-    """Before a cut-over a flow is paused and compared; a target that is being filled differs."""
+def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() -> None:
+    """Before a cutover a flow is paused and verified. During a seed the target differs."""
     runs = Runs(verify=True)
     paused, stopped = (_jobs("everything", runs, state=state) for state in ("Paused", "Stopped"))
     seeding = _jobs("everything", Runs(seed=True))
 
-    assert [False, True] == [_of_kind(one, "Job")[0]["spec"]["suspend"] for one in (paused, stopped)]
+    assert [False, True] == [_of_kind(planned, "Job")[0]["spec"]["suspend"] for planned in (paused, stopped)]
     by_schedule = [_jobs("everything", Runs(), state=state) for state in ("Paused", "Stopped")]
-    assert [False, True] == [_of_kind(one, "CronJob")[0]["spec"]["suspend"] for one in by_schedule]
+    assert [False, True] == [_of_kind(planned, "CronJob")[0]["spec"]["suspend"] for planned in by_schedule]
     assert _of_kind(seeding, "CronJob")[0]["spec"]["suspend"] is True
     assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
 
 
 def test_a_verification_with_differences_is_not_retried() -> None:
-    """A driver that is terminated by a drained node or a pause does not count as failed."""
+    """A driver terminated by a node drain or a pause does not count as failed."""
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
 
     def rules(job: Object, action: str) -> list[list[int]]:
-        found = job["spec"]["podFailurePolicy"]["rules"]
+        policy_rules = job["spec"]["podFailurePolicy"]["rules"]
         return [
-            one["onExitCodes"]["values"] for one in found if one["action"] == action and "onExitCodes" in one
+            rule["onExitCodes"]["values"]
+            for rule in policy_rules
+            if rule["action"] == action and "onExitCodes" in rule
         ]
 
     assert ([[2]], [[3]]) == (rules(seed, "FailJob"), rules(seed, "Ignore"))
@@ -246,12 +262,12 @@ def test_a_verification_with_differences_is_not_retried() -> None:
     assert "ttlSecondsAfterFinished" not in seed["spec"]
 
 
-def test_only_pods_of_the_job_may_reach_sparks_ports() -> None:
-    """Driver and executors of one kind of job of one flow; its progress is for who reads a connector's."""
+def test_only_pods_of_a_job_may_connect_to_its_spark_ports() -> None:
+    """The NetworkPolicy selects the driver and executors of one kind of job of one flow."""
     policies = _of_kind(_jobs("everything"), "NetworkPolicy")
     selector = {"matchLabels": {"mirrorflow.io/run-of": "east-to-west", "mirrorflow.io/run": "seed"}}
 
-    seed = next(one["spec"] for one in policies if one["metadata"]["name"] == "east-to-west-seed")
+    seed = next(policy["spec"] for policy in policies if policy["metadata"]["name"] == "east-to-west-seed")
     assert selector == seed["podSelector"]
     assert [{"podSelector": selector}] == seed["ingress"][0]["from"]
     for driver, executor in _templates(_jobs("everything", Runs(seed=True)))[:1]:
@@ -259,22 +275,22 @@ def test_only_pods_of_the_job_may_reach_sparks_ports() -> None:
             assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_held_connector_has_no_pods_and_keeps_its_other_objects() -> None:
-    """So its pods are the same when it is resumed."""
+def test_a_source_connector_replaced_by_a_seed_has_no_pods_and_keeps_its_template() -> None:
+    """Its pods are the same after the seed."""
     flow = _example("everything")
     planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
     held = without_source_pods(planned, flow)
 
-    differing = [(one, other) for one, other in zip(planned, held, strict=True) if one != other]
-    assert ["east-to-west-source"] == [one["metadata"]["name"] for one, _ in differing]
-    assert [0] == [other["spec"]["replicas"] for _, other in differing]
+    differing = [(before, after) for before, after in zip(planned, held, strict=True) if before != after]
+    assert ["east-to-west-source"] == [before["metadata"]["name"] for before, _ in differing]
+    assert [0] == [after["spec"]["replicas"] for _, after in differing]
     assert differing[0][0]["spec"]["template"] == differing[0][1]["spec"]["template"]
 
 
-def test_a_new_job_waits_until_other_drivers_have_ended() -> None:
-    """Two seeds at once would refuse each other's records; an existing Job is still applied."""
+def test_a_new_job_is_not_created_while_other_drivers_run() -> None:
+    """Two seeds at the same time would refuse each other's records. An existing Job is still applied."""
     planned = _jobs("everything", Runs(seed=True))
-    rest, name = [one for one in planned if one["kind"] != "Job"], _job()["metadata"]["name"]
+    rest, name = [item for item in planned if item["kind"] != "Job"], _job()["metadata"]["name"]
     before = frozenset({"east-to-west-seed-before"})
 
     assert rest == without_blocked_jobs(planned, existing=frozenset(), alive=before)
@@ -288,10 +304,10 @@ def test_a_new_job_waits_until_other_drivers_have_ended() -> None:
 
 @pytest.mark.parametrize("other", ["east-to-west-verify-29387460", "by-hand", "east-to-west-seed-1"])
 def test_requested_and_scheduled_verifications_exclude_each_other(other: str) -> None:
-    """Never two at once; a seed that has not quite ended makes the target differ."""
+    """They do not start during a seed either, because the target would differ."""
     planned = _jobs("everything", Runs(verify=True))
 
-    assert [one for one in planned if one["kind"] != "Job"] == without_blocked_jobs(
+    assert [item for item in planned if item["kind"] != "Job"] == without_blocked_jobs(
         planned, existing=frozenset(), alive=frozenset({other})
     )
     assert planned == without_blocked_jobs(planned, existing=frozenset(), alive=frozenset())
@@ -299,7 +315,6 @@ def test_requested_and_scheduled_verifications_exclude_each_other(other: str) ->
     assert _of_kind(_jobs("everything", Runs()), "CronJob")[0]["spec"]["suspend"] is False
 
 
-def test_a_flow_without_runs_has_no_jobs() -> None:
-    """No Job, no policy, no ConfigMap."""
+def test_a_flow_without_runs_has_no_objects_of_jobs() -> None:
     assert _jobs("smallest", Runs(seed=True, verify=True)) == []
-    assert [] == [one for one in _jobs("everything", Runs()) if "seed" in one["metadata"]["name"]]
+    assert [] == [item for item in _jobs("everything", Runs()) if "seed" in item["metadata"]["name"]]

@@ -1,6 +1,7 @@
-"""The plan of each valid example, property by property.
+"""The planned properties of each valid example.
 
-Goldens are `golden/smallest.properties`, and of each other example the difference from it (`tests.harness.goldens`).
+The golden files are `golden/smallest.properties`, and for each other example the difference from it
+(`tests.harness.goldens`).
 """
 
 import re
@@ -40,8 +41,8 @@ def _text(planned: Plan) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_plan_is_the_golden(name: str) -> None:
-    """Same flow, same bytes; a change is seen in review."""
+def test_the_plan_is_that_of_the_golden_file(name: str) -> None:
+    """The same flow gives the same bytes, so that a change shows in the diff."""
     text = _text(_plan(name))
     if name == FULL:
         check_golden(GOLDENS / f"{name}.properties", text)
@@ -50,8 +51,8 @@ def test_plan_is_the_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replicator_understands_every_property_of_its_plan(name: str) -> None:
-    """The reader of the properties accepts them without a warning, so that nothing is planned in vain."""
+def test_the_replicator_accepts_each_planned_property(name: str) -> None:
+    """No property causes a warning, so each has an effect."""
     for connector in _plan(name).connectors:
         settings = load_standalone(
             format_properties(connector.worker_properties),
@@ -68,7 +69,7 @@ def _changed(**spec: object) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kinds", "noted"),
+    ("spec", "kinds", "note"),
     [
         ({}, ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"], ""),
         ({"groups": {"include": []}}, ["MirrorSourceConnector", "MirrorHeartbeatConnector"], ""),
@@ -81,17 +82,17 @@ def _changed(**spec: object) -> Plan:
     ],
     ids=["all three", "no groups", "no heartbeats", "no offset syncs"],
 )
-def test_connector_without_work_is_not_planned(spec: dict[str, object], kinds: list[str], noted: str) -> None:
-    """With a note where the spec asks for what cannot be done."""
+def test_connector_without_work_is_not_planned(spec: dict[str, object], kinds: list[str], note: str) -> None:
+    """A note explains what the spec requests but cannot be done."""
     planned = _changed(**spec)
 
     assert kinds == [connector.kind.java_class for connector in planned.connectors]
-    assert bool(noted) == bool(planned.notes)
-    assert noted in " ".join(planned.notes)
+    assert bool(note) == bool(planned.notes)
+    assert note in " ".join(planned.notes)
 
 
 def test_naming_in_the_source_connectors_config_applies_to_all_connectors() -> None:
-    """One that names topics otherwise would look for the others' in vain."""
+    """A connector with different names would not find the topics of the others."""
     key = "replication.policy.internal.topic.separator.enabled"
 
     planned = _changed(connectors={"source": {"config": {key: "false"}}})
@@ -99,8 +100,8 @@ def test_naming_in_the_source_connectors_config_applies_to_all_connectors() -> N
     assert ["false"] * 3 == [connector.connector_properties[key] for connector in planned.connectors]
 
 
-def test_transformations_of_the_source_connector_reach_the_checkpoint_connector() -> None:
-    """It has to know what copies are called; heartbeats pass through none."""
+def test_transforms_of_the_source_connector_apply_to_the_checkpoint_connector() -> None:
+    """The checkpoint connector needs the names of copies. Heartbeats are not transformed."""
     lines = {
         "transforms": "r",
         "transforms.r.type": "RegexRouter",
@@ -112,11 +113,13 @@ def test_transformations_of_the_source_connector_reach_the_checkpoint_connector(
 
     for connector in (source, checkpoint):
         assert lines.items() <= connector.connector_properties.items()
-    assert not any(key.startswith("transforms") for one in others for key in one.connector_properties)
+    assert not any(
+        key.startswith("transforms") for connector in others for key in connector.connector_properties
+    )
 
 
-def test_fields_arrive_in_the_settings() -> None:
-    """The way through Java's names loses nothing."""
+def test_fields_of_the_spec_reach_the_settings_of_the_replicator() -> None:
+    """The conversion to Java's property names loses nothing."""
     source = _plan("identity-from-a-moment").connectors[0]
 
     settings = (
@@ -143,8 +146,8 @@ def test_fields_arrive_in_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_operator_selects_topics_as_the_planned_connector(name: str) -> None:
-    """Conflicts between flows are found by the names that connectors use."""
+def test_the_operator_and_the_planned_connector_select_the_same_topics(name: str) -> None:
+    """The operator finds conflicts between flows by topic names."""
     source = _plan(name).connectors[0]
     worker = load_standalone(
         format_properties(source.worker_properties), [format_properties(source.connector_properties)]
@@ -156,8 +159,8 @@ def test_the_operator_selects_topics_as_the_planned_connector(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_secrets_are_references(name: str) -> None:
-    """Whatever is called a password, secret or key holds `${...}` and nothing else of worth."""
+def test_planned_secrets_are_references(name: str) -> None:
+    """Properties of passwords, secrets and keys contain `${...}` instead of the value."""
     for connector in _plan(name).connectors:
         for properties in (connector.worker_properties, connector.connector_properties):
             for key, value in properties.items():
@@ -169,8 +172,7 @@ def test_secrets_are_references(name: str) -> None:
                     assert "${" in value
 
 
-def test_quotes_in_a_user_name_do_not_end_the_login_configuration() -> None:
-    """A name with a quote stays one name."""
+def test_quotes_in_a_user_name_are_escaped_in_the_jaas_config() -> None:
     text = (EXAMPLES / "everything.yaml").read_text().replace("{value: mirror}", "{value: 'a\"b\\c'}")
 
     worker = plan(load_flow(text), POD_LAYOUT).connectors[0].connector_properties

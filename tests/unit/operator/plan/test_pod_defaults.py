@@ -1,4 +1,4 @@
-"""Defaults of a connector's pod; an upgrade of the operator replaces no pod because of them."""
+"""Defaults of a connector's pod. An upgrade of the operator does not replace pods to add them."""
 
 import copy
 from collections.abc import Mapping
@@ -22,21 +22,23 @@ def planned(*, image: str = "replicator:1", has_defaults: bool = True, **source:
     return objects(flow, plan(flow, POD_LAYOUT), image=image, has_defaults=has_defaults)
 
 
-def deployment(found: list[Object]) -> Object:
-    return next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", NAME))
+def deployment(planned_objects: list[Object]) -> Object:
+    return next(
+        item for item in planned_objects if (item["kind"], item["metadata"]["name"]) == ("Deployment", NAME)
+    )
 
 
 def template(**source: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = deployment(planned(**source))["spec"]["template"]
-    return found
+    pod_template: Mapping[str, Any] = deployment(planned(**source))["spec"]["template"]
+    return pod_template
 
 
-def resources(**given: Any) -> Any:
-    return template(resources=given)["spec"]["containers"][0]["resources"]
+def resources(**spec: Any) -> Any:
+    return template(resources=spec)["spec"]["containers"][0]["resources"]
 
 
 def test_a_pod_has_default_requests() -> None:
-    """Without requests it is the first that a node under pressure evicts."""
+    """A node under pressure evicts pods without requests first."""
     assert resources() == {"requests": {"cpu": "100m", "memory": "96Mi"}}
 
 
@@ -54,12 +56,12 @@ def test_a_limit_replaces_the_default_request() -> None:
 
 def test_the_cluster_autoscaler_may_evict_a_pod_by_default() -> None:
     assert template()["metadata"]["annotations"][SAFE] == "true"
-    said = template(template={"annotations": {SAFE: "false"}})
-    assert said["metadata"]["annotations"][SAFE] == "false"
+    overridden = template(template={"annotations": {SAFE: "false"}})
+    assert overridden["metadata"]["annotations"][SAFE] == "false"
 
 
 def test_pods_of_one_connector_are_spread_over_nodes() -> None:
-    """Their number is in no template, so another number replaces none."""
+    """The template does not contain the number of pods, so scaling replaces no pod."""
     (spread,) = template(replicas=2)["spec"]["topologySpreadConstraints"]
 
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
@@ -80,27 +82,27 @@ def test_a_spread_in_the_spec_replaces_the_default() -> None:
 @pytest.mark.parametrize(
     ("kind", "written"), [("source", "4c3db4cfb4adddb7"), ("checkpoint", "63ac6bfd755c911a")]
 )
-def test_several_pods_of_an_earlier_release_keep_the_hash_of_their_properties(
-    kind: str, written: str
-) -> None:
-    """The hashes are those that a pre-release operator wrote for this example: properties added since replace no pod."""
+def test_the_hash_of_properties_is_that_of_an_earlier_release(kind: str, written: str) -> None:
+    """An earlier operator wrote these hashes for this example. Properties added since then replace no pod."""
     flow = load_flow((EXAMPLES / "valid" / "several-pods.yaml").read_text())
-    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
+    planned_objects = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
     name = f"{flow.metadata.name}-{kind}"
-    pods = next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", name))
+    pods = next(
+        item for item in planned_objects if (item["kind"], item["metadata"]["name"]) == ("Deployment", name)
+    )
 
     assert written == pods["spec"]["template"]["metadata"]["annotations"][HASH_ANNOTATION]
 
 
 def applied(live: Object | None, **source: Any) -> Object:
-    """What is applied to the Deployment of the source connector where *live* is there."""
+    """The Deployment of the source connector that is applied if *live* exists."""
     running = {} if live is None else {NAME: live}
     return deployment(with_kept_pods(planned(**source), planned(has_defaults=False, **source), running))
 
 
 @pytest.mark.parametrize("source", [{}, {"replicas": 2}, {"resources": {"limits": {"memory": "1Gi"}}}])
 def test_an_upgrade_replaces_no_pod(source: dict[str, Any]) -> None:
-    """A Deployment of an earlier release is planned as it is, by the bytes that its hash is of."""
+    """A Deployment of an earlier release without the defaults is planned without them."""
     earlier = deployment(planned(has_defaults=False, **source))
 
     assert applied(earlier, **source) == earlier
@@ -108,16 +110,16 @@ def test_an_upgrade_replaces_no_pod(source: dict[str, Any]) -> None:
 
 def test_scaling_adds_no_defaults_to_running_pods() -> None:
     earlier = deployment(planned(has_defaults=False, replicas=2))
-    more = applied(earlier, replicas=3)
+    scaled = applied(earlier, replicas=3)
 
-    assert more["spec"]["template"] == earlier["spec"]["template"]
-    assert more["spec"]["replicas"] == 3
+    assert scaled["spec"]["template"] == earlier["spec"]["template"]
+    assert scaled["spec"]["replicas"] == 3
 
 
 @pytest.mark.parametrize(
     "source", [{"image": "replicator:2"}, {"tasks": 2}, {"template": {"labels": {"team": "data"}}}]
 )
-def test_pods_replaced_for_another_reason_get_the_defaults(source: dict[str, Any]) -> None:
+def test_pods_replaced_for_a_different_reason_get_the_defaults(source: dict[str, Any]) -> None:
     earlier = deployment(planned(has_defaults=False))
     new = applied(earlier, **source)
 
@@ -129,7 +131,7 @@ def test_a_new_flow_has_the_defaults() -> None:
     assert applied(None) == deployment(planned())
 
 
-def test_defaults_of_the_api_server_are_no_difference() -> None:
+def test_defaults_added_by_the_api_server_replace_no_pod() -> None:
     earlier = deployment(planned(has_defaults=False))
     live = copy.deepcopy(earlier)
     live["spec"]["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}

@@ -1,4 +1,4 @@
-"""Why a connector's pods are replaced: names of settings, never their values."""
+"""The reasons for replacing a connector's pods; they contain names of settings, never values."""
 
 import copy
 from typing import Any
@@ -20,19 +20,19 @@ FILES = {"connector.properties": "tasks.max=1\ntopics=a\n", "worker.properties":
 
 
 def _changed(**changes: Any) -> dict[str, Any]:
-    found = copy.deepcopy(DEPLOYMENT)
-    template = found["spec"]["template"]
+    changed = copy.deepcopy(DEPLOYMENT)
+    template = changed["spec"]["template"]
     template["metadata"]["annotations"].update(changes.pop("annotations", {}))
     template["spec"]["containers"][0].update(changes.pop("container", {}))
     template["spec"].update(changes)
-    return found
+    return changed
 
 
-def test_nothing_changed_rolls_nothing():
+def test_an_unchanged_deployment_has_no_reason_to_roll():
     assert reasons_to_roll(DEPLOYMENT, DEPLOYMENT, FILES, FILES) == ()
 
 
-def test_scaling_replaces_no_pod():
+def test_scaling_does_not_roll_pods():
     scaled = copy.deepcopy(DEPLOYMENT)
     scaled["spec"]["replicas"] = 5
 
@@ -42,20 +42,20 @@ def test_scaling_replaces_no_pod():
 def test_properties_are_named_without_their_values():
     files = {**FILES, "connector.properties": "tasks.max=2\nnew=secret\n"}
 
-    found = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), FILES, files)
+    reasons = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), FILES, files)
 
-    assert found == ("properties new, tasks.max, topics",)
+    assert reasons == ("properties new, tasks.max, topics",)
 
 
-def test_many_properties_are_counted():
+def test_only_the_first_of_many_properties_are_named():
     files = {"connector.properties": "".join(f"key{number}=1\n" for number in range(40))}
 
-    (found,) = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), {}, files)
+    (reason,) = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), {}, files)
 
-    assert found.endswith(f" and {40 - NAMED_MAX} more")
+    assert reason.endswith(f" and {40 - NAMED_MAX} more")
 
 
-def test_every_other_part_of_a_pod_is_named():
+def test_each_changed_part_of_a_pod_is_named():
     new = _changed(
         annotations={RESTART_ANNOTATION: "7"},
         container={
@@ -77,7 +77,7 @@ def test_every_other_part_of_a_pod_is_named():
     )
 
 
-def test_defaults_of_the_api_server_are_no_reason_to_roll():
+def test_defaults_added_by_the_api_server_do_not_roll_pods():
     old = _changed(
         container={"resources": {}, "terminationMessagePath": "/dev"}, terminationGracePeriodSeconds=30
     )

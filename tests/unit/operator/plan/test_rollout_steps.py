@@ -1,4 +1,4 @@
-"""Rollout steps: a connector's form changes while it has one pod, and every spec is reached."""
+"""Rollout steps: a connector changes its mode while it has one pod, and reaches every spec."""
 
 from typing import Any
 
@@ -8,25 +8,25 @@ from hypothesis import strategies as st
 from mirrorflow_operator.plan.rollouts import ObservedShape, Shape, next_shape, next_shapes
 from tests.unit.operator.observations import SOURCE, deployment, mirror_flow
 
-# Without others to share with there is one pod, or none.
+# In standalone mode there is at most one pod.
 _shapes = st.one_of(
     st.builds(Shape, is_shared=st.just(True), replicas=st.integers(0, 5)),
     st.builds(Shape, is_shared=st.just(False), replicas=st.integers(0, 1)),
 )
-STEPS_MAX = 4  # to one pod, its form, its number, and one pass that finds it so
+STEPS_MAX = 4  # scale to one pod, change the mode, scale up, and a pass without a change
 
 
 @given(_shapes, _shapes)
 def test_the_spec_is_reached_and_the_mode_changes_with_one_pod(begin: Shape, wanted: Shape):
-    """No template comes together with another number: a Deployment would add pods of the old one."""
-    now = begin
+    """The template and the number of pods never change together: a Deployment would add pods of the old template."""
+    current = begin
     for _ in range(STEPS_MAX):
         for is_rolling in (True, False):
-            following = next_shape(wanted, ObservedShape(shape=now, is_rolling=is_rolling))
-            if following.is_shared != now.is_shared and wanted.replicas:
-                assert max(following.replicas, now.replicas) <= 1
-        now = following
-    assert now == wanted
+            following = next_shape(wanted, ObservedShape(shape=current, is_rolling=is_rolling))
+            if following.is_shared != current.is_shared and wanted.replicas:
+                assert max(following.replicas, current.replicas) <= 1
+        current = following
+    assert current == wanted
 
 
 def test_a_new_connector_starts_in_its_final_mode():
@@ -37,21 +37,21 @@ def test_a_new_connector_starts_in_its_final_mode():
 
 def test_a_second_pod_is_added_after_the_first_has_the_new_mode():
     flow = mirror_flow(connectors={"source": {"replicas": 2}})
-    alone = deployment(mode="standalone")
+    standalone = deployment(mode="standalone")
     rolling = deployment(mode="distributed", generation=2, observed_generation=2, replicas=2)
     rolled = deployment(mode="distributed", generation=2, observed_generation=2)
 
-    steps = [next_shapes(flow, {"source": seen})[SOURCE] for seen in (alone, rolling, rolled)]
+    steps = [next_shapes(flow, {"source": live})[SOURCE] for live in (standalone, rolling, rolled)]
 
-    assert [(one.is_shared, one.replicas) for one in steps] == [(True, 1), (True, 1), (True, 2)]
+    assert [(step.is_shared, step.replicas) for step in steps] == [(True, 1), (True, 1), (True, 2)]
 
 
 def test_the_last_pod_changes_its_mode_after_the_others_have_ended():
-    several: dict[str, Any] = {"mode": "distributed", "generation": 2}
-    three = deployment(**several, observed_generation=2, wanted=3, replicas=3, updated=3, ready=3)
-    going = deployment(**several, observed_generation=1, replicas=3, updated=3, ready=3)
-    one = deployment(**several, observed_generation=2)
+    fields: dict[str, Any] = {"mode": "distributed", "generation": 2}
+    three = deployment(**fields, observed_generation=2, wanted=3, replicas=3, updated=3, ready=3)
+    terminating = deployment(**fields, observed_generation=1, replicas=3, updated=3, ready=3)
+    single = deployment(**fields, observed_generation=2)
 
-    steps = [next_shapes(mirror_flow(), {"source": seen})[SOURCE] for seen in (three, going, one)]
+    steps = [next_shapes(mirror_flow(), {"source": live})[SOURCE] for live in (three, terminating, single)]
 
     assert [(step.is_shared, step.replicas) for step in steps] == [(True, 1), (True, 1), (False, 1)]

@@ -1,4 +1,4 @@
-"""Host aliases and ids of the pod template: in every pod of a flow, within the restricted Pod Security Standard."""
+"""Host aliases, user ids, volumes and containers of the pod template are part of each pod of a flow."""
 
 import json
 from typing import Any
@@ -22,8 +22,8 @@ TEMPLATE: dict[str, Any] = {"hostAliases": ALIASES, "securityContext": IDS}
 
 def deployment(template: dict[str, Any]) -> Object:
     flow = mirror_flow(connectors={"source": {"template": template}})
-    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1")
-    return next(one for one in found if one["kind"] == "Deployment")
+    planned = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1")
+    return next(item for item in planned if item["kind"] == "Deployment")
 
 
 def test_a_connectors_pod_has_host_aliases_and_ids() -> None:
@@ -38,11 +38,11 @@ def test_a_connectors_pod_has_host_aliases_and_ids() -> None:
 
 
 def test_driver_and_executors_have_host_aliases_and_ids() -> None:
-    """All pods of a job read the same brokers."""
+    """All pods of a job connect to the same brokers."""
     flow = mirror_flow(seed={"runId": "1", "template": TEMPLATE})
-    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
-    driver = next(one for one in found if one["kind"] == "Job")["spec"]["template"]["spec"]
-    files = next(one for one in found if one["kind"] == "ConfigMap")["data"]
+    planned = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
+    driver = next(item for item in planned if item["kind"] == "Job")["spec"]["template"]["spec"]
+    files = next(item for item in planned if item["kind"] == "ConfigMap")["data"]
     executor = json.loads(files[EXECUTOR_FILE])["spec"]
 
     for pod in (driver, executor):
@@ -101,11 +101,11 @@ DNS: dict[str, Any] = {
 
 
 def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
-    """The pods of a connector, of a driver and of executors."""
+    """The pod specs of a connector, a driver and an executor."""
     flow = mirror_flow(seed={"runId": "1", "template": template})
-    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
-    driver = next(one for one in found if one["kind"] == "Job")["spec"]["template"]["spec"]
-    files = next(one for one in found if one["kind"] == "ConfigMap")["data"]
+    planned = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
+    driver = next(item for item in planned if item["kind"] == "Job")["spec"]["template"]["spec"]
+    files = next(item for item in planned if item["kind"] == "ConfigMap")["data"]
     return [
         deployment(template)["spec"]["template"]["spec"],
         driver,
@@ -113,35 +113,35 @@ def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
     ]
 
 
-def test_every_pod_has_the_volumes_read_only() -> None:
+def test_each_pod_mounts_the_volumes_read_only() -> None:
     for pod in pods_of_all_kinds(VOLUMES):
-        volumes = {one["name"]: one for one in pod["volumes"]}
-        mounts = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
 
         csi = {**VOLUMES["volumes"][0]["csi"], "readOnly": True}
         assert volumes["vault"] == {"name": "vault", "csi": csi}
         assert volumes["more"] == {"name": "more", "secret": {"secretName": "b", "defaultMode": 0o440}}
         assert volumes["authorities"] == VOLUMES["volumes"][2]
-        assert [mounts[one["name"]] for one in VOLUMES["volumeMounts"]] == [
-            {**one, "readOnly": True} for one in VOLUMES["volumeMounts"]
+        assert [mounts[mount["name"]] for mount in VOLUMES["volumeMounts"]] == [
+            {**mount, "readOnly": True} for mount in VOLUMES["volumeMounts"]
         ]
 
 
-def test_every_pod_has_references_in_its_environment() -> None:
-    """As they are written: no Secret is read by the operator."""
+def test_each_pod_has_the_environment_variables_with_references() -> None:
+    """The references are unchanged, because the operator reads no Secret."""
     for pod in pods_of_all_kinds(REFERENCES):
-        found = {one["name"]: one for one in pod["containers"][0]["env"]}
+        variables = {variable["name"]: variable for variable in pod["containers"][0]["env"]}
 
-        assert [found[one["name"]] for one in REFERENCES["env"]] == REFERENCES["env"]
-        assert found["MIRRORFLOW_LOG_LEVEL"]["value"] == "DEBUG"
-        assert found["MIRRORFLOW_LOG_FORMAT"]["value"] == "json"
+        assert [variables[variable["name"]] for variable in REFERENCES["env"]] == REFERENCES["env"]
+        assert variables["MIRRORFLOW_LOG_LEVEL"]["value"] == "DEBUG"
+        assert variables["MIRRORFLOW_LOG_FORMAT"]["value"] == "json"
 
 
-def test_every_pod_has_the_init_containers_and_sidecars() -> None:
-    """Within the restricted standard; they write an emptyDir, which the pod's own container reads."""
+def test_each_pod_has_the_init_containers_and_sidecars() -> None:
+    """They meet the restricted Pod Security Standard. They write an emptyDir that the main container reads."""
     for pod in pods_of_all_kinds(CONTAINERS):
         fetch, renew = pod["initContainers"]
-        mounts = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
+        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
 
         assert fetch["securityContext"] == renew["securityContext"] == CONTAINER_SECURITY
         assert (fetch["args"], fetch["env"], "restartPolicy" in fetch) == (
@@ -149,17 +149,17 @@ def test_every_pod_has_the_init_containers_and_sidecars() -> None:
             REFERENCES["env"],
             False,
         )
-        assert [one.get("readOnly", False) for one in fetch["volumeMounts"]] == [False, True]
+        assert [mount.get("readOnly", False) for mount in fetch["volumeMounts"]] == [False, True]
         assert mounts["files"]["readOnly"]
         assert (renew["restartPolicy"], renew["resources"]) == ("Always", {"limits": {"memory": "32Mi"}})
         assert {"name": "files", "emptyDir": {"sizeLimit": "16Mi"}} in pod["volumes"]
 
 
-def test_every_pod_has_the_dns_settings() -> None:
+def test_each_pod_has_the_dns_settings() -> None:
     assert all(pod["dnsConfig"] == DNS for pod in pods_of_all_kinds({"dnsConfig": DNS}))
 
 
-def test_every_pod_has_limits_on_local_storage() -> None:
+def test_each_pod_has_limits_on_ephemeral_storage() -> None:
     resources = {"requests": {"ephemeral-storage": "64Mi"}, "limits": {"ephemeral-storage": "256Mi"}}
     flow = mirror_flow(
         connectors={"source": {"resources": resources}},
@@ -168,16 +168,16 @@ def test_every_pod_has_limits_on_local_storage() -> None:
     connector = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
     jobs = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
     pods = [
-        next(one for one in connector if one["kind"] == "Deployment")["spec"]["template"]["spec"],
-        next(one for one in jobs if one["kind"] == "Job")["spec"]["template"]["spec"],
-        json.loads(next(one for one in jobs if one["kind"] == "ConfigMap")["data"][EXECUTOR_FILE])["spec"],
+        next(item for item in connector if item["kind"] == "Deployment")["spec"]["template"]["spec"],
+        next(item for item in jobs if item["kind"] == "Job")["spec"]["template"]["spec"],
+        json.loads(next(item for item in jobs if item["kind"] == "ConfigMap")["data"][EXECUTOR_FILE])["spec"],
     ]
 
     assert [pod["containers"][0]["resources"] for pod in pods] == [resources] * 3
 
 
 @pytest.mark.parametrize(
-    ("template", "word"),
+    ("template", "reason"),
     [
         ({"dnsConfig": DNS}, "DNS settings"),
         ({"initContainers": CONTAINERS["initContainers"][1:]}, "init containers"),
@@ -187,15 +187,15 @@ def test_every_pod_has_limits_on_local_storage() -> None:
         ({"logging": {"level": "Debug"}}, "env"),
     ],
 )
-def test_a_change_of_volumes_or_variables_replaces_pods(template: dict[str, Any], word: str) -> None:
+def test_a_change_of_volumes_or_variables_replaces_pods(template: dict[str, Any], reason: str) -> None:
     old, new = deployment({}), deployment(template)
 
-    assert reasons_to_roll(old, new, {}, {}) == (word,)
+    assert reasons_to_roll(old, new, {}, {}) == (reason,)
     assert reasons_to_roll(new, new, {}, {}) == ()
 
 
-def test_a_template_without_them_adds_nothing() -> None:
-    """Another template would replace pods when the operator is upgraded."""
+def test_an_empty_template_adds_nothing_to_a_pod() -> None:
+    """A changed pod template would replace pods when the operator is upgraded."""
     pod = deployment({})["spec"]["template"]["spec"]
 
     assert "hostAliases" not in pod
@@ -216,24 +216,26 @@ def test_a_template_without_them_adds_nothing() -> None:
         ({"hostAliases": [{"ip": "10.0.0.7", "hostnames": ["A_b"]}]}, "hostAliases[0].hostnames[0]"),
     ],
 )
-def test_ids_that_a_restricted_namespace_refuses_are_refused(template: dict[str, Any], path: str) -> None:
-    with pytest.raises(InvalidSpecError) as found:
+def test_values_that_a_restricted_namespace_would_refuse_are_refused(
+    template: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(InvalidSpecError) as raised:
         parse_flow(document(connectors={"source": {"template": template}}))
 
-    assert [one.path for one in found.value.errors] == [f"spec.connectors.source.template.{path}"]
+    assert [error.path for error in raised.value.errors] == [f"spec.connectors.source.template.{path}"]
 
 
 @pytest.mark.parametrize(
-    ("part", "word"), [("hostAliases", "host aliases"), ("securityContext", "security context")]
+    ("part", "reason"), [("hostAliases", "host aliases"), ("securityContext", "security context")]
 )
-def test_a_change_of_them_replaces_pods(part: str, word: str) -> None:
+def test_a_change_of_host_aliases_or_ids_replaces_pods(part: str, reason: str) -> None:
     old, new = deployment({}), deployment({part: TEMPLATE[part]})
 
-    assert reasons_to_roll(old, new, {}, {}) == (word,)
+    assert reasons_to_roll(old, new, {}, {}) == (reason,)
 
 
 @pytest.mark.parametrize("part", ["hostAliases", "securityContext", "volumes", "env", "logging"])
-def test_connectors_of_a_shared_pod_use_the_hosts_template(part: str) -> None:
+def test_a_connector_in_a_shared_pod_may_not_have_its_own_template(part: str) -> None:
     template = {part: (TEMPLATE | VOLUMES | REFERENCES)[part]}
     connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": template}}
 

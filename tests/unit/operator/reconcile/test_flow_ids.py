@@ -1,4 +1,4 @@
-"""The id with which a flow claims its source alias on the target: pinned, and of one Kubernetes cluster."""
+"""The id of a flow, which claims its source alias on the target, is pinned and includes the Kubernetes cluster."""
 
 import pytest
 
@@ -8,143 +8,150 @@ from mirrorflow_operator.cluster.client import CONFIG_MAP, JOB, MIRROR_FLOW, SER
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from tests.unit.operator.observations import document
-from tests.unit.operator.reconcile.test_passes import KEY, Story
+from tests.unit.operator.reconcile.test_passes import KEY, FlowSimulation
 
 
-def properties(story: Story, kind: str = "source") -> dict[str, str]:
-    """The connector's properties that the operator has written."""
-    data = story.api.found(CONFIG_MAP, f"{KEY[1]}-{kind}")["data"]
+def properties(simulation: FlowSimulation, kind: str = "source") -> dict[str, str]:
+    """The connector's properties in the ConfigMap that the operator has written."""
+    data = simulation.api.get(CONFIG_MAP, f"{KEY[1]}-{kind}")["data"]
     return dict(parse_properties(data["connector.properties"]))
 
 
-def run(story: Story, kubernetes_id: str) -> None:
-    story.cache.identify(kubernetes_id)
-    story.run()
+def run(simulation: FlowSimulation, kubernetes_id: str) -> None:
+    simulation.cache.identify(kubernetes_id)
+    simulation.run()
 
 
-def test_one_manifest_in_two_kubernetes_clusters_is_two_flows() -> None:
-    found = []
+def test_one_manifest_in_two_kubernetes_clusters_gives_two_flow_ids() -> None:
+    flow_ids = []
     for cluster in ("uid-1", "uid-2"):
-        story = Story()
-        story.write(seed={"runId": "1"})
-        run(story, cluster)
-        jobs = [body["data"] for (kind, _, _), body in story.api.objects.items() if kind == CONFIG_MAP.name]
-        of_seed = next(data["source.properties"] for data in jobs if "source.properties" in data)
-        status = story.api.found(MIRROR_FLOW, KEY[1])["status"]
-        ids = {properties(story)["mirrorflow.flow"], parse_properties(of_seed)["mirrorflow.flow"]}
-        found.append((ids, status["flowId"]))
+        simulation = FlowSimulation()
+        simulation.write(seed={"runId": "1"})
+        run(simulation, cluster)
+        jobs = [
+            body["data"] for (kind, _, _), body in simulation.api.objects.items() if kind == CONFIG_MAP.name
+        ]
+        seed_properties = next(data["source.properties"] for data in jobs if "source.properties" in data)
+        status = simulation.api.get(MIRROR_FLOW, KEY[1])["status"]
+        ids = {
+            properties(simulation)["mirrorflow.flow"],
+            parse_properties(seed_properties)["mirrorflow.flow"],
+        }
+        flow_ids.append((ids, status["flowId"]))
 
     first, second = "east-to-west@mirrors.uid-1", "east-to-west@mirrors.uid-2"
-    assert found == [({first}, first), ({second}, second)]
+    assert flow_ids == [({first}, first), ({second}, second)]
 
 
-def test_an_id_is_pinned_at_the_first_start() -> None:
-    """Whether the operator may read the UID of kube-system can change later."""
-    story = Story()
-    story.write()
-    run(story, "")
-    story.start("1.1.0")
-    run(story, "uid-1")
+def test_a_flow_id_is_pinned_at_the_first_start() -> None:
+    """The permission to read the UID of kube-system may change later."""
+    simulation = FlowSimulation()
+    simulation.write()
+    run(simulation, "")
+    simulation.start("1.1.0")
+    run(simulation, "uid-1")
 
-    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors"
+    assert properties(simulation)["mirrorflow.flow"] == "east-to-west@mirrors"
 
 
-def forget(story: Story, status: dict[str, object], *, annotations: bool = False) -> None:
-    """Another writer replaces the status; without *annotations* an earlier release has left none."""
-    flow = story.api.found(MIRROR_FLOW, KEY[1])
-    story.api.store(MIRROR_FLOW, {**flow, "status": status}, seen=True)
-    account = story.api.found(SERVICE_ACCOUNT, KEY[1])
+def overwrite_status(
+    simulation: FlowSimulation, status: dict[str, object], *, annotations: bool = False
+) -> None:
+    """Replaces the status, as another client may. *annotations* keeps the pins of the ServiceAccount."""
+    flow = simulation.api.get(MIRROR_FLOW, KEY[1])
+    simulation.api.store(MIRROR_FLOW, {**flow, "status": status}, is_watched=True)
+    account = simulation.api.get(SERVICE_ACCOUNT, KEY[1])
     if not annotations:
         account["metadata"]["annotations"] = {}
-        story.api.store(SERVICE_ACCOUNT, account, seen=True)
+        simulation.api.store(SERVICE_ACCOUNT, account, is_watched=True)
 
 
-def test_a_flow_of_an_earlier_release_keeps_its_name_as_its_id() -> None:
-    """Another id would replace its pods when the operator is upgraded: the files of its pods have it."""
-    story = Story()
-    story.write()
-    run(story, "uid-1")
-    files = story.api.found(CONFIG_MAP, f"{KEY[1]}-source")
+def test_a_flow_of_an_earlier_release_has_its_name_as_id() -> None:
+    """The files of its pods contain the id, so a new id would replace its pods on an upgrade."""
+    simulation = FlowSimulation()
+    simulation.write()
+    run(simulation, "uid-1")
+    files = simulation.api.get(CONFIG_MAP, f"{KEY[1]}-source")
     files["data"]["connector.properties"] = "mirrorflow.flow = east-to-west\n"
-    story.api.store(CONFIG_MAP, files, seen=True)
-    forget(story, {"version": "1.1.0"})
-    run(story, "uid-1")
+    simulation.api.store(CONFIG_MAP, files, is_watched=True)
+    overwrite_status(simulation, {"version": "1.1.0"})
+    run(simulation, "uid-1")
 
-    assert properties(story)["mirrorflow.flow"] == "east-to-west"
+    assert properties(simulation)["mirrorflow.flow"] == "east-to-west"
 
 
 @pytest.mark.parametrize(
     "status",
-    [{}, {"version": "1.1.0"}, {"version": "9.9", "flowId": "another@place", "observedGeneration": 1}],
+    [{}, {"version": "1.1.0"}, {"version": "9.9", "flowId": "other@namespace", "observedGeneration": 1}],
     ids=["wiped", "pruned", "foreign"],
 )
-def test_what_is_pinned_survives_a_lost_status(status: dict[str, object]) -> None:
-    """Neither the id nor the version is replaced by that of a new flow, nor by its bare name."""
-    story = Story()
-    story.write()
-    run(story, "uid-1")
-    story.start("1.2.0", "1.1.0")
-    forget(story, status, annotations=True)
-    run(story, "uid-2")
+def test_pinned_id_and_version_are_kept_if_the_status_is_lost(status: dict[str, object]) -> None:
+    """The flow gets neither a new id nor a new version."""
+    simulation = FlowSimulation()
+    simulation.write()
+    run(simulation, "uid-1")
+    simulation.start("1.2.0", "1.1.0")
+    overwrite_status(simulation, status, annotations=True)
+    run(simulation, "uid-2")
 
-    found = story.api.found(MIRROR_FLOW, KEY[1])["status"]
-    assert ("east-to-west@mirrors.uid-1", "1.1.0") == (found["flowId"], found["version"])
-    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
+    status_after = simulation.api.get(MIRROR_FLOW, KEY[1])["status"]
+    assert ("east-to-west@mirrors.uid-1", "1.1.0") == (status_after["flowId"], status_after["version"])
+    assert properties(simulation)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
 
 
-def test_an_id_that_an_older_operator_has_written_over_is_found_again() -> None:
-    """Rolled back, it knows no ids: it takes them out of the status, and writes the flow's name into the files."""
-    story = Story()
-    story.write()
-    run(story, "uid-1")
-    files = story.api.found(CONFIG_MAP, f"{KEY[1]}-source")
+def test_a_flow_id_is_restored_after_an_older_operator_removed_it() -> None:
+    """An older operator has no flow ids. It removes the id from the status and writes the flow's name into the files."""
+    simulation = FlowSimulation()
+    simulation.write()
+    run(simulation, "uid-1")
+    files = simulation.api.get(CONFIG_MAP, f"{KEY[1]}-source")
     files["data"]["connector.properties"] = "mirrorflow.flow = east-to-west\n"
-    story.api.store(CONFIG_MAP, files, seen=True)
-    forget(story, {"version": "1.1.0"}, annotations=True)
-    run(story, "uid-1")
+    simulation.api.store(CONFIG_MAP, files, is_watched=True)
+    overwrite_status(simulation, {"version": "1.1.0"}, annotations=True)
+    run(simulation, "uid-1")
 
-    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
+    assert properties(simulation)["mirrorflow.flow"] == "east-to-west@mirrors.uid-1"
 
 
 @pytest.mark.parametrize(
     "status", [{}, {"seed": {"runId": "0", "phase": "Failed"}}], ids=["wiped", "foreign"]
 )
-def test_a_seed_that_has_ended_does_not_run_again_after_its_status_is_lost(status: dict[str, object]) -> None:
-    """Nor when its Job has been deleted as well."""
-    story = Story()
-    story.write(seed={"runId": "1"}, verify={"runId": "1"})
+def test_an_ended_seed_does_not_run_again_if_its_status_is_lost(status: dict[str, object]) -> None:
+    """This holds although its Job was deleted as well."""
+    simulation = FlowSimulation()
+    simulation.write(seed={"runId": "1"}, verify={"runId": "1"})
     for _ in range(2):
-        run(story, "uid-1")
-        story.end_job()
+        run(simulation, "uid-1")
+        simulation.end_job()
     for _ in range(2):
-        run(story, "uid-1")
-    for found in [one for one in story.api.objects if one[0] == JOB.name]:
-        story.cache.handle_event(JOB, "DELETED", story.api.objects.pop(found))
-    forget(story, status, annotations=True)
-    run(story, "uid-1")
+        run(simulation, "uid-1")
+    for job_key in [key for key in simulation.api.objects if key[0] == JOB.name]:
+        simulation.cache.handle_event(JOB, "DELETED", simulation.api.objects.pop(job_key))
+    overwrite_status(simulation, status, annotations=True)
+    run(simulation, "uid-1")
 
-    assert not [one for one in story.api.objects if one[0] == JOB.name]
+    assert not [key for key in simulation.api.objects if key[0] == JOB.name]
     assert ("1", "Succeeded") == tuple(
-        story.api.found(MIRROR_FLOW, KEY[1])["status"]["seed"][name] for name in ("runId", "phase")
+        simulation.api.get(MIRROR_FLOW, KEY[1])["status"]["seed"][name] for name in ("runId", "phase")
     )
 
 
-def test_an_id_in_the_spec_is_the_id() -> None:
-    """A flow of an mm2.properties that was converted keeps its id."""
-    story = Story()
-    story.write(connectors={"source": {"config": {"mirrorflow.flow": "A->B"}}})
-    run(story, "uid-1")
+def test_a_flow_id_in_the_spec_is_used() -> None:
+    """A flow converted from an mm2.properties keeps its id."""
+    simulation = FlowSimulation()
+    simulation.write(connectors={"source": {"config": {"mirrorflow.flow": "A->B"}}})
+    run(simulation, "uid-1")
 
-    assert story.api.found(MIRROR_FLOW, KEY[1])["status"]["flowId"] == "A->B"
-    assert properties(story)["mirrorflow.flow"] == "A->B"
+    assert simulation.api.get(MIRROR_FLOW, KEY[1])["status"]["flowId"] == "A->B"
+    assert properties(simulation)["mirrorflow.flow"] == "A->B"
 
 
-def test_flows_to_take_over_reach_the_source_connector() -> None:
-    story = Story()
-    story.write(takeOverFrom=["renamed@mirrors.uid-1", "A->B"])
-    run(story, "uid-1")
+def test_take_over_from_is_passed_to_the_source_connector() -> None:
+    simulation = FlowSimulation()
+    simulation.write(takeOverFrom=["renamed@mirrors.uid-1", "A->B"])
+    run(simulation, "uid-1")
 
-    data = story.api.found(CONFIG_MAP, "east-to-west-source")["data"]
+    data = simulation.api.get(CONFIG_MAP, "east-to-west-source")["data"]
     settings = load_standalone(data["worker.properties"], [data["connector.properties"]]).connectors[0]
     assert settings.source is not None
     assert settings.source.takes_over == ("renamed@mirrors.uid-1", "A->B")
@@ -153,12 +160,12 @@ def test_flows_to_take_over_reach_the_source_connector() -> None:
 @pytest.mark.parametrize(
     "spec", [{"takeOverFrom": ["a,b"]}, {"takeOverFrom": ["a", "a"]}, {"takeOverFrom": [""]}]
 )
-def test_what_is_no_id_is_refused(spec: dict[str, list[str]]) -> None:
+def test_an_invalid_id_in_take_over_from_is_refused(spec: dict[str, list[str]]) -> None:
     with pytest.raises(InvalidSpecError, match="takeOverFrom"):
         parse_flow(document(**spec))
 
 
-def test_the_property_of_the_field_is_refused() -> None:
+def test_a_config_entry_for_take_over_from_is_refused() -> None:
     config = {"source": {"config": {"mirrorflow.takeover.from": "a"}}}
 
     with pytest.raises(InvalidSpecError, match=r"use spec\.takeOverFrom"):

@@ -1,6 +1,6 @@
-"""What each pass over a flow writes: objects, Events and the status, against an API server that is a dict.
+"""The objects, Events and status that each pass over a flow writes, with an API server that is a dict.
 
-Goldens are `golden/<scenario>.passes.txt` (`tests.harness.goldens`).
+The golden files are `golden/<scenario>.passes.txt` (`tests.harness.goldens`).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ KINDS = {kind.name: kind for kind in (*CHILDREN, MIRROR_FLOW, POD)}
 
 @dataclass
 class DictApi:
-    """Stores objects as the API server does: uid, resourceVersion, and a generation that rises with the spec."""
+    """Stores objects like the API server, with uid, resourceVersion, and a generation that increases with the spec."""
 
     cache: ClusterCache
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
@@ -58,11 +58,11 @@ class DictApi:
         if field_manager:
             pins = body["metadata"]["annotations"]
             self.written.append(f"pin {' '.join(f'{key}={value}' for key, value in pins.items())}")
-            stored = deepcopy(self.found(kind, name))
+            stored = deepcopy(self.get(kind, name))
             stored["metadata"]["annotations"] |= pins
             return self.store(kind, stored)
         if subresource:
-            return self.store(kind, {**self.found(kind, name), "status": deepcopy(body["status"])})
+            return self.store(kind, {**self.get(kind, name), "status": deepcopy(body["status"])})
         self.written.append(f"apply {kind.name} {name}")
         return self.store(kind, deepcopy(body))
 
@@ -80,36 +80,36 @@ class DictApi:
         self, kind: ObjectKind, namespace: str, *, fields: str = ""
     ) -> AsyncIterator[tuple[int, list[Object]]]:
         name = fields.removeprefix("metadata.name=")
-        found = self.objects.get((kind.name, namespace, name))
-        yield self.version, [] if found is None else [found]
+        stored = self.objects.get((kind.name, namespace, name))
+        yield self.version, [] if stored is None else [stored]
 
-    def found(self, kind: ObjectKind, name: str) -> Object:
+    def get(self, kind: ObjectKind, name: str) -> Object:
         return self.objects[kind.name, KEY[0], name]
 
-    def store(self, kind: ObjectKind, body: Object, *, seen: bool = False) -> Object:
-        """Stores *body* as a new version; *seen*: a watch reports it."""
+    def store(self, kind: ObjectKind, body: Object, *, is_watched: bool = False) -> Object:
+        """Stores *body* as a new version. With *is_watched*, a watch reports it."""
         metadata = body["metadata"]
-        found = (kind.name, metadata["namespace"], metadata["name"])
-        old = self.objects.get(found, {"metadata": {"generation": 0}})
+        key = (kind.name, metadata["namespace"], metadata["name"])
+        old = self.objects.get(key, {"metadata": {"generation": 0}})
         self.version += 1
         changed = old.get("spec") != body.get("spec")
-        own = {
+        server_fields = {
             "uid": old["metadata"].get("uid") or f"uid-{self.version}",
             "resourceVersion": str(self.version),
             "generation": old["metadata"]["generation"] + changed,
             "creationTimestamp": old["metadata"].get("creationTimestamp", "2026-11-18T11:00:00Z"),
         }
-        stored = {**body, "metadata": {**metadata, **own}}
+        stored = {**body, "metadata": {**metadata, **server_fields}}
         if "status" in old and "status" not in body:
             stored["status"] = old["status"]
-        self.objects[found] = stored
-        if seen:
+        self.objects[key] = stored
+        if is_watched:
             self.cache.handle_event(kind, "MODIFIED", stored)
         return deepcopy(stored)
 
 
-class Story:
-    """One flow, its passes, and a transcript of what they wrote."""
+class FlowSimulation:
+    """One flow, the passes over it, and a transcript of what they wrote."""
 
     def __init__(self) -> None:
         self.now_s = NOW_S
@@ -120,7 +120,7 @@ class Story:
         self.start("1.1.0", "1.0.0")
 
     def start(self, *versions: str) -> None:
-        """Another process, which remembers nothing, has these versions of the replicator."""
+        """Starts a new operator process without memory, which offers these versions of the replicator."""
         metrics, client = Metrics(), self.api
         events = EventPublisher(client=client, metrics=metrics, instance="test")  # type: ignore[arg-type]
         self.reconciler = Reconciler(
@@ -142,14 +142,14 @@ class Story:
         )
 
     def write(self, name: str = KEY[1], annotations: Object | None = None, **spec: Any) -> None:
-        """A user writes the flow."""
+        """Writes the flow, as a user does."""
         body = document(**spec)
         body["metadata"] |= {"name": name, "annotations": annotations or {}}
-        self.api.store(MIRROR_FLOW, body, seen=True)
+        self.api.store(MIRROR_FLOW, body, is_watched=True)
         self.lines.append(f"-- {name}: {annotations or ''}{spec}")
 
     def roll_out(self) -> None:
-        """Every Deployment has the pods that it wants, and they are ready."""
+        """Gives every Deployment its desired number of ready pods."""
         for (kind, _, _), body in list(self.api.objects.items()):
             if kind == DEPLOYMENT.name:
                 self._roll_out(body)
@@ -165,9 +165,9 @@ class Story:
             "readyReplicas": count,
             "conditions": [done],
         }
-        self.api.store(DEPLOYMENT, {**body, "status": status}, seen=True)
-        for found in [one for one in self.api.objects if one[0] == POD.name and one[2].startswith(name)]:
-            self.cache.handle_event(POD, "DELETED", self.api.objects.pop(found))
+        self.api.store(DEPLOYMENT, {**body, "status": status}, is_watched=True)
+        for key in [key for key in self.api.objects if key[0] == POD.name and key[2].startswith(name)]:
+            self.cache.handle_event(POD, "DELETED", self.api.objects.pop(key))
         template = body["spec"]["template"]
         for number in range(count):
             pod = {
@@ -181,18 +181,18 @@ class Story:
                     "conditions": [{"type": "Ready", "status": "True"}],
                 },
             }
-            self.api.store(POD, pod, seen=True)
+            self.api.store(POD, pod, is_watched=True)
 
     def end_job(self, outcome: str = "Complete") -> None:
-        """The Job ends."""
+        """Ends the Job with *outcome*."""
         for (kind, _, _), body in list(self.api.objects.items()):
             if kind == JOB.name:
                 ended = {"type": outcome, "status": "True", "lastTransitionTime": "2026-11-18T12:00:00Z"}
-                self.api.store(JOB, {**body, "status": {"conditions": [ended]}}, seen=True)
+                self.api.store(JOB, {**body, "status": {"conditions": [ended]}}, is_watched=True)
         self.lines.append(f"-- Job: {outcome}")
 
     def run(self, *, after_s: float = 0.0, name: str = KEY[1]) -> None:
-        """One pass."""
+        """Runs one pass."""
         self.now_s += after_s
         asyncio.run(self._run((KEY[0], name)))
 
@@ -209,162 +209,166 @@ class Story:
         self.api.written.clear()
         self.lines.append(f"  polls {len(self.poller)}, holds {self.reconciler.held}")
         flow = self.api.objects.get((MIRROR_FLOW.name, *key))
-        for one in [] if flow is None else flow.get("status", {}).get("conditions", ()):
-            self.lines.append(f"  {one['type']}={one['status']} {one['reason']}: {one['message']}")
-        for word, seen in ({} if flow is None else flow.get("status", {}).get("connectors", {})).items():
-            self.lines.append(f"  {word}: {seen['phase']}, {seen.get('readyReplicas', 0)} ready")
-        for word in ("seed", "verify", "restart"):
-            if flow is not None and word in flow.get("status", {}):
-                self.lines.append(f"  {word}: {flow['status'][word]}")
+        for condition in [] if flow is None else flow.get("status", {}).get("conditions", ()):
+            self.lines.append(
+                f"  {condition['type']}={condition['status']} {condition['reason']}: {condition['message']}"
+            )
+        for name, status in ({} if flow is None else flow.get("status", {}).get("connectors", {})).items():
+            self.lines.append(f"  {name}: {status['phase']}, {status.get('readyReplicas', 0)} ready")
+        for field_name in ("seed", "verify", "restart"):
+            if flow is not None and field_name in flow.get("status", {}):
+                self.lines.append(f"  {field_name}: {flow['status'][field_name]}")
 
 
-def begun(**spec: Any) -> Story:
-    story = Story()
-    story.write(**spec)
-    story.run()
-    return story
+def started_flow(**spec: Any) -> FlowSimulation:
+    simulation = FlowSimulation()
+    simulation.write(**spec)
+    simulation.run()
+    return simulation
 
 
-def a_new_flow_is_started_and_then_nothing_is_written() -> Story:
-    story = begun()
-    story.run()
-    story.roll_out()
-    story.run()
-    story.run(after_s=70)
-    return story
+def a_new_flow_is_started_and_then_unchanged() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.run()
+    simulation.roll_out()
+    simulation.run()
+    simulation.run(after_s=70)
+    return simulation
 
 
-def a_changed_setting_rolls_one_connector() -> Story:
-    story = begun()
-    story.roll_out()
-    story.run()
-    story.write(connectors={"source": {"config": {"offset.lag.max": "7"}}})
-    story.run()
-    story.roll_out()
-    story.run()
-    return story
+def a_changed_setting_rolls_one_connector() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.run()
+    simulation.write(connectors={"source": {"config": {"offset.lag.max": "7"}}})
+    simulation.run()
+    simulation.roll_out()
+    simulation.run()
+    return simulation
 
 
-def scaling_up_and_down_changes_the_form_with_one_pod() -> Story:
-    story = begun()
-    story.roll_out()
-    story.run()
+def scaling_up_and_down_changes_the_mode_with_one_pod() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.run()
     for count in (3, 1):
-        story.write(connectors={"source": {"replicas": count, "tasks": 4}})
+        simulation.write(connectors={"source": {"replicas": count, "tasks": 4}})
         for _ in range(3):
-            story.run()
-            story.roll_out()
-        story.run()
-    return story
+            simulation.run()
+            simulation.roll_out()
+        simulation.run()
+    return simulation
 
 
-def a_connector_without_work_is_pruned() -> Story:
-    story = begun()
-    story.roll_out()
-    story.write(heartbeats={"emitTo": []})
-    story.run()
-    story.run()
-    return story
+def a_connector_without_work_is_pruned() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.write(heartbeats={"emitTo": []})
+    simulation.run()
+    simulation.run()
+    return simulation
 
 
-def a_connector_moves_into_another_pod_and_out_again() -> Story:
-    story = begun()
-    story.roll_out()
+def a_connector_moves_to_a_shared_pod_and_back() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
     for colocate in (["checkpoint", "heartbeat"], []):
-        story.write(connectors={"colocate": colocate})
+        simulation.write(connectors={"colocate": colocate})
         for _ in range(3):
-            story.run()
-            story.roll_out()
-    return story
+            simulation.run()
+            simulation.roll_out()
+    return simulation
 
 
-def a_seed_holds_the_source_connector_until_it_ends() -> Story:
-    story = begun(seed={"runId": "1"})
-    story.run()
-    story.roll_out()
-    story.run(after_s=5)
-    story.end_job()
-    story.run(after_s=5)
-    story.roll_out()
-    story.run(after_s=5)
-    return story
+def a_seed_holds_the_source_connector_until_it_ends() -> FlowSimulation:
+    simulation = started_flow(seed={"runId": "1"})
+    simulation.run()
+    simulation.roll_out()
+    simulation.run(after_s=5)
+    simulation.end_job()
+    simulation.run(after_s=5)
+    simulation.roll_out()
+    simulation.run(after_s=5)
+    return simulation
 
 
-def a_seed_without_progress_holds_nothing_after_ten_minutes() -> Story:
-    story = begun(seed={"runId": "1"})
-    story.run(after_s=5)
-    story.run(after_s=700)
-    return story
+def a_seed_without_progress_stops_holding_the_connector_after_ten_minutes() -> FlowSimulation:
+    simulation = started_flow(seed={"runId": "1"})
+    simulation.run(after_s=5)
+    simulation.run(after_s=700)
+    return simulation
 
 
-def a_failed_verification_is_reported_and_another_one_runs() -> Story:
-    story = begun(verify={"runId": "1"})
-    story.run()
-    story.end_job("Failed")
-    story.run(after_s=5)
-    story.write(verify={"runId": "2", "schedule": "0 3 * * *"})
-    story.run(after_s=5)
-    return story
+def a_failed_verification_is_reported_and_a_new_one_runs() -> FlowSimulation:
+    simulation = started_flow(verify={"runId": "1"})
+    simulation.run()
+    simulation.end_job("Failed")
+    simulation.run(after_s=5)
+    simulation.write(verify={"runId": "2", "schedule": "0 3 * * *"})
+    simulation.run(after_s=5)
+    return simulation
 
 
-def a_stopped_flow_has_no_pods() -> Story:
-    story = begun()
-    story.roll_out()
+def a_stopped_flow_has_no_pods() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
     for state in ("Paused", "Stopped", "Running"):
-        story.write(state=state)
-        story.run()
-        story.roll_out()
-        story.run()
-    return story
+        simulation.write(state=state)
+        simulation.run()
+        simulation.roll_out()
+        simulation.run()
+    return simulation
 
 
-def an_invalid_spec_changes_nothing() -> Story:
-    story = begun()
-    story.roll_out()
-    story.write(topics={"include": ["a,b"]})
-    story.run()
-    return story
+def an_invalid_spec_changes_nothing() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.write(topics={"include": ["a,b"]})
+    simulation.run()
+    return simulation
 
 
-def an_unknown_version_starts_nothing() -> Story:
-    return begun(version="9.9.9")
+def an_unknown_version_starts_nothing() -> FlowSimulation:
+    return started_flow(version="9.9.9")
 
 
-def a_conflicting_flow_is_stopped_and_then_runs() -> Story:
-    story = begun()
-    story.write("other")
-    story.run(name="other")
-    story.run()
-    story.cache.handle_event(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
-    story.run()
-    story.run(name="other")
-    return story
+def a_conflicting_flow_is_stopped_and_then_runs() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.write("other")
+    simulation.run(name="other")
+    simulation.run()
+    simulation.cache.handle_event(
+        MIRROR_FLOW, "DELETED", simulation.api.objects.pop((MIRROR_FLOW.name, *KEY))
+    )
+    simulation.run()
+    simulation.run(name="other")
+    return simulation
 
 
-def a_foreign_object_of_a_needed_name_is_left_alone() -> Story:
-    story = Story()
+def a_foreign_object_with_a_needed_name_is_not_changed() -> FlowSimulation:
+    simulation = FlowSimulation()
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "east-to-west-source", "namespace": KEY[0]},
     }
-    story.api.store(KINDS["ConfigMap"], body)
-    story.write()
-    story.run()
-    story.run()
-    return story
+    simulation.api.store(KINDS["ConfigMap"], body)
+    simulation.write()
+    simulation.run()
+    simulation.run()
+    return simulation
 
 
-def a_forbidden_namespace_is_reported() -> Story:
-    story = Story()
-    story.cache.unreadable[KEY[0]] = "pods is forbidden"
-    story.write()
-    story.run()
-    return story
+def a_forbidden_namespace_is_reported() -> FlowSimulation:
+    simulation = FlowSimulation()
+    simulation.cache.unreadable[KEY[0]] = "pods is forbidden"
+    simulation.write()
+    simulation.run()
+    return simulation
 
 
-def a_busy_server_ends_the_pass_and_the_next_one_completes_it() -> Story:
-    story = Story()
+def a_busy_server_ends_the_pass_and_the_next_one_completes_it() -> FlowSimulation:
+    simulation = FlowSimulation()
     failing = [True]
 
     def refuse(body: Object) -> None:
@@ -372,146 +376,148 @@ def a_busy_server_ends_the_pass_and_the_next_one_completes_it() -> Story:
             failing.clear()
             raise BusyError("PATCH", "too many requests", status=429)
 
-    story.api.before_apply = refuse
-    story.write()
-    story.run()
-    story.run()
-    story.run()
-    return story
+    simulation.api.before_apply = refuse
+    simulation.write()
+    simulation.run()
+    simulation.run()
+    simulation.run()
+    return simulation
 
 
-def a_refused_deployment_stops_no_other_and_is_not_sent_again() -> Story:
-    """Until the spec changes."""
-    story = Story()
+def a_refused_deployment_is_not_sent_again_and_stops_no_other() -> FlowSimulation:
+    """It is sent again when the spec changes."""
+    simulation = FlowSimulation()
 
     def refuse(body: Object) -> None:
         if body["kind"] == "Deployment" and body["spec"]["template"]["spec"].get("affinity"):
             raise RejectedError("PATCH", "spec.template.spec.affinity: Required value", status=422)
 
-    story.api.before_apply = refuse
-    bad: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
-    story.write(connectors={"source": {"template": {"affinity": bad}}})
-    story.run()
-    story.run(after_s=1.0)
-    story.roll_out()
-    story.run(after_s=400.0)
-    story.write()
-    story.run(after_s=1.0)
-    return story
+    simulation.api.before_apply = refuse
+    invalid_affinity: dict[str, Any] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}
+    }
+    simulation.write(connectors={"source": {"template": {"affinity": invalid_affinity}}})
+    simulation.run()
+    simulation.run(after_s=1.0)
+    simulation.roll_out()
+    simulation.run(after_s=400.0)
+    simulation.write()
+    simulation.run(after_s=1.0)
+    return simulation
 
 
-def an_object_of_another_flow_is_left_to_it() -> Story:
-    """Two names can give one object the same name."""
-    story = begun(connectors={"source": {"replicas": 2}})
-    story.write(
+def an_object_of_a_different_flow_is_not_changed() -> FlowSimulation:
+    """Objects of two flows can have the same name."""
+    simulation = started_flow(connectors={"source": {"replicas": 2}})
+    simulation.write(
         "east-to-west-source",
         **{side: {"alias": side, "bootstrapServers": [f"{side}:1"]} for side in ("source", "target")},
     )
     for _ in range(2):
-        story.run(name="east-to-west-source")
-        story.run()
-    return story
+        simulation.run(name="east-to-west-source")
+        simulation.run()
+    return simulation
 
 
-def a_change_made_during_a_pass_is_corrected_by_the_next() -> Story:
-    story = Story()
+def a_change_made_during_a_pass_is_corrected_by_the_next() -> FlowSimulation:
+    simulation = FlowSimulation()
 
-    def intrude(body: Object) -> None:
+    def change_meanwhile(body: Object) -> None:
         if body["metadata"]["name"] == "east-to-west-heartbeat" and body["kind"] == "Deployment":
-            changed = deepcopy(story.api.found(DEPLOYMENT, "east-to-west-source"))
+            changed = deepcopy(simulation.api.get(DEPLOYMENT, "east-to-west-source"))
             changed["spec"]["replicas"] = 9
-            story.api.store(DEPLOYMENT, changed, seen=True)
+            simulation.api.store(DEPLOYMENT, changed, is_watched=True)
 
-    story.api.before_apply = intrude
-    story.write()
-    story.run()
-    story.api.before_apply = lambda _: None
-    story.run()
-    story.run()
-    return story
-
-
-def a_deleted_object_is_created_again() -> Story:
-    story = begun()
-    story.run()
-    found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
-    story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
-    story.run()
-    return story
+    simulation.api.before_apply = change_meanwhile
+    simulation.write()
+    simulation.run()
+    simulation.api.before_apply = lambda _: None
+    simulation.run()
+    simulation.run()
+    return simulation
 
 
-def a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is() -> Story:
-    story = begun()
-    story.roll_out()
-    story.run()
-    flow = deepcopy(story.api.found(MIRROR_FLOW, KEY[1]))
+def a_deleted_object_is_created_again() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.run()
+    key = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
+    simulation.cache.handle_event(DEPLOYMENT, "DELETED", simulation.api.objects.pop(key))
+    simulation.run()
+    return simulation
+
+
+def a_flow_held_by_a_finalizer_reports_it_and_is_not_changed() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.run()
+    flow = deepcopy(simulation.api.get(MIRROR_FLOW, KEY[1]))
     flow["metadata"] |= {"deletionTimestamp": "2026-11-18T12:00:00Z", "finalizers": ["example.com/backup"]}
-    story.api.store(MIRROR_FLOW, flow, seen=True)
-    found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
-    story.cache.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
-    story.run()
-    return story
+    simulation.api.store(MIRROR_FLOW, flow, is_watched=True)
+    key = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
+    simulation.cache.handle_event(DEPLOYMENT, "DELETED", simulation.api.objects.pop(key))
+    simulation.run()
+    return simulation
 
 
-def a_restart_is_reported_when_the_pods_are_new() -> Story:
-    story = begun()
-    story.roll_out()
-    story.write(restart={"runId": "1"})
-    story.run()
-    story.roll_out()
-    story.run()
-    return story
+def a_restart_is_reported_after_all_pods_were_replaced() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.write(restart={"runId": "1"})
+    simulation.run()
+    simulation.roll_out()
+    simulation.run()
+    return simulation
 
 
-def a_pinned_version_survives_an_upgrade_of_the_operator() -> Story:
-    story = begun()
-    story.roll_out()
-    story.run()
-    story.start("1.2.0", "1.1.0")
-    story.run()
-    story.start("1.3.0", "1.2.0")
-    story.run()
-    return story
+def a_pinned_version_survives_an_upgrade_of_the_operator() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
+    simulation.run()
+    simulation.start("1.2.0", "1.1.0")
+    simulation.run()
+    simulation.start("1.3.0", "1.2.0")
+    simulation.run()
+    return simulation
 
 
-def reconciling_is_paused_by_an_annotation_and_continues() -> Story:
-    story = begun()
-    story.roll_out()
+def reconciling_is_paused_by_an_annotation_and_continues() -> FlowSimulation:
+    simulation = started_flow()
+    simulation.roll_out()
     pause = {"mirrorflow.io/pause-reconciliation": "true"}
-    story.write(annotations=pause, connectors={"source": {"tasks": 2}})
-    story.run()
-    story.write(connectors={"source": {"tasks": 2}})
-    story.run()
-    return story
+    simulation.write(annotations=pause, connectors={"source": {"tasks": 2}})
+    simulation.run()
+    simulation.write(connectors={"source": {"tasks": 2}})
+    simulation.run()
+    return simulation
 
 
 SCENARIOS = (
-    a_new_flow_is_started_and_then_nothing_is_written,
+    a_new_flow_is_started_and_then_unchanged,
     a_changed_setting_rolls_one_connector,
-    scaling_up_and_down_changes_the_form_with_one_pod,
+    scaling_up_and_down_changes_the_mode_with_one_pod,
     a_connector_without_work_is_pruned,
-    a_connector_moves_into_another_pod_and_out_again,
+    a_connector_moves_to_a_shared_pod_and_back,
     a_seed_holds_the_source_connector_until_it_ends,
-    a_seed_without_progress_holds_nothing_after_ten_minutes,
-    a_failed_verification_is_reported_and_another_one_runs,
+    a_seed_without_progress_stops_holding_the_connector_after_ten_minutes,
+    a_failed_verification_is_reported_and_a_new_one_runs,
     a_stopped_flow_has_no_pods,
     an_invalid_spec_changes_nothing,
     an_unknown_version_starts_nothing,
     a_conflicting_flow_is_stopped_and_then_runs,
-    a_foreign_object_of_a_needed_name_is_left_alone,
+    a_foreign_object_with_a_needed_name_is_not_changed,
     a_forbidden_namespace_is_reported,
     a_busy_server_ends_the_pass_and_the_next_one_completes_it,
-    a_refused_deployment_stops_no_other_and_is_not_sent_again,
-    an_object_of_another_flow_is_left_to_it,
+    a_refused_deployment_is_not_sent_again_and_stops_no_other,
+    an_object_of_a_different_flow_is_not_changed,
     a_change_made_during_a_pass_is_corrected_by_the_next,
     a_deleted_object_is_created_again,
-    a_flow_that_a_finalizer_holds_says_so_and_is_left_as_it_is,
-    a_restart_is_reported_when_the_pods_are_new,
+    a_flow_held_by_a_finalizer_reports_it_and_is_not_changed,
+    a_restart_is_reported_after_all_pods_were_replaced,
     a_pinned_version_survives_an_upgrade_of_the_operator,
     reconciling_is_paused_by_an_annotation_and_continues,
 )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_passes_write_what_they_are_recorded_to_write(scenario: Callable[[], Story]) -> None:
+def test_passes_write_what_the_golden_file_records(scenario: Callable[[], FlowSimulation]) -> None:
     check_golden(GOLDENS / f"{scenario.__name__}.passes.txt", "\n".join(scenario().lines) + "\n")

@@ -1,4 +1,4 @@
-"""Statuses that are held back are written later, and pod counts are written together."""
+"""Changes of figures in a status are held back, so that several are written together."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ def _status(*, lag: Lag = Lag.NONE, **source: Any) -> Status:
     ids=["same", "lag", "count", "count-and-lag", "phase"],
 )
 def test_changes_of_figures_are_held_back(new: Status, expected_s: float | None):
-    """Two seconds after the last write; the caller looks again by then."""
+    """The last write was two seconds before. The caller assesses again after the returned time."""
     assert expected_s == held_s(_status(), new, last_write_s=NOW_S - 2, now_s=NOW_S)
 
 
 @pytest.mark.parametrize("last_write_s", [None, NOW_S - FIGURES_EVERY_S, NOW_S + 5])
-def test_no_status_is_held_back_forever(last_write_s: float | None):
-    """Not by a process that has written nothing, not by a clock that was set back, not after its time."""
+def test_a_status_is_written_without_a_recent_write(last_write_s: float | None):
+    """The process has written nothing, the time is over, or the clock was set back."""
     assert held_s(_status(), _status(lag=Lag.MORE), last_write_s=last_write_s, now_s=NOW_S) == 0

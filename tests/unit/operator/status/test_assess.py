@@ -1,6 +1,6 @@
-"""Every observation gives a status that the CRD accepts, whose conditions settle.
+"""Each observation gives a status that the CRD accepts, and conditions that settle.
 
-The states of a hundred minutes are drawn at random; `test_statuses` says what single situations mean.
+Observations are drawn at random; `test_statuses` tests the meaning of single situations.
 """
 
 import re
@@ -167,7 +167,7 @@ _connectors = st.tuples(
         )
         for kind in ConnectorKind
     )
-).flatmap(lambda three: st.sampled_from([three, three[:1], ()]))
+).flatmap(lambda connectors: st.sampled_from([connectors, connectors[:1], ()]))
 
 
 _refused = st.builds(
@@ -184,14 +184,14 @@ _refused = st.builds(
 @st.composite
 def _observations(draw: st.DrawFn) -> Observation:
     flow = draw(st.sampled_from([None, *FLOWS.values()]))
-    found = resource(flow, generation=draw(st.integers(1, 3)))
+    flow_resource = resource(flow, generation=draw(st.integers(1, 3)))
     if flow is None:
-        slip = FieldError(path="spec.topics", message=draw(_text))
-        found = replace(found, flow=None, errors=(slip,))
+        error = FieldError(path="spec.topics", message=draw(_text))
+        flow_resource = replace(flow_resource, flow=None, errors=(error,))
     conflict = draw(st.sampled_from([None, None, Problem(Reason.LOOP_FOUND, "Flows a and b make a loop.")]))
     return Observation(
-        resource=found,
-        admission=admit(found, versions=VERSIONS, conflict=conflict),
+        resource=flow_resource,
+        admission=admit(flow_resource, versions=VERSIONS, conflict=conflict),
         now_s=NOW_S,
         connectors=draw(_connectors),
         refused=draw(st.lists(_refused, max_size=2).map(tuple)),
@@ -199,9 +199,9 @@ def _observations(draw: st.DrawFn) -> Observation:
 
 
 def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
-    """What must hold for every status, whatever was seen."""
+    """Checks what must hold for every status; returns the status."""
     status = assessment.status
-    # Pydantic checks the bounds and patterns of the CRD, which is made of the same types.
+    # Pydantic checks the bounds and patterns of the CRD, which is generated from the same types.
     assert status == parse_status(status_document(status)) == Status.model_validate(status_document(status))
     kinds = [condition.type for condition in status.conditions]
     assert kinds == [kind.value for kind in ConditionType if kind.value in kinds]
@@ -213,9 +213,9 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
         assert condition.message.isprintable()
         assert condition.reason in {reason.value for reason in Reason}
         assert condition.observed_generation <= status.observed_generation
-        told = known.get(condition.type)
-        if told is not None and told.status is condition.status:
-            assert told.last_transition_time == condition.last_transition_time
+        previous = known.get(condition.type)
+        if previous is not None and previous.status is condition.status:
+            assert previous.last_transition_time == condition.last_transition_time
         else:
             assert timestamp(now_s) == condition.last_transition_time
     return status
@@ -226,20 +226,20 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
         st.tuples(_observations(), st.sampled_from([0.0, 5.0, 30.0, 70.0, -40.0])), min_size=1, max_size=6
     )
 )
-def test_every_observation_gives_a_status_that_the_crd_accepts(
+def test_each_observation_gives_a_status_that_the_crd_accepts(
     steps: list[tuple[Observation, float]],
 ) -> None:
-    """One after the other, and with a clock that is set back; and once nothing changes any more, neither does the status."""
+    """The observations follow each other, also with a clock that is set back. Without a change the status settles."""
     status, memory, before = Status(), AssessmentMemory(), steps[0][0]
     for observation, after_s in steps:
-        seen = advanced(observation, before, status, memory, after_s=after_s)
-        assessment = assess(seen)
-        assert assessment == assess(seen)
-        status, memory, before = _checked(status, assessment, seen.now_s), assessment.memory, seen
+        current = advanced(observation, before, status, memory, after_s=after_s)
+        assessment = assess(current)
+        assert assessment == assess(current)
+        status, memory, before = _checked(status, assessment, current.now_s), assessment.memory, current
     for _ in range(12):
-        seen = advanced(steps[-1][0], before, status, memory, after_s=30.0)
-        assessment = assess(seen)
-        last, status, memory, before = status, assessment.status, assessment.memory, seen
+        current = advanced(steps[-1][0], before, status, memory, after_s=30.0)
+        assessment = assess(current)
+        last, status, memory, before = status, assessment.status, assessment.memory, current
     assert last == status
     assert assessment.again_after_s is None
 
@@ -252,32 +252,34 @@ def _ready(status: Status) -> Condition:
     return _condition(status, "Ready")
 
 
-WELL = observed()
+HEALTHY = observed()
 STUCK = observed({"reading": reading(replicating=Replicating.STUCK, lag_records=9, lag_s=90.0)})
-SILENT = observed({"reading": Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)})
+UNREACHABLE = observed({"reading": Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)})
 
 
-class _Life:
-    """A flow that is observed repeatedly, and the values that Ready had."""
+class _AssessedFlow:
+    """A flow that is assessed repeatedly; records each change of Ready with its time."""
 
     def __init__(self) -> None:
-        self.status, self.memory, self.last = Status(), AssessmentMemory(), WELL
-        self.told: list[tuple[float, str]] = []
+        self.status, self.memory, self.last = Status(), AssessmentMemory(), HEALTHY
+        self.ready_changes: list[tuple[float, str]] = []
 
-    def see(self, observation: Observation, after_s: float) -> Condition:
-        seen = advanced(observation, self.last, self.status, self.memory, after_s=after_s)
-        assessment = assess(seen)
-        self.status, self.memory, self.last = assessment.status, assessment.memory, seen
+    def assess(self, observation: Observation, after_s: float) -> Condition:
+        current = advanced(observation, self.last, self.status, self.memory, after_s=after_s)
+        assessment = assess(current)
+        self.status, self.memory, self.last = assessment.status, assessment.memory, current
         ready = _ready(self.status)
-        if not self.told or self.told[-1][1] != ready.status.value:
-            self.told.append((seen.now_s, ready.status.value))
+        if not self.ready_changes or self.ready_changes[-1][1] != ready.status.value:
+            self.ready_changes.append((current.now_s, ready.status.value))
         return ready
 
 
 @settings(max_examples=2 * settings().max_examples)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([WELL, STUCK, SILENT]), st.sampled_from([1.0, 10.0, 29.0, 31.0, 61.0])),
+        st.tuples(
+            st.sampled_from([HEALTHY, STUCK, UNREACHABLE]), st.sampled_from([1.0, 10.0, 29.0, 31.0, 61.0])
+        ),
         max_size=60,
     ),
     st.sets(st.integers(0, 59), max_size=5),
@@ -285,67 +287,70 @@ class _Life:
 def test_ready_never_changes_twice_within_a_minute(
     steps: list[tuple[Observation, float]], restarts: set[int]
 ) -> None:
-    """However quickly findings change, and even if the operator restarts in between, once Ready has a value."""
-    life = _Life()
-    life.see(WELL, 0)
-    for at, (observation, after_s) in enumerate(steps):
-        if at in restarts:
-            life.memory = AssessmentMemory()
-        life.see(observation, after_s)
+    """Findings change quickly and the operator restarts. Only a change from Unknown may come sooner."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    for number, (observation, after_s) in enumerate(steps):
+        if number in restarts:
+            flow.memory = AssessmentMemory()
+        flow.assess(observation, after_s)
 
-    changes = [at for at, _ in life.told]
-    known = [at for at, status in life.told if status != "Unknown"]
+    changes = [changed_s for changed_s, _ in flow.ready_changes]
+    known = [changed_s for changed_s, status in flow.ready_changes if status != "Unknown"]
     assert all(later - earlier >= 60 for earlier, later in pairwise(known))
     assert len(changes) <= 1 + 2 * len(known)
 
 
-def test_ready_stays_true_for_a_minute_and_then_has_the_reason() -> None:
+def test_ready_becomes_false_after_a_minute_with_the_reason() -> None:
     """A flow whose records do not advance while its source has data is not Ready."""
-    life = _Life()
-    life.see(WELL, 0)
-    told = [life.see(STUCK, 20) for _ in range(5)]
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    conditions = [flow.assess(STUCK, 20) for _ in range(5)]
 
-    assert ["True", "True", "True", "False", "False"] == [one.status.value for one in told]
-    assert ("Stuck", timestamp(life.last.now_s - 20)) == (told[-1].reason, told[-1].last_transition_time)
+    assert ["True", "True", "True", "False", "False"] == [condition.status.value for condition in conditions]
+    assert ("Stuck", timestamp(flow.last.now_s - 20)) == (
+        conditions[-1].reason,
+        conditions[-1].last_transition_time,
+    )
 
 
 def test_a_recovered_flow_is_ready_after_a_minute() -> None:
-    """Not with the first good answer."""
-    life = _Life()
-    life.see(STUCK, 0)
+    """The first good reading is not enough."""
+    flow = _AssessedFlow()
+    flow.assess(STUCK, 0)
 
-    assert ["False", "False", "True"] == [life.see(WELL, 30).status.value for _ in range(3)]
+    assert ["False", "False", "True"] == [flow.assess(HEALTHY, 30).status.value for _ in range(3)]
 
 
-def test_pods_that_cannot_be_reached_are_unknown_and_not_false() -> None:
-    """They may still copy."""
-    life = _Life()
-    life.see(WELL, 0)
-    told = [life.see(SILENT, 30) for _ in range(4)]
+def test_unreachable_pods_make_ready_unknown_instead_of_false() -> None:
+    """They may still be copying."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    conditions = [flow.assess(UNREACHABLE, 30) for _ in range(4)]
 
-    assert ["True", "True", "Unknown", "Unknown"] == [one.status.value for one in told]
-    assert ("ProgressUnknown", None) == (told[-1].reason, life.status.lag)
+    assert ["True", "True", "Unknown", "Unknown"] == [condition.status.value for condition in conditions]
+    assert ("ProgressUnknown", None) == (conditions[-1].reason, flow.status.lag)
 
 
 def test_a_restarted_operator_keeps_conditions_for_a_minute() -> None:
-    """It has asked no pod yet, and must neither say that all is lost nor for ever that all is well."""
-    life = _Life()
-    life.see(WELL, 0)
-    before = life.status
-    unasked = observed({"reading": None})
-    life.memory = AssessmentMemory()
+    """It has not polled any pod yet."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    before = flow.status
+    not_polled = observed({"reading": None})
+    flow.memory = AssessmentMemory()
 
-    life.see(unasked, 5)
+    flow.assess(not_polled, 5)
 
-    assert before == life.status
-    assert "True" == life.see(unasked, 30).status.value
-    assert "Unknown" == life.see(unasked, 60).status.value
+    assert before == flow.status
+    assert "True" == flow.assess(not_polled, 30).status.value
+    assert "Unknown" == flow.assess(not_polled, 60).status.value
 
 
 def test_failures_of_a_young_connector_are_reported_as_waiting() -> None:
-    """A checkpoint connector waits for the source connector's topic; this must not delay Ready by a minute."""
+    """A checkpoint connector waits for the topic of the source connector. This must not delay Ready by a minute."""
     early: dict[str, Any] = {"uptime_s": 9.0, "state": "FAILED"}
-    told = [
+    conditions = [
         _ready(assess(observed({"reading": reading(replicating=Replicating.STUCK, **early)})).status),
         _ready(
             assess(
@@ -360,30 +365,38 @@ def test_failures_of_a_young_connector_are_reported_as_waiting() -> None:
     ]
 
     assert [("Unknown", "Waiting"), ("True", "Replicating")] == [
-        (one.status.value, one.reason) for one in told
+        (condition.status.value, condition.reason) for condition in conditions
     ]
 
 
 @pytest.mark.parametrize(("state", "reason"), [("Paused", "Pausing"), ("Stopped", "Stopped")])
-def test_changes_by_a_user_show_at_once(state: str, reason: str) -> None:
-    """Reverting the change shows at once, too."""
-    life = _Life()
-    life.see(WELL, 0)
+def test_changes_by_a_user_show_immediately(state: str, reason: str) -> None:
+    """Reverting the change shows immediately too."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
     halted = observed(flow=mirror_flow(state=state))
     if state == "Stopped":
-        halted = replace(halted, connectors=tuple(replace(one, pods=()) for one in halted.connectors))
+        halted = replace(
+            halted,
+            connectors=tuple(
+                replace(observed_connector, pods=()) for observed_connector in halted.connectors
+            ),
+        )
 
-    assert ("False", reason) == (life.see(halted, 1).status.value, _ready(life.status).reason)
-    assert "True" == life.see(WELL, 1).status.value
+    assert ("False", reason) == (flow.assess(halted, 1).status.value, _ready(flow.status).reason)
+    assert "True" == flow.assess(HEALTHY, 1).status.value
 
 
 def _changed(generation: int, *new: Reading | None) -> Observation:
-    """The spec has changed and the source connector's pod is being replaced, or has been by one that reports *new*."""
+    """The spec has changed. The source connector's pod is being replaced, or was replaced by one with the reading *new*."""
     rolls = deployment(
         generation=generation, observed_generation=generation, replicas=1 if new else 2, conditions=()
     )
     old = pod(name="old", template_hash="old", deleting=bool(new))
-    pods = (old, *(pod(name="new", template_hash="new", created_s=NOW_S, reading=one) for one in new))
+    pods = (
+        old,
+        *(pod(name="new", template_hash="new", created_s=NOW_S, reading=new_reading) for new_reading in new),
+    )
     return observed(
         resource=resource(generation=generation),
         connectors=(
@@ -406,66 +419,66 @@ NO_LOGIN = reading(
 @pytest.mark.parametrize(
     ("bad", "reason"), [(NO_TOPIC, "NothingMatches"), (NO_LOGIN, "SourceUnreachable")], ids=["topic", "login"]
 )
-def test_a_new_spec_is_judged_by_its_own_pods_and_at_once(bad: Reading, reason: str) -> None:
-    """Until they report, Ready keeps the generation that it describes, and Reconciling is True; on the way back, too."""
-    life = _Life()
-    life.see(WELL, 0)
+def test_ready_follows_the_pods_of_a_new_spec_immediately(bad: Reading, reason: str) -> None:
+    """Until they report, Ready keeps its generation and Reconciling is True. The same holds when the spec is reverted."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
     for generation, reports, status in ((2, bad, "False"), (3, reading(), "True")):
-        before = _ready(life.status)
-        for seen in (_changed(generation), _changed(generation, NOT_YET)):
-            kept, progress = life.see(seen, 1), _condition(life.status, "Reconciling")
+        before = _ready(flow.status)
+        for observation in (_changed(generation), _changed(generation, NOT_YET)):
+            kept, progress = flow.assess(observation, 1), _condition(flow.status, "Reconciling")
             assert (before.status, generation - 1) == (kept.status, kept.observed_generation)
             assert ("True", generation) == (progress.status.value, progress.observed_generation)
-        told = life.see(_changed(generation, reports), 5)
+        ready = flow.assess(_changed(generation, reports), 5)
 
-        assert (status, generation) == (told.status.value, told.observed_generation)
-        assert told.reason == (reason if status == "False" else "Replicating")
+        assert (status, generation) == (ready.status.value, ready.observed_generation)
+        assert ready.reason == (reason if status == "False" else "Replicating")
 
 
 QUOTA = RefusedObject(name="Deployment east-to-west-source", part="source", message="exceeded quota")
 
 
-def test_nothing_that_earlier_pods_report_has_the_generation_of_a_spec_that_is_not_applied() -> None:
-    life = _Life()
-    life.see(WELL, 0)
-    refused = replace(WELL, resource=resource(generation=2), refused=(QUOTA,))
-    told = life.see(refused, 1)
+def test_conditions_from_earlier_pods_keep_the_generation_until_a_spec_is_applied() -> None:
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    refused = replace(HEALTHY, resource=resource(generation=2), refused=(QUOTA,))
+    ready = flow.assess(refused, 1)
 
-    assert ("True", 1) == (told.status.value, told.observed_generation)
-    assert 1 == _condition(life.status, "SourceReachable").observed_generation
-    assert 2 == _condition(life.status, "Accepted").observed_generation
+    assert ("True", 1) == (ready.status.value, ready.observed_generation)
+    assert 1 == _condition(flow.status, "SourceReachable").observed_generation
+    assert 2 == _condition(flow.status, "Accepted").observed_generation
 
 
-def test_a_spec_that_earlier_pods_refused_is_accepted_once_new_ones_report() -> None:
-    life = _Life()
+def test_a_flow_refused_by_earlier_pods_is_accepted_after_new_pods_report() -> None:
+    flow = _AssessedFlow()
     taken = reading(replicating=Replicating.STUCK, reasons=(ReasonCount("FlowExists", 1),))
-    life.see(observed({"reading": taken}), 0)
+    flow.assess(observed({"reading": taken}), 0)
     rolling = _changed(2)
     old = replace(rolling.connectors[0].pods[0], reading=taken)
-    life.see(
+    flow.assess(
         replace(rolling, connectors=(replace(rolling.connectors[0], pods=(old,)), *rolling.connectors[1:])), 1
     )
-    kept, stalled = _condition(life.status, "Accepted"), _condition(life.status, "Stalled")
-    life.see(_changed(2, reading()), 5)
-    told = _condition(life.status, "Accepted")
+    kept, stalled = _condition(flow.status, "Accepted"), _condition(flow.status, "Stalled")
+    flow.assess(_changed(2, reading()), 5)
+    accepted = _condition(flow.status, "Accepted")
 
     assert (("False", 1), "False") == ((kept.status.value, kept.observed_generation), stalled.status.value)
-    assert ("True", 2) == (told.status.value, told.observed_generation)
+    assert ("True", 2) == (accepted.status.value, accepted.observed_generation)
 
 
-def test_no_lag_is_shown_for_a_flow_that_has_not_reached_a_cluster() -> None:
-    away = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=100.0)
-    for side in ({"source": away}, {"target": away}):
-        life = _Life()
-        life.see(WELL, 0)
-        assert Lag.NONE is life.status.lag
-        life.see(observed({"reading": Reading(read_at_s=NOW_S, summary=summary(**side))}), 5)
+def test_a_flow_with_an_unreachable_cluster_has_no_lag() -> None:
+    unreachable = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=100.0)
+    for side in ({"source": unreachable}, {"target": unreachable}):
+        flow = _AssessedFlow()
+        flow.assess(HEALTHY, 0)
+        assert Lag.NONE is flow.status.lag
+        flow.assess(observed({"reading": Reading(read_at_s=NOW_S, summary=summary(**side))}), 5)
 
-        assert life.status.lag is None
+        assert flow.status.lag is None
 
 
 def test_a_cluster_that_was_never_reached_is_not_reported_as_reachable() -> None:
-    """Its first attempts have failed, but not for long enough to be sure."""
+    """Its first attempts have failed, but only for a short time."""
     trying = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=3.0)
     first = connector(pods=(pod(reading=reading(source=trying)),))
     status = assess(observed(connectors=(first,))).status
@@ -474,7 +487,7 @@ def test_a_cluster_that_was_never_reached_is_not_reported_as_reachable() -> None
 
 
 def test_a_pod_of_an_earlier_spec_does_not_set_cluster_ids() -> None:
-    """The address was changed: an earlier pod still reports the cluster behind the old one."""
+    """The address was changed, and an earlier pod still reports the cluster at the old address."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="west-id"))
     replaced = deployment(generation=2, observed_generation=2, replicas=2, updated=1)
     rolling = tuple(connector(kind, deployment=replace(replaced, name=kind.value)) for kind in ConnectorKind)
@@ -487,64 +500,63 @@ def test_a_pod_of_an_earlier_spec_does_not_set_cluster_ids() -> None:
 
     assert while_it_rolls.cluster_ids is None
     assert after.cluster_ids == ClusterIds(source="east-id", target="south-id")
-    assert "ClusterChanged" not in {one.reason for one in after.conditions}
+    assert "ClusterChanged" not in {condition.reason for condition in after.conditions}
 
 
-def test_a_replaced_cluster_is_accepted_once_the_spec_is_written_again() -> None:
+def test_a_replaced_cluster_is_accepted_after_the_spec_is_changed() -> None:
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
     before = assess(observed(resource=resource(status=status))).status
     after = assess(observed(resource=resource(status=before, generation=2))).status
 
-    assert "ClusterChanged" in {one.reason for one in before.conditions}
+    assert "ClusterChanged" in {condition.reason for condition in before.conditions}
     assert before.cluster_ids == status.cluster_ids
-    assert "ClusterChanged" not in {one.reason for one in after.conditions}
+    assert "ClusterChanged" not in {condition.reason for condition in after.conditions}
     assert after.cluster_ids == ClusterIds(source="east-id", target="west-id")
 
 
 def test_assess_returns_when_to_assess_again() -> None:
     """Otherwise no event would trigger the next assessment."""
-    life = _Life()
-    life.see(WELL, 0)
-    seen = advanced(STUCK, life.last, life.status, life.memory, after_s=1)
-    first = assess(seen)
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    observation = advanced(STUCK, flow.last, flow.status, flow.memory, after_s=1)
+    first = assess(observation)
     assert 60 == first.again_after_s
-    again = advanced(STUCK, seen, first.status, first.memory, after_s=45)
+    again = advanced(STUCK, observation, first.status, first.memory, after_s=45)
 
     assert 15 == assess(again).again_after_s
 
 
-def test_short_timings_are_a_setting() -> None:
-    """Tests, and those who want to know sooner."""
-    life = _Life()
-    life.see(WELL, 0)
+def test_the_settle_time_is_a_setting() -> None:
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
     quick = replace(STUCK, settle_s=2.0)
 
-    assert ["True", "False"] == [life.see(quick, 2).status.value for _ in range(2)]
+    assert ["True", "False"] == [flow.assess(quick, 2).status.value for _ in range(2)]
 
 
-def test_the_first_status_has_the_generation_and_is_unknown() -> None:
-    """kstatus takes a resource without either for finished."""
+def test_the_first_status_has_the_generation_and_ready_unknown() -> None:
+    """kstatus reads a resource without a generation and conditions as finished."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
-    seen = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
-    status = assess(seen).status
-    told = {condition.type: condition.status.value for condition in status.conditions}
+    observation = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
+    status = assess(observation).status
+    statuses = {condition.type: condition.status.value for condition in status.conditions}
 
     assert 7 == status.observed_generation
-    assert ("Unknown", "True", "False") == (told["Ready"], told["Reconciling"], told["Stalled"])
+    assert ("Unknown", "True", "False") == (statuses["Ready"], statuses["Reconciling"], statuses["Stalled"])
 
 
-def test_a_new_spec_does_not_keep_the_ids_of_the_old_ones_clusters() -> None:
-    """It may name others: the pods tell again."""
-    status = settled(WELL)
+def test_a_new_spec_clears_the_cluster_ids_until_pods_report_them() -> None:
+    """The new spec may name different clusters."""
+    status = settled(HEALTHY)
     silent = observed({"reading": None}, resource=resource(generation=2, status=status), connectors=())
 
     assert status.cluster_ids is not None
     assert assess(silent).status.cluster_ids is None
 
 
-def test_figures_are_written_once_a_minute_and_changes_of_meaning_at_once() -> None:
-    """With traffic, records come and go and the lag with them."""
-    old = settled(WELL)
+def test_figures_are_written_once_a_minute_and_other_changes_immediately() -> None:
+    """With traffic the lag changes all the time."""
+    old = settled(HEALTHY)
     busy = old.model_copy(update={"lag": Lag.UNDER_A_MINUTE})
     worse = settled(STUCK)
 
@@ -558,25 +570,25 @@ def test_figures_are_written_once_a_minute_and_changes_of_meaning_at_once() -> N
 
 
 def test_traffic_causes_at_most_one_write_a_minute() -> None:
-    """An hour of polls every half minute, with records now and then."""
-    life = _Life()
-    life.see(WELL, 0)
-    written, last_write_s, writes = life.status, life.last.now_s, 0
+    """The flow is polled every 30 s for an hour, with records at every second poll."""
+    flow = _AssessedFlow()
+    flow.assess(HEALTHY, 0)
+    written, last_write_s, writes = flow.status, flow.last.now_s, 0
     busy = observed(
         {"reading": reading(replicating=Replicating.ADVANCING, records_per_s=1.0, lag_records=3, lag_s=12.0)}
     )
-    for at in range(120):
-        life.see(busy if at % 2 else WELL, 30)
-        now_s = life.last.now_s
-        if held_s(written, life.status, last_write_s=last_write_s, now_s=now_s) == 0:
-            written, last_write_s, writes = life.status, now_s, writes + 1
+    for number in range(120):
+        flow.assess(busy if number % 2 else HEALTHY, 30)
+        now_s = flow.last.now_s
+        if held_s(written, flow.status, last_write_s=last_write_s, now_s=now_s) == 0:
+            written, last_write_s, writes = flow.status, now_s, writes + 1
 
     assert 0 < writes <= 60
 
 
-def test_a_status_of_another_release_is_read_field_by_field() -> None:
-    """An unknown field must not cost the pinned version."""
-    found = parse_status(
+def test_a_status_of_a_different_release_is_read_field_by_field() -> None:
+    """An unknown field must not lose the pinned version."""
+    status = parse_status(
         {
             "version": "1.0.0",
             "lag": "a while",
@@ -586,19 +598,19 @@ def test_a_status_of_another_release_is_read_field_by_field() -> None:
         }
     )
 
-    assert Status(version="1.0.0") == found
+    assert Status(version="1.0.0") == status
     assert Status() == parse_status(None) == parse_status("no")
 
 
 @given(st.floats(0, 4e9))
-def test_timestamps_survive_a_round_trip(at_s: float) -> None:
-    """To the second."""
-    assert int(at_s) == seconds(timestamp(at_s))
+def test_a_timestamp_is_unchanged_by_a_round_trip(time_s: float) -> None:
+    """The precision is a second."""
+    assert int(time_s) == seconds(timestamp(time_s))
     assert seconds("yesterday") is None
 
 
-def test_every_condition_and_reason_is_documented() -> None:
-    """docs/conditions.md says of each what it means and what to do."""
+def test_each_condition_and_reason_is_documented() -> None:
+    """docs/conditions.md explains each of them and what to do."""
     text = (ROOT / "docs" / "conditions.md").read_text()
     rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
@@ -606,12 +618,12 @@ def test_every_condition_and_reason_is_documented() -> None:
     assert {kind.value for kind in ConditionType} <= set(re.findall(r"^## (\w+)", text, re.MULTILINE))
 
 
-def test_the_crd_accepts_every_reason() -> None:
-    """The pattern of a condition's words is the schema's."""
+def test_the_crd_accepts_each_reason() -> None:
+    """Each type and reason of a condition matches the pattern in the schema."""
     crd: dict[str, Any] = yaml.safe_load((ROOT / "crds" / "mirrorflows.yaml").read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     pattern = schema["properties"]["conditions"]["items"]["properties"]["reason"]["pattern"]
 
-    assert all(re.search(pattern, one.value) for one in (*Reason, *ConditionType))
+    assert all(re.search(pattern, name.value) for name in (*Reason, *ConditionType))
     assert all(isinstance(reason, Reason) for reason in IMMEDIATE)
-    assert {one.value for one in ConditionStatus} == {"True", "False", "Unknown"}
+    assert {status.value for status in ConditionStatus} == {"True", "False", "Unknown"}

@@ -1,4 +1,4 @@
-"""New problems in a status: each becomes one Warning event."""
+"""Each new problem in a status becomes one Warning event."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def condition(kind: str, status: ConditionStatus, reason: str, message: str = "A
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("current", "expected"),
     [
         (condition("SourceReachable", NO, "Unreachable"), True),
         (condition("SourceReachable", UNKNOWN, "NotAsked"), False),
@@ -48,46 +48,46 @@ def condition(kind: str, status: ConditionStatus, reason: str, message: str = "A
         (condition("Ready", NO, "Seeding"), False),
     ],
 )
-def test_conditions_that_need_attention_are_problems(now: Condition, *, told: bool) -> None:
-    """Requested and unknown states are no problems."""
-    assert told == bool(list(new_problems([], [now], {})))
+def test_conditions_that_need_attention_are_problems(current: Condition, *, expected: bool) -> None:
+    """Requested and unknown states are not problems."""
+    assert expected == bool(list(new_problems([], [current], {})))
 
 
 def test_a_lasting_problem_is_reported_once() -> None:
-    """Whatever figures its sentence holds."""
+    """The figures in its message may change."""
     before = condition("Replicating", NO, "PartitionsStalled", "1 WritesRefused.")
-    now = condition("Replicating", NO, "PartitionsStalled", "2 WritesRefused.")
+    current = condition("Replicating", NO, "PartitionsStalled", "2 WritesRefused.")
 
-    assert [] == list(new_problems([before], [now], {}))
+    assert [] == list(new_problems([before], [current], {}))
 
 
-def test_another_warning_is_reported() -> None:
-    """They share one reason."""
+def test_a_new_warning_is_reported() -> None:
+    """Both warnings have the same reason."""
     before = condition("Degraded", YES, "Warnings", "An ACL is missing.")
-    now = condition("Degraded", YES, "Warnings", "Two ACLs are missing.")
+    current = condition("Degraded", YES, "Warnings", "Two ACLs are missing.")
 
-    assert [("Warnings", "Two ACLs are missing.")] == list(new_problems([before], [now], {}))
+    assert [("Warnings", "Two ACLs are missing.")] == list(new_problems([before], [current], {}))
 
 
-def test_ready_repeats_no_other_condition() -> None:
-    """Its reason may be another word for the same."""
-    away = "Cluster east cannot be used."
-    ready = condition("Ready", NO, "SourceUnreachable", away)
-    source = condition("SourceReachable", NO, "Unreachable", away)
+def test_a_problem_that_ready_repeats_is_reported_once() -> None:
+    """The reason of Ready may have a different name."""
+    unreachable = "Cluster east cannot be used."
+    ready = condition("Ready", NO, "SourceUnreachable", unreachable)
+    source = condition("SourceReachable", NO, "Unreachable", unreachable)
 
-    assert [("Unreachable", away)] == list(new_problems([], [ready, source], {}))
+    assert [("Unreachable", unreachable)] == list(new_problems([], [ready, source], {}))
 
 
 def warnings(
     *reasons: ReasonCount, before: Status, **summary: object
 ) -> tuple[Status, list[tuple[str, str]]]:
-    """The status of a flow that has partitions stopped for *reasons*, and its warnings after the status *before*."""
-    found: dict[str, Any] = {
+    """The status of a flow with partitions stopped for *reasons*, and its new warnings after the status *before*."""
+    fields: dict[str, Any] = {
         "replicating": Replicating.ADVANCING,
         "records_per_s": 5.0,
         "partitions_stopped": len(reasons),
     }
-    stopped = reading(**(found | summary), reasons=reasons)
+    stopped = reading(**(fields | summary), reasons=reasons)
     observation = observed({"reading": stopped}, resource=resource(status=before))
     assessment = assess(observation)
     return assessment.status, list(
@@ -96,44 +96,46 @@ def warnings(
 
 
 def test_a_second_cause_of_the_same_problem_is_a_second_warning() -> None:
-    """A warning about a large record does not cover another topic."""
-    first, told = warnings(TOO_LARGE, before=Status())
-    assert [reason for reason, _ in told] == ["PartitionsStopped"]
+    """A warning about a large record does not cover a different topic."""
+    first, events = warnings(TOO_LARGE, before=Status())
+    assert [reason for reason, _ in events] == ["PartitionsStopped"]
 
-    second, told = warnings(TOO_LARGE, TAKEN, before=first)
+    second, events = warnings(TOO_LARGE, TAKEN, before=first)
 
-    assert [reason for reason, _ in told] == ["PartitionsStopped"]
-    assert "TargetTaken (" in told[0][1]
+    assert [reason for reason, _ in events] == ["PartitionsStopped"]
+    assert "TargetTaken (" in events[0][1]
     assert (second, []) == warnings(TOO_LARGE, TAKEN, before=second)
 
 
-def test_a_cause_that_ends_or_grows_is_no_warning() -> None:
-    """Neither a higher count nor another example of a known cause is a new trouble."""
+def test_a_cause_that_ends_or_grows_is_not_a_new_warning() -> None:
+    """A higher count or a different example of a known cause is not a new problem."""
     both, _ = warnings(TOO_LARGE, TAKEN, before=Status())
 
-    fewer, told = warnings(TOO_LARGE, before=both)
-    assert told == []
+    fewer, events = warnings(TOO_LARGE, before=both)
+    assert events == []
 
-    _, told = warnings(TOO_LARGE._replace(number=2, example="payments-0: its record is large."), before=fewer)
-    assert told == []
+    _, events = warnings(
+        TOO_LARGE._replace(number=2, example="payments-0: its record is large."), before=fewer
+    )
+    assert events == []
 
 
 def test_lost_records_do_not_hide_a_second_cause() -> None:
-    """SourceDataLost is the worst word of a pod, and need not be its only cause."""
+    """SourceDataLost is the worst reason of a pod, but it may have other causes."""
     lost = ReasonCount("SourceDataLost", 1)
     first, _ = warnings(lost, before=Status(), replicating=Replicating.SOURCE_DATA_LOST)
 
-    _, told = warnings(lost, TAKEN, before=first, replicating=Replicating.SOURCE_DATA_LOST)
+    _, events = warnings(lost, TAKEN, before=first, replicating=Replicating.SOURCE_DATA_LOST)
 
-    assert [("SourceDataLost", True)] == [(reason, "TargetTaken" in message) for reason, message in told]
+    assert [("SourceDataLost", True)] == [(reason, "TargetTaken" in message) for reason, message in events]
 
 
-def test_a_message_names_every_cause() -> None:
-    """However long the examples are: a cause that is cut off would be a new warning each time."""
+def test_a_message_names_each_cause() -> None:
+    """A cause that is cut off because of long examples would be a new warning each time."""
     causes = [ReasonCount(f"Cause{number}", 1, "x" * 200) for number in range(20)]
     first, _ = warnings(*causes, before=Status())
 
-    replicating = next(one for one in first.conditions if one.type == "Replicating")
+    replicating = next(condition for condition in first.conditions if condition.type == "Replicating")
     assert all(f"1 {cause.reason}" in replicating.message for cause in causes)
     assert len(replicating.message) < MESSAGE_MAX
     assert (first, []) == warnings(*causes, before=first)
@@ -143,5 +145,5 @@ def test_a_message_names_every_cause() -> None:
 def test_a_cause_that_needs_a_user_has_a_remedy(cause: str) -> None:
     status, _ = warnings(ReasonCount(cause, 1), before=Status())
 
-    message = next(one.message for one in status.conditions if one.type == "Replicating")
+    message = next(condition.message for condition in status.conditions if condition.type == "Replicating")
     assert f"1 {cause} (" in message

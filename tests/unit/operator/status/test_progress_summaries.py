@@ -1,4 +1,4 @@
-"""Responses to GET /progress: the replicator's, an older release's, and arbitrary ones."""
+"""The operator parses responses to GET /progress of the replicator, of an older release, and arbitrary ones."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ from mirrorflow_replicator.http import progress
 from tests.unit.http.reports import NOW_S, connector, content, partition, task, view
 from tests.unit.operator.observations import observed
 
-# As the replicator answered before it told of its clusters.
+# A response of the replicator before it reported its clusters.
 PREVIOUS_RELEASE = (
     b'{"version":1,"connector":"MirrorSourceConnector","flow":"east-to-west","state":"RUNNING","uptimeSeconds":61.5,'
     b'"tasks":{"total":1,"running":1,"failed":0},"partitions":{"total":3,"starting":0,"copying":3,"waiting":0,'
@@ -45,7 +45,6 @@ def _summary(report) -> Summary:
 
 
 def test_the_operator_reads_the_replicators_summary() -> None:
-    """Both clusters, what is missing, checkpoints, and the sums."""
     report = replace(
         connector(task(partition(), state="RUNNING")),
         source=SideReport(reason="", since_s=NOW_S - 50, cluster_id="east-id"),
@@ -53,32 +52,32 @@ def test_the_operator_reads_the_replicators_summary() -> None:
         missing=(f"{POD_LAYOUT.secrets}/east-mirror", "password"),
         groups=GroupsReport(selected=4, failing=1, passed_s=NOW_S - 30, interval_s=60.0),
     )
-    found = _summary(report)
+    operator_summary = _summary(report)
 
     assert (SideReachability.REACHABLE, "", 50.0, "east-id") == (
-        found.source.reach,
-        found.source.reason,
-        found.source.since_s,
-        found.source.cluster_id,
+        operator_summary.source.reach,
+        operator_summary.source.reason,
+        operator_summary.source.since_s,
+        operator_summary.source.cluster_id,
     )
     assert (SideReachability.UNREACHABLE, "AuthenticationFailed", "Cluster west: no.", 40.0) == (
-        found.target.reach,
-        found.target.reason,
-        found.target.message,
-        found.target.since_s,
+        operator_summary.target.reach,
+        operator_summary.target.reason,
+        operator_summary.target.message,
+        operator_summary.target.since_s,
     )
-    assert MissingReference(name="east-mirror", key="password") == found.missing
-    assert Checkpoints(groups=4, failing=1, age_s=30.0, interval_s=60.0) == found.checkpoints
+    assert MissingReference(name="east-mirror", key="password") == operator_summary.missing
+    assert Checkpoints(groups=4, failing=1, age_s=30.0, interval_s=60.0) == operator_summary.checkpoints
     assert (1, 10, Replicating.STUCK, "RUNNING") == (
-        found.partitions,
-        found.lag_records,
-        found.replicating,
-        found.state,
+        operator_summary.partitions,
+        operator_summary.lag_records,
+        operator_summary.replicating,
+        operator_summary.state,
     )
 
 
-def test_a_missing_file_outside_the_mounts_is_no_secret() -> None:
-    """What is not below the mounts of Secrets and ConfigMaps is not named as one."""
+def test_a_missing_file_outside_the_mounts_is_not_reported_as_a_secret() -> None:
+    """Only paths below the mounts of Secrets and ConfigMaps are reported."""
     paths = ["/etc/east-mirror", f"{POD_LAYOUT.secrets}/..", f"{POD_LAYOUT.secrets}/a/b", "east-mirror", "/"]
 
     assert [None] * 5 == [_summary(connector(missing=(path, "key"))).missing for path in paths]
@@ -87,18 +86,18 @@ def test_a_missing_file_outside_the_mounts_is_no_secret() -> None:
 
 
 def test_a_summary_of_the_previous_release_is_read() -> None:
-    """What it does not tell is unknown, and the rest counts."""
-    found = parse_reading(PREVIOUS_RELEASE, read_at_s=1.0).summary
+    """Absent fields are unknown."""
+    operator_summary = parse_reading(PREVIOUS_RELEASE, read_at_s=1.0).summary
 
-    assert found is not None
+    assert operator_summary is not None
     assert (SideReachability.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
-        found.source.reach,
-        found.replicating,
-        found.partitions,
-        found.records_per_s,
+        operator_summary.source.reach,
+        operator_summary.replicating,
+        operator_summary.partitions,
+        operator_summary.records_per_s,
     )
     assert (
-        assess(observed({"reading": Reading(read_at_s=observed().now_s, summary=found)}))
+        assess(observed({"reading": Reading(read_at_s=observed().now_s, summary=operator_summary)}))
         .status.conditions[0]
         .status.value
         == "True"
@@ -120,7 +119,7 @@ def test_a_summary_of_the_previous_release_is_read() -> None:
     ],
 )
 def test_an_invalid_summary_is_unreadable(body: bytes, failure: PollFailure) -> None:
-    """With the reason; nothing of the body is repeated."""
+    """The reading has the kind of failure and a description of it."""
     reading = parse_reading(body, read_at_s=1.0)
 
     assert (None, failure) == (reading.summary, reading.failure)
@@ -149,23 +148,28 @@ _hostile = st.dictionaries(st.sampled_from(_keys), _json, max_size=8).map(
         "reasons": [{"reason": "A" * 65}, {"reason": "a\nb", "count": -1}, 3, {"reason": "Ok"}] * 9,
     }
 )
-def test_no_summary_breaks_the_operator(value: dict[str, object]) -> None:
-    """Whatever it holds, what comes of it is bounded, and a status."""
+def test_any_summary_gives_a_bounded_status(value: dict[str, object]) -> None:
+    """Names are short, numbers are in range, and messages are printable."""
     reading = parse_reading(json.dumps(value).encode(), read_at_s=observed().now_s)
     if reading.summary is None:
         return
-    found = reading.summary
-    assert len(found.reasons) <= REASONS_MAX
-    assert all(word.isalnum() and len(word) <= 64 for word, _, _ in found.reasons)
-    numbers = [found.lag_records, found.uptime_s, found.records_per_s, *(one.number for one in found.reasons)]
+    operator_summary = reading.summary
+    assert len(operator_summary.reasons) <= REASONS_MAX
+    assert all(name.isalnum() and len(name) <= 64 for name, _, _ in operator_summary.reasons)
+    numbers = [
+        operator_summary.lag_records,
+        operator_summary.uptime_s,
+        operator_summary.records_per_s,
+        *(reason.number for reason in operator_summary.reasons),
+    ]
     assert all(0 <= number <= NUMBER_MAX for number in numbers)
     status = assess(observed({"reading": reading})).status
     assert all(condition.message.isprintable() for condition in status.conditions)
 
 
 @given(st.binary(max_size=BODY_MAX_BYTES + 10))
-def test_no_bytes_break_the_operator(body: bytes) -> None:
-    """A port that something else listens on."""
+def test_any_bytes_give_a_reading_or_a_failure(body: bytes) -> None:
+    """A different program may listen on the port."""
     reading = parse_reading(body, read_at_s=1.0)
 
     assert (reading.summary is None) != (reading.failure is None)

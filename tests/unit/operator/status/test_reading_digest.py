@@ -1,4 +1,4 @@
-"""Readings with equal digests give equal assessments; relevant changes change the digest."""
+"""Readings with equal digests give equal assessments, and relevant changes change the digest."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,10 +57,10 @@ FIGURES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def _observation(said: Summary) -> Observation:
-    reading = Reading(read_at_s=NOW_S - 5, summary=said)
-    seen = pod(reading=reading)
-    return observed(connectors=(connector(pods=(seen,)), connector(CHECKPOINT, pods=(seen,))))
+def _observation(polled: Summary) -> Observation:
+    reading = Reading(read_at_s=NOW_S - 5, summary=polled)
+    polled_pod = pod(reading=reading)
+    return observed(connectors=(connector(pods=(polled_pod,)), connector(CHECKPOINT, pods=(polled_pod,))))
 
 
 # Most changes change the digest, and are filtered out.
@@ -72,15 +72,14 @@ def _observation(said: Summary) -> Observation:
     ),
 )
 def test_readings_with_equal_digests_give_equal_assessments(first: dict[str, Any], changes: dict[str, Any]):
-    """Two readings that tell the same give the same status, whatever the figures."""
-    one = replace(summary(), **first)
-    other = replace(one, **changes)
+    original = replace(summary(), **first)
+    changed = replace(original, **changes)
     assume(
-        reading_digest(Reading(read_at_s=0.0, summary=one))
-        == reading_digest(Reading(read_at_s=9.0, summary=other))
+        reading_digest(Reading(read_at_s=0.0, summary=original))
+        == reading_digest(Reading(read_at_s=9.0, summary=changed))
     )
 
-    assert assess(_observation(one)).status == assess(_observation(other)).status
+    assert assess(_observation(original)).status == assess(_observation(changed)).status
 
 
 @pytest.mark.parametrize(
@@ -93,20 +92,19 @@ def test_readings_with_equal_digests_give_equal_assessments(first: dict[str, Any
         {"partitions_stalled": 1},
         {"state": "FAILED"},
         {"target": SideSummary(reach=SideReachability.UNREACHABLE)},
-        {"source": replace(observations.REACHED, cluster_id="another")},
+        {"source": replace(observations.REACHED, cluster_id="other")},
         {"checkpoints": Checkpoints(age_s=1.0)},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_relevant_change_changes_the_digest(changes: dict[str, Any]):
-    """Each of these is worth a look."""
-    before, after = (Reading(read_at_s=0.0, summary=summary(**one)) for one in ({}, changes))
+    before, after = (Reading(read_at_s=0.0, summary=summary(**fields)) for fields in ({}, changes))
 
     assert reading_digest(before) != reading_digest(after)
 
 
-def test_moving_figures_keep_the_digest():
-    """Steady traffic queues no flow."""
+def test_changed_figures_keep_the_digest():
+    """So steady traffic does not queue the flow."""
     moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, lag_s=0.4)
 
     assert reading_digest(Reading(read_at_s=0.0, summary=summary())) == reading_digest(
@@ -115,7 +113,7 @@ def test_moving_figures_keep_the_digest():
 
 
 def test_the_reason_of_a_failed_poll_is_part_of_the_digest():
-    """Not with the wording of an error, which may differ each time."""
+    """The text of the error is not: it may differ each time."""
     first, again = (Reading(read_at_s=0.0, failure=PollFailure.UNREACHABLE, problem=text) for text in "ab")
     other = Reading(read_at_s=0.0, failure=PollFailure.REFUSED)
 

@@ -1,4 +1,4 @@
-"""Totals of a seed: the sum over its drivers, whichever of them still exist."""
+"""The totals of a seed are the sums over its drivers, including those that no longer exist."""
 
 import json
 from dataclasses import replace
@@ -24,26 +24,28 @@ FLOW: Final = mirror_flow(seed={"runId": "1"})
 BYTES_EACH: Final = 10
 
 
-def at_work(number: int, records: int) -> ObservedPod:
-    """The driver of that number, which has copied *records*."""
+def running(number: int, records: int) -> ObservedPod:
+    """A running driver that has copied *records*."""
     figures = seed_reading(records=records, bytes=records * BYTES_EACH)
     return driver(name=f"driver-{number}", uid=f"uid-{number}", created_s=NOW_S + number, reading=figures)
 
 
 def ended(number: int, records: int) -> ObservedPod:
-    """As `at_work`, after its process has ended with its last figures."""
+    """A driver that has ended with *records* in its last report."""
     last = {"version": 1, "job": "seed", "records": records, "bytes": records * BYTES_EACH}
     return replace(
-        at_work(number, 0), phase="Failed", ready=False, reading=None, terminated_message=json.dumps(last)
+        running(number, 0), phase="Failed", ready=False, reading=None, terminated_message=json.dumps(last)
     )
 
 
 def status_after(before: SeedStatus | None, *pods: ObservedPod, **changes: Any) -> SeedStatus:
-    """The seed's status after *before*, where the Job has *pods*."""
-    seen = replace(job(), pods=pods, **changes)
-    found = seed_status(observed(resource=resource(FLOW, status=Status(seed=before)), jobs=(seen,)), FLOW)
-    assert found is not None
-    return found
+    """The seed's status after the status *before*, if the Job has *pods*."""
+    seed_job = replace(job(), pods=pods, **changes)
+    status = seed_status(
+        observed(resource=resource(FLOW, status=Status(seed=before)), jobs=(seed_job,)), FLOW
+    )
+    assert status is not None
+    return status
 
 
 def figures(status: SeedStatus) -> tuple[int, int]:
@@ -51,18 +53,18 @@ def figures(status: SeedStatus) -> tuple[int, int]:
 
 
 def test_totals_continue_with_the_next_driver() -> None:
-    """The first driver's last report counts, though it was not polled any more."""
-    first = status_after(None, at_work(1, 100))
-    second = status_after(first, ended(1, 150), at_work(2, 0))
-    third = status_after(second, at_work(2, 30))
+    """The last report of the first driver counts although it was not polled."""
+    first = status_after(None, running(1, 100))
+    second = status_after(first, ended(1, 150), running(2, 0))
+    third = status_after(second, running(2, 30))
 
     assert (100, 1_000) == figures(first)
     assert (150, 1_500) == figures(second)
     assert (180, 1_800) == figures(third)
 
 
-def test_a_driver_without_a_report_changes_no_total() -> None:
-    first = status_after(None, at_work(1, 100))
+def test_a_driver_without_a_report_does_not_change_the_totals() -> None:
+    first = status_after(None, running(1, 100))
 
     assert (100, 1_000) == figures(
         status_after(first, driver(name="driver-2", uid="uid-2", created_s=NOW_S + 2))
@@ -70,50 +72,56 @@ def test_a_driver_without_a_report_changes_no_total() -> None:
     assert (100, 1_000) == figures(status_after(first, outcome="Complete"))
 
 
-def test_an_older_driver_is_not_counted_twice() -> None:
-    """Its pod may outlive that of the driver after it."""
-    first = status_after(None, at_work(1, 100))
-    second = status_after(first, ended(1, 100), at_work(2, 30))
+def test_a_driver_is_not_counted_twice() -> None:
+    """Its pod may exist longer than that of the next driver."""
+    first = status_after(None, running(1, 100))
+    second = status_after(first, ended(1, 100), running(2, 30))
 
     assert (130, 1_300) == figures(status_after(second, ended(1, 100)))
 
 
 def test_totals_of_an_earlier_release_belong_to_the_running_driver() -> None:
-    """It does not say which driver its figures are of."""
+    """Such a status does not name the driver of its figures."""
     assert (120, 1_200) == figures(
-        status_after(SeedStatus(run_id="1", phase="Running", records=100, bytes=1_000), at_work(1, 120))
+        status_after(SeedStatus(run_id="1", phase="Running", records=100, bytes=1_000), running(1, 120))
     )
 
 
-def test_another_run_starts_at_zero() -> None:
+def test_a_new_run_starts_at_zero() -> None:
     done = status_after(None, ended(1, 100)).model_copy(update={"run_id": "0"})
 
-    assert (7, 70) == figures(status_after(done, at_work(2, 7)))
+    assert (7, 70) == figures(status_after(done, running(2, 7)))
 
 
 @given(
     st.lists(
         st.one_of(
             st.tuples(st.just("copies"), st.integers(0, 1_000)),
-            st.tuples(st.sampled_from(["next", "forgotten", "held", "restarted"]), st.just(0)),
+            st.tuples(
+                st.sampled_from(["next driver", "pod deleted", "write held back", "operator restarted"]),
+                st.just(0),
+            ),
         ),
         max_size=40,
     )
 )
-def test_every_record_is_counted_once(moments: list[tuple[str, int]]) -> None:
-    """Drivers follow each other, pods go, writes are held back, and the operator begins anew, in any order."""
+def test_each_record_is_counted_once(events: list[tuple[str, int]]) -> None:
+    """Drivers replace each other, pods are deleted, writes are held back and the operator restarts, in any order."""
     copied, present, written = [0], [0], None
-    for what, number in moments:
-        if what == "copies":
+    for event, number in events:
+        if event == "copies":
             copied[-1] += number
-        elif what == "next":
+        elif event == "next driver":
             copied.append(0)
             present.append(len(copied) - 1)
-        pods = [at_work(at, copied[at]) if at == len(copied) - 1 else ended(at, copied[at]) for at in present]
-        now = status_after(written, *pods)
+        pods = [
+            running(index, copied[index]) if index == len(copied) - 1 else ended(index, copied[index])
+            for index in present
+        ]
+        current = status_after(written, *pods)
 
-        assert (sum(copied), sum(copied) * BYTES_EACH) == figures(now)
-        if what != "held":
-            written = SeedStatus.model_validate(now.model_dump(by_alias=True))
-        if what == "forgotten":  # what is deleted was read and written before
+        assert (sum(copied), sum(copied) * BYTES_EACH) == figures(current)
+        if event != "write held back":
+            written = SeedStatus.model_validate(current.model_dump(by_alias=True))
+        if event == "pod deleted":  # after its report was read and written
             present = present[-1:]

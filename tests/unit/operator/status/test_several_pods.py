@@ -1,4 +1,4 @@
-"""The status of a connector with several pods: the worst of the pods with work, ignoring standby pods."""
+"""The status of a connector with several pods is the worst of the pods with work; standby pods are ignored."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,15 +25,17 @@ from tests.unit.operator.observations import (
     settled,
 )
 
-STANDS_BY: dict[str, Any] = {"state": "UNASSIGNED", "replicating": Replicating.WAITING, "partitions": 0}
-ADVANCES: dict[str, Any] = {"replicating": Replicating.ADVANCING, "records_per_s": 9.0}
+STANDBY: dict[str, Any] = {"state": "UNASSIGNED", "replicating": Replicating.WAITING, "partitions": 0}
+ADVANCING: dict[str, Any] = {"replicating": Replicating.ADVANCING, "records_per_s": 9.0}
 
 
 _PAUSED = observed(flow=mirror_flow(state="Paused")).admission
 
 
 def _pods(*readings: Reading) -> tuple[ObservedPod, ...]:
-    return tuple(pod(name=f"pod-{at}", uid=str(at), reading=one) for at, one in enumerate(readings))
+    return tuple(
+        pod(name=f"pod-{index}", uid=str(index), reading=polled) for index, polled in enumerate(readings)
+    )
 
 
 def _source(*readings: Reading, ready: int | None = None) -> Observation:
@@ -45,16 +47,16 @@ def _source(*readings: Reading, ready: int | None = None) -> Observation:
     return replace(observed(), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
 
 
-def _told(status: Status, kind: str) -> tuple[ConditionStatus, str, str]:
-    found = next(one for one in status.conditions if one.type == kind)
-    return found.status, found.reason, found.message
+def _condition(status: Status, kind: str) -> tuple[ConditionStatus, str, str]:
+    condition = next(condition for condition in status.conditions if condition.type == kind)
+    return condition.status, condition.reason, condition.message
 
 
 def test_a_pod_without_work_does_not_affect_the_status():
-    status = settled(_source(reading(**STANDS_BY), reading(**ADVANCES, lag_records=9, lag_s=3.0)))
+    status = settled(_source(reading(**STANDBY), reading(**ADVANCING, lag_records=9, lag_s=3.0)))
 
-    assert _told(status, "Replicating")[:2] == (ConditionStatus.TRUE, "Advancing")
-    assert _told(status, "Ready")[0] is ConditionStatus.TRUE
+    assert _condition(status, "Replicating")[:2] == (ConditionStatus.TRUE, "Advancing")
+    assert _condition(status, "Ready")[0] is ConditionStatus.TRUE
     assert status.lag is Lag.UNDER_TEN_SECONDS
 
 
@@ -65,75 +67,75 @@ PAUSED: dict[str, Any] = {"state": "PAUSED", "replicating": Replicating.PAUSED}
     ("readings", "reason"),
     [
         ((PAUSED, PAUSED), "Paused"),
-        ((PAUSED, STANDS_BY), "Paused"),
+        ((PAUSED, STANDBY), "Paused"),
         ((PAUSED, {}), "Pausing"),
-        # The connector is paused by another pod's word, and this pod's task has not ended.
+        # A different pod has paused the connector, and the task of this pod has not ended.
         ((PAUSED, PAUSED | {"tasks_running": 1}), "Pausing"),
     ],
 )
-def test_a_connector_is_paused_when_none_of_its_pods_copies(
+def test_a_connector_is_paused_when_all_its_pods_are(
     readings: tuple[dict[str, Any], ...], reason: str
 ) -> None:
-    found = _source(*(reading(**one) for one in readings))
+    observation = _source(*(reading(**fields) for fields in readings))
     status = settled(
-        replace(found, resource=observed(flow=mirror_flow(state="Paused")).resource, admission=_PAUSED)
+        replace(observation, resource=observed(flow=mirror_flow(state="Paused")).resource, admission=_PAUSED)
     )
 
-    assert _told(status, "Replicating")[:2] == (ConditionStatus.FALSE, reason)
+    assert _condition(status, "Replicating")[:2] == (ConditionStatus.FALSE, reason)
     assert status.connectors is not None
     assert status.connectors.source is not None
     assert status.connectors.source.phase is Phase(reason.replace("Pausing", "Running"))
 
 
 def test_a_paused_pod_that_cannot_be_polled_stays_paused() -> None:
-    """It was paused under this spec; under another one it is not known."""
+    """It was paused under this spec. Under a changed spec its state is unknown."""
     paused = _source(reading(**PAUSED))
     flow = mirror_flow(state="Paused")
     paused = replace(paused, resource=resource(flow), admission=_PAUSED)
     silent = replace(
         paused, connectors=_source(Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)).connectors
     )
-    told = settled(paused)
+    paused_status = settled(paused)
 
-    same = settled(replace(silent, resource=resource(flow, status=told)))
-    other = settled(replace(silent, resource=resource(flow, status=told, generation=2)))
-    assert ["Paused", "Pausing"] == [_told(one, "Replicating")[1] for one in (same, other)]
+    same = settled(replace(silent, resource=resource(flow, status=paused_status)))
+    other = settled(replace(silent, resource=resource(flow, status=paused_status, generation=2)))
+    assert ["Paused", "Pausing"] == [_condition(status, "Replicating")[1] for status in (same, other)]
 
 
-def test_the_lag_is_that_of_the_pod_that_is_furthest_behind():
+def test_the_lag_is_that_of_the_pod_with_the_largest_lag():
     status = settled(
         _source(
-            reading(**ADVANCES, lag_records=900, lag_s=0.5), reading(**ADVANCES, lag_records=2, lag_s=500.0)
+            reading(**ADVANCING, lag_records=900, lag_s=0.5), reading(**ADVANCING, lag_records=2, lag_s=500.0)
         )
     )
 
     assert status.lag is Lag.UNDER_TEN_MINUTES
 
 
-def test_one_stuck_pod_is_reported_as_one_of_several():
+def test_a_stuck_pod_is_reported_with_the_number_of_pods():
     status = settled(
         _source(
-            reading(**ADVANCES),
+            reading(**ADVANCING),
             reading(replicating=Replicating.STUCK, lag_records=9, lag_s=90.0),
-            reading(**STANDS_BY),
+            reading(**STANDBY),
         )
     )
 
-    condition, reason, message = _told(status, "Replicating")
-    assert (condition, reason) == (ConditionStatus.FALSE, "Stuck")
+    value, reason, message = _condition(status, "Replicating")
+    assert (value, reason) == (ConditionStatus.FALSE, "Stuck")
     assert "1 of 3 pods" in message
 
 
 def test_an_unreachable_pod_does_not_hide_the_others():
     silent = Reading(read_at_s=NOW_S, failure=PollFailure.UNREACHABLE)
 
-    status = settled(_source(silent, reading(**ADVANCES)))
+    status = settled(_source(silent, reading(**ADVANCING)))
 
-    assert _told(status, "Replicating")[0] is ConditionStatus.TRUE
+    assert _condition(status, "Replicating")[0] is ConditionStatus.TRUE
 
 
-def test_pods_are_counted_and_one_is_enough_to_run():
-    status = settled(_source(reading(**ADVANCES), reading(**STANDS_BY), reading(**STANDS_BY), ready=1))
+def test_a_connector_with_one_ready_pod_of_three_is_running():
+    status = settled(_source(reading(**ADVANCING), reading(**STANDBY), reading(**STANDBY), ready=1))
 
     assert status.connectors is not None
     source = status.connectors.source
@@ -146,29 +148,27 @@ def _checkpoints(*readings: Reading) -> Observation:
     return replace(observed(), connectors=(connector(), second, connector(HEARTBEAT)))
 
 
-def test_freshness_comes_from_the_pod_that_translates_groups():
+def test_checkpoint_freshness_is_that_of_the_pod_that_translates_groups():
     done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
 
-    status = settled(
-        _checkpoints(reading(**STANDS_BY, uptime_s=9e5), reading(uptime_s=40.0, checkpoints=done))
-    )
+    status = settled(_checkpoints(reading(**STANDBY, uptime_s=9e5), reading(uptime_s=40.0, checkpoints=done)))
 
-    assert _told(status, "CheckpointsFresh")[:2] == (ConditionStatus.TRUE, "Fresh")
+    assert _condition(status, "CheckpointsFresh")[:2] == (ConditionStatus.TRUE, "Fresh")
 
 
-def test_a_missing_certificate_is_named_with_its_keys():
+def test_the_secret_of_a_certificate_needs_three_keys():
     flow = mirror_flow(internalRest={"tls": {"secretName": "pods"}})
 
     assert needed_keys(flow, "pods", is_secret=True) == ("ca.crt", "tls.crt", "tls.key")
     assert needed_keys(flow, "pods", is_secret=False) == ()
 
 
-def test_groups_without_a_translating_pod_are_not_stale():
-    both = _checkpoints(reading(**STANDS_BY, uptime_s=9e5), reading(**STANDS_BY, uptime_s=9e5))
+def test_checkpoints_are_not_stale_without_a_pod_that_translates_groups():
+    both = _checkpoints(reading(**STANDBY, uptime_s=9e5), reading(**STANDBY, uptime_s=9e5))
 
-    found = next(one for one in assess(both).status.conditions if one.type == "CheckpointsFresh")
+    value, reason, _ = _condition(assess(both).status, "CheckpointsFresh")
 
-    assert (found.status, found.reason) == (ConditionStatus.UNKNOWN, "Starting")
+    assert (value, reason) == (ConditionStatus.UNKNOWN, "Starting")
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ def test_groups_without_a_translating_pod_are_not_stale():
     ],
 )
 def test_an_unknown_lag_is_not_zero(changes: dict[str, Any], lag: Lag | None):
-    assert settled(_source(reading(**ADVANCES, **changes))).lag == lag
+    assert settled(_source(reading(**ADVANCING, **changes))).lag == lag
 
 
 def test_an_ignored_field_is_a_warning_before_any_connector_reports_one():
-    """`kubectl describe` shows what `mirrorflow validate` prints."""
+    """`kubectl describe` shows the same warnings as `mirrorflow validate`."""
     flow = mirror_flow(connectors={"source": {"autoscale": {"maxReplicas": 4}, "replicas": 2}})
-    found = replace(observed(flow=flow), connectors=())
+    observation = replace(observed(flow=flow), connectors=())
 
-    kind, reason, message = _told(assess(found).status, "Degraded")
+    value, reason, message = _condition(assess(observation).status, "Degraded")
 
-    assert (kind, reason) == (ConditionStatus.TRUE, "Warnings")
+    assert (value, reason) == (ConditionStatus.TRUE, "Warnings")
     assert message.startswith("spec.connectors.source.autoscale: the operator ignores this field; the")
-    assert [message] == [str(one) for one in ignored_fields(flow)]
+    assert [message] == [str(warning) for warning in ignored_fields(flow)]

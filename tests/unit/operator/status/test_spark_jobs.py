@@ -1,4 +1,4 @@
-"""Which Spark jobs are due: each run once, whatever is lost, and no connector waits forever."""
+"""Decides which Spark jobs are due: each run starts once, and no connector waits forever."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def _decide(
 
 
 def test_a_run_is_due_until_it_has_ended() -> None:
-    """In the status or in a Job: either of them may be lost, and the run is not begun again."""
+    """Its end is in the status and in the Job. If one of them is lost, the run still does not start again."""
     ended = job(outcome="Complete")
     failed = replace(ended, outcome="Failed")
 
@@ -45,7 +45,7 @@ def test_a_run_is_due_until_it_has_ended() -> None:
     assert not due_jobs(None, Status(), (), None, NOW_S).runs.seed
 
 
-def test_a_job_deleted_before_its_end_is_due_again() -> None:
+def test_a_run_whose_job_was_deleted_before_its_end_is_due_again() -> None:
     """The copied records remain, so the new Job continues."""
     running = Status(seed=SeedStatus(run_id="1", phase="Running"))
 
@@ -53,19 +53,19 @@ def test_a_job_deleted_before_its_end_is_due_again() -> None:
 
 
 def test_the_connector_waits_for_the_seed_and_continues_after_any_result() -> None:
-    """A seed that failed stops no replication."""
+    """A failed seed does not stop the replication."""
     assert _decide(job()).runs.replaces_source
     for outcome in ("Complete", "Failed"):
         assert not _decide(job(outcome=outcome)).runs.replaces_source
 
 
 def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
-    """Its image cannot be pulled, its executors do not come, its driver hangs: after ten minutes both work."""
-    still = job(pods=())
-    first = due_jobs(_flow(), Status(), (still,), None, NOW_S)
-    late = due_jobs(_flow(), Status(), (still,), first.seed_stall, NOW_S + HOLD_S)
-    moved = job(reading=seed_reading(records=7))
-    again = due_jobs(_flow(), Status(), (moved,), late.seed_stall, NOW_S + HOLD_S + 1)
+    """After ten minutes without progress, for example with a hanging driver, the connector runs too."""
+    without_pods = job(pods=())
+    first = due_jobs(_flow(), Status(), (without_pods,), None, NOW_S)
+    late = due_jobs(_flow(), Status(), (without_pods,), first.seed_stall, NOW_S + HOLD_S)
+    progressing = job(reading=seed_reading(records=7))
+    again = due_jobs(_flow(), Status(), (progressing,), late.seed_stall, NOW_S + HOLD_S + 1)
 
     assert (first.runs.replaces_source, first.again_after_s) == (True, HOLD_S)
     assert (late.runs.seed, late.runs.replaces_source) == (True, False)
@@ -73,15 +73,14 @@ def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
 
 
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
-def test_a_paused_flow_keeps_its_run_and_holds_no_connector(state: str) -> None:
-    """The Job is suspended; a paused connector's pods show the lag."""
+def test_a_paused_flow_keeps_its_run_and_its_connector_pods(state: str) -> None:
+    """The Job is suspended, and the pods of the paused connector report the lag."""
     runs = _decide(job(suspended=True), flow=_flow(state=state)).runs
 
     assert (runs.seed, runs.replaces_source) == (True, False)
 
 
-def test_a_verification_waits_for_the_seed() -> None:
-    """And runs once."""
+def test_a_verification_waits_for_the_seed_and_runs_once() -> None:
     flow = _flow(verify={"runId": "v"})
     done = Status(seed=SEEDED.seed, verify=VerifyStatus(ended_run_id="v"))
 
@@ -94,15 +93,16 @@ def test_a_verification_waits_for_the_seed() -> None:
 
 
 def test_the_last_ended_jobs_are_kept_except_scheduled_ones() -> None:
-    """Their logs say more than the status."""
+    """Their logs have more details than the status."""
     ended = [
-        job(name=f"seed-{at}", run_id=str(at), outcome="Complete", ended_s=NOW_S - at) for at in range(9)
+        job(name=f"seed-{number}", run_id=str(number), outcome="Complete", ended_s=NOW_S - number)
+        for number in range(9)
     ]
     scheduled = job(name="cron", kind=RunKind.VERIFY, run_id="", outcome="Complete")
 
     kept = due_jobs(None, Status(), [*ended, scheduled], None, NOW_S).runs.kept
 
-    assert kept == {f"seed-{at}" for at in range(ENDED_KEPT)}
+    assert kept == {f"seed-{number}" for number in range(ENDED_KEPT)}
 
 
 jobs = st.builds(
@@ -134,24 +134,24 @@ flows = st.builds(
 
 @given(flows, statuses, st.lists(jobs, max_size=5), st.floats(0, 5_000))
 def test_no_run_starts_twice_and_no_connector_waits_forever(
-    flow: MirrorFlow, status: Status, found: list[ObservedJob], later_s: float
+    flow: MirrorFlow, status: Status, existing: list[ObservedJob], later_s: float
 ) -> None:
-    """What has ended is over; what holds the connector ends by itself."""
-    first = due_jobs(flow, status, found, None, NOW_S)
+    """An ended run does not start again. A seed holds the connector only for a limited time."""
+    first = due_jobs(flow, status, existing, None, NOW_S)
     runs = first.runs
-    ended = {(one.kind, one.run_id) for one in found if one.outcome}
+    ended = {(ended_job.kind, ended_job.run_id) for ended_job in existing if ended_job.outcome}
 
     assert not (runs.seed and (RunKind.SEED, "1") in ended)
     assert not (runs.verify and (RunKind.VERIFY, "1") in ended)
     assert runs.replaces_source <= runs.seed
-    assert runs == due_jobs(flow, status, found, first.seed_stall, NOW_S).runs
-    afterwards = due_jobs(flow, status, found, first.seed_stall, NOW_S + HOLD_S + later_s)
+    assert runs == due_jobs(flow, status, existing, first.seed_stall, NOW_S).runs
+    afterwards = due_jobs(flow, status, existing, first.seed_stall, NOW_S + HOLD_S + later_s)
     assert not afterwards.runs.replaces_source
     assert (first.again_after_s is not None) == runs.replaces_source
 
 
 def test_a_drivers_report_is_parsed() -> None:
-    """The writer's own words, over HTTP and from a termination message."""
+    """The driver's code encodes it. It arrives over HTTP or in a termination message."""
     seed = SeedReport(
         run_id="1",
         phase=JobPhase.RUNNING,
@@ -175,21 +175,21 @@ def test_a_drivers_report_is_parsed() -> None:
         target_records=4,
         differences=2,
     )
-    found, compared = parse_report(encode(seed).decode()), parse_report(encode(verify).decode())
+    seeded, compared = parse_report(encode(seed).decode()), parse_report(encode(verify).decode())
     polled = parse_reading(encode(seed), read_at_s=NOW_S)
 
-    assert found is not None
+    assert seeded is not None
     assert compared is not None
-    assert (found.kind, found.partitions.total, found.partitions.done, found.partitions.lost) == (
+    assert (seeded.kind, seeded.partitions.total, seeded.partitions.done, seeded.partitions.lost) == (
         RunKind.SEED,
         16,
         3,
         1,
     )
-    assert (found.records, found.bytes, found.remaining_records, found.gap_records) == (5, 6, 7, 2)
-    assert (found.records_per_s, found.bytes_per_s, found.estimated_s) == (8, 9, 61)
-    assert (found.cost.executor_seconds, found.cost.bytes_read, found.cost.bytes_written) == (12, 13, 14)
-    assert (found.guarantee, found.message) == ("exactly-once", "m")
+    assert (seeded.records, seeded.bytes, seeded.remaining_records, seeded.gap_records) == (5, 6, 7, 2)
+    assert (seeded.records_per_s, seeded.bytes_per_s, seeded.estimated_s) == (8, 9, 61)
+    assert (seeded.cost.executor_seconds, seeded.cost.bytes_read, seeded.cost.bytes_written) == (12, 13, 14)
+    assert (seeded.guarantee, seeded.message) == ("exactly-once", "m")
     assert compared.windows.model_dump() == {
         "total": 9,
         "equal": 5,
@@ -198,24 +198,24 @@ def test_a_drivers_report_is_parsed() -> None:
         "undecided": 1,
     }
     assert (compared.source_records, compared.target_records, compared.differences) == (3, 4, 2)
-    assert polled.report == found
+    assert polled.report == seeded
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
 def test_any_driver_output_is_a_report_or_none(text: str) -> None:
-    """Its last words may be anything."""
-    found = parse_report(text)
+    """A termination message may have any content."""
+    report = parse_report(text)
 
-    assert found is None or isinstance(found, Report)
+    assert report is None or isinstance(report, Report)
 
 
 @pytest.mark.parametrize("estimate", ["NaN", "Infinity", "true", "null", '"soon"'])
 def test_an_invalid_estimate_is_none(estimate: str) -> None:
-    """Zero would be told as less than a minute."""
-    found = parse_report(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
+    """Zero would be shown as less than a minute."""
+    report = parse_report(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
 
-    assert found is not None
-    assert found.estimated_s is None
+    assert report is not None
+    assert report.estimated_s is None
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_an_invalid_estimate_is_none(estimate: str) -> None:
         ("0 3 * *", None),
         ("0 3 */0 * *", None),
         ("0 3 * * 9", None),
-        ("words that say nothing here", None),
+        ("not a schedule at all", None),
     ],
 )
-def test_the_longest_gap_of_a_schedule(schedule: str, days: int | None) -> None:
-    """What is later than that is overdue."""
+def test_the_longest_interval_of_a_schedule_is_found(schedule: str, days: int | None) -> None:
+    """A verification is overdue after this time."""
     assert days == days_between_max(schedule)

@@ -1,7 +1,7 @@
-"""Typical situations and the recorded status of each, which names the cause.
+"""Typical situations of a flow, and the recorded status of each.
 
-Each is recorded in tests/examples/statuses/<situation>.yaml: one whole, the others as the difference from it
-(`tests.harness.goldens`). Other tests read them too (Argo CD's health check).
+The golden files are tests/examples/statuses/<situation>.yaml: one complete status, and the difference from it for each
+other situation (`tests.harness.goldens`). The tests of Argo CD's health check read them too.
 """
 
 import json
@@ -63,7 +63,7 @@ from tests.unit.operator.observations import (
 )
 
 LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
-AWAY = SideSummary(
+UNREACHABLE = SideSummary(
     reach=SideReachability.UNREACHABLE,
     reason="Unreachable",
     message=str(
@@ -86,7 +86,7 @@ PENDING = {"phase": "Pending", "ready": False, "started_s": None, "reading": Non
 
 
 def _starting(**changes: Any) -> Observation:
-    """Just applied: Deployments that their controller has not observed."""
+    """A flow that was just applied: the controller has not observed its Deployments yet."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     connectors = tuple(
         connector(kind, deployment=replace(new, name=deployment(kind).name), pods=())
@@ -96,23 +96,23 @@ def _starting(**changes: Any) -> Observation:
 
 
 def _not_started(flow: dict[str, Any], **changes: Any) -> Observation:
-    """The source connector's new pod does not start; there is no other."""
+    """The only pod of the source connector does not start."""
     first = connector(deployment=deployment(ready=0, conditions=()), pods=(pod(**PENDING | changes),))
     return observed(flow=mirror_flow(**flow), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
 
 
 def _invalid() -> Observation:
-    slip = FieldError(
+    error = FieldError(
         path="spec.topics.include[0]", message="(orders is no regular expression", action="close it"
     )
-    found = replace(resource(), flow=None, errors=(slip,))
-    return observed(resource=found, admission=admit(found, versions=VERSIONS), connectors=())
+    invalid = replace(resource(), flow=None, errors=(error,))
+    return observed(resource=invalid, admission=admit(invalid, versions=VERSIONS), connectors=())
 
 
 def _refused(reason: Reason, message: str) -> Observation:
-    found = resource()
-    admission = admit(found, versions=VERSIONS, conflict=Problem(reason, message))
-    return replace(_stopped(), resource=found, admission=admission)
+    flow_resource = resource()
+    admission = admit(flow_resource, versions=VERSIONS, conflict=Problem(reason, message))
+    return replace(_stopped(), resource=flow_resource, admission=admission)
 
 
 def _stopped() -> Observation:
@@ -126,9 +126,11 @@ def _stopped() -> Observation:
 
 
 def _paused() -> Observation:
-    told = pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED, lag_records=900, lag_s=75.0))
+    paused_pod = pod(
+        reading=reading(state="PAUSED", replicating=Replicating.PAUSED, lag_records=900, lag_s=75.0)
+    )
     connectors = (
-        connector(pods=(told,)),
+        connector(pods=(paused_pod,)),
         *(
             connector(kind, pods=(pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED)),))
             for kind in (CHECKPOINT, HEARTBEAT)
@@ -137,8 +139,8 @@ def _paused() -> Observation:
     return observed(flow=mirror_flow(state="Paused"), connectors=connectors)
 
 
-def _told_to_pause(**changes: Any) -> Observation:
-    """The pods stay, and the source connector's reads its changed file within a minute or so."""
+def _pause_requested(**changes: Any) -> Observation:
+    """The pods stay. The source connector's pod has not read its changed file yet."""
     first, *others = _paused().connectors
     return replace(_paused(), connectors=(replace(first, pods=(pod(**changes),)), *others))
 
@@ -147,40 +149,42 @@ def _resuming() -> Observation:
     return replace(observed(), connectors=_paused().connectors)
 
 
-def _ending(found: Observation, **changes: Any) -> Observation:
-    """An earlier pod of the source connector has not ended yet, and copies."""
-    copies = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
-    old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=copies)
-    first, *others = found.connectors
-    seen = replace(first, pods=(*first.pods, old), **changes)
-    return replace(found, connectors=(seen, *others))
+def _with_terminating_pod(observation: Observation, **changes: Any) -> Observation:
+    """An earlier pod of the source connector has not ended yet and still copies."""
+    advancing = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
+    old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=advancing)
+    first, *others = observation.connectors
+    changed = replace(first, pods=(*first.pods, old), **changes)
+    return replace(observation, connectors=(changed, *others))
 
 
 def _replaced_target() -> Observation:
-    """Where `west-id` answers now, another answered when this spec was new."""
+    """The target has the cluster id `west-id`, but had a different one when the spec was applied."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
     return observed(resource=resource(status=status))
 
 
 def _checkpoints(**changes: Any) -> Observation:
-    told = pod(reading=reading(**changes))
-    return observed(connectors=(connector(), connector(CHECKPOINT, pods=(told,)), connector(HEARTBEAT)))
+    checkpoint_pod = pod(reading=reading(**changes))
+    return observed(
+        connectors=(connector(), connector(CHECKPOINT, pods=(checkpoint_pod,)), connector(HEARTBEAT))
+    )
 
 
 def _mounting(*, secret: str) -> dict[str, Any]:
-    said = f'MountVolume.SetUp failed for volume "secret-0" : secret "{secret}" not found'
-    event = PodEvent(reason="FailedMount", message=said, last_seen_s=NOW_S - 10)
+    message = f'MountVolume.SetUp failed for volume "secret-0" : secret "{secret}" not found'
+    event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 10)
     return {"waiting_reason": "ContainerCreating", "events": (event,)}
 
 
 def _rolling(**changes: Any) -> Observation:
-    """The old pod works, the new one does not start."""
+    """The old pod copies, and the new one does not start."""
     new = pod(**PENDING | {"name": "east-to-west-source-66b4-new", "created_s": NOW_S - 60} | changes)
-    seen = connector(
+    rolling = connector(
         deployment=deployment(generation=2, observed_generation=2, replicas=2, updated=1),
         pods=(pod(reading=reading(replicating=Replicating.ADVANCING, records_per_s=10.0)), new),
     )
-    return observed(connectors=(seen, connector(CHECKPOINT), connector(HEARTBEAT)))
+    return observed(connectors=(rolling, connector(CHECKPOINT), connector(HEARTBEAT)))
 
 
 SEED: dict[str, Any] = {"seed": {"runId": "1", "executors": {"max": 4}}}
@@ -205,56 +209,58 @@ REFUSED_BY_KUBERNETES = PodEvent(
 )
 
 
-def _seed(seen: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observation:
-    """A flow that is asked to be seeded; its connector has no pods while it is held."""
-    found = resource(mirror_flow(**{**SEED, **spec}))
-    found_jobs = () if seen is None else (seen,)
-    runs = due_jobs(found.flow, found.status, found_jobs, None, NOW_S).runs
+def _seed(seed_job: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observation:
+    """A flow with a requested seed. Its source connector has no pods while the seed replaces it."""
+    flow_resource = resource(mirror_flow(**{**SEED, **spec}))
+    existing = () if seed_job is None else (seed_job,)
+    runs = due_jobs(flow_resource.flow, flow_resource.status, existing, None, NOW_S).runs
     runs = replace(runs, replaces_source=runs.replaces_source and held)
     first = connector()
     if runs.replaces_source:
         none = deployment(wanted=0, replicas=0, updated=0, ready=0)
         first = connector(deployment=none, pods=())
     return observed(
-        resource=found,
+        resource=flow_resource,
         connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)),
-        jobs=found_jobs,
+        jobs=existing,
         runs=runs,
     )
 
 
 def _seed_ended(outcome: str, **changes: Any) -> Observation:
-    said = {"version": 1, "job": "seed", **FIGURES, **DONE, **changes.pop("report", {})}
+    report = {"version": 1, "job": "seed", **FIGURES, **DONE, **changes.pop("report", {})}
     ended = driver(
         phase="Succeeded" if outcome == "Complete" else "Failed",
         ready=False,
         started_s=None,
         exit_code=0 if outcome == "Complete" else 1,
-        terminated_message=json.dumps(said),
+        terminated_message=json.dumps(report),
     )
     return _seed(job(outcome=outcome, ended_s=NOW_S - 30, pods=(ended,), **changes))
 
 
-def _seeded_in_spite_of_failures() -> Observation:
-    """Its Job was deleted; of the next one's two drivers the first was killed, and so were two tasks of the second's."""
-    said = "2 tasks were cut off; others went on in their place."
-    found = _seed_ended("Complete", report={"message": said})
+def _seeded_despite_failures() -> Observation:
+    """The first Job was deleted. In the next Job one driver was killed, and so were two tasks of the other."""
+    message = "2 tasks were cut off; others went on in their place."
+    seeded = _seed_ended("Complete", report={"message": message})
     killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
-    going = driver(name="of-the-one-before", created_s=NOW_S - 2_000, deleting=True)
-    (ended,) = found.jobs
+    terminating = driver(name="of-the-one-before", created_s=NOW_S - 2_000, deleting=True)
+    (ended,) = seeded.jobs
     deleted = SeedStatus(run_id="1", phase="Running", start_time=timestamp(NOW_S - 2_000))
-    before = replace(found.resource, status=Status(seed=deleted))
-    return replace(found, resource=before, jobs=(replace(ended, pods=(going, killed, *ended.pods)),))
+    flow_resource = replace(seeded.resource, status=Status(seed=deleted))
+    return replace(
+        seeded, resource=flow_resource, jobs=(replace(ended, pods=(terminating, killed, *ended.pods)),)
+    )
 
 
-def _no_longer_offered(found: Observation) -> Admission:
-    return admit(replace(found.resource, status=Status(version="0.9.0")), versions=VERSIONS)
+def _no_longer_offered(observation: Observation) -> Admission:
+    return admit(replace(observation.resource, status=Status(version="0.9.0")), versions=VERSIONS)
 
 
 def _verified(
     windows: dict[str, int], *, outcome: str = "Complete", spec: dict[str, Any] | None = None, **report: Any
 ) -> Observation:
-    said = {
+    driver_report = {
         "version": 1,
         "job": "verify",
         "phase": "Succeeded",
@@ -264,8 +270,8 @@ def _verified(
         "cost": {"executorSeconds": 60.0, "bytesRead": 13_000_000_000},
         **report,
     }
-    ended = driver(phase="Failed", ready=False, started_s=None, terminated_message=json.dumps(said))
-    seen = job(
+    ended = driver(phase="Failed", ready=False, started_s=None, terminated_message=json.dumps(driver_report))
+    verification = job(
         name="east-to-west-verify-29393940",
         kind=RunKind.VERIFY,
         run_id="",
@@ -274,25 +280,27 @@ def _verified(
         ended_s=NOW_S - 30,
         pods=(ended,),
     )
-    return observed(flow=mirror_flow(**(spec or NIGHTLY)), jobs=(seen,), schedule_created_s=NOW_S - 9e5)
+    return observed(
+        flow=mirror_flow(**(spec or NIGHTLY)), jobs=(verification,), schedule_created_s=NOW_S - 9e5
+    )
 
 
 def _overdue() -> Observation:
-    """The last one ended three days ago, and the CronJob has begun none since."""
+    """The last verification ended three days ago, and the CronJob has started none since then."""
     before = _verified({"equal": 400})
     old = replace(before.jobs[0], ended_s=NOW_S - 3 * 86_400)
     return replace(before, jobs=(old,))
 
 
-def _asked_for_a_verification() -> Observation:
-    said = report_from_json({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
-    seen = job(
+def _verification_requested() -> Observation:
+    report = report_from_json({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
+    verification = job(
         name="east-to-west-verify-5e6f7a8b",
         kind=RunKind.VERIFY,
         run_id="1",
-        reading=Reading(read_at_s=NOW_S - 5, report=said),
+        reading=Reading(read_at_s=NOW_S - 5, report=report),
     )
-    return observed(flow=mirror_flow(verify={"runId": "1"}), jobs=(seen,))
+    return observed(flow=mirror_flow(verify={"runId": "1"}), jobs=(verification,))
 
 
 WARNED = (
@@ -315,7 +323,7 @@ QUOTA = DeploymentCondition(
     reason="FailedCreate",
     message='pods "east-to-west-source-7d9f-" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=9, limited: pods=9',
 )
-# By situation: what was seen, and Ready, as status and reason, once it has been so for some minutes.
+# Maps a situation to its observation, and to status and reason of Ready after several minutes.
 SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     "starting": (_starting, "Unknown", "Starting"),
     "idle": (observed, "True", "Replicating"),
@@ -348,16 +356,16 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "Replicating",
     ),
     "paused": (_paused, "False", "Paused"),
-    "pausing": (lambda: _ending(_paused()), "False", "Pausing"),
+    "pausing": (lambda: _with_terminating_pod(_paused()), "False", "Pausing"),
     "pausing-in-place": (
-        lambda: _told_to_pause(reading=reading(replicating=Replicating.ADVANCING, tasks_running=1)),
+        lambda: _pause_requested(reading=reading(replicating=Replicating.ADVANCING, tasks_running=1)),
         "False",
         "Pausing",
     ),
-    "pausing-not-reported": (lambda: _told_to_pause(reading=None), "False", "Pausing"),
+    "pausing-not-reported": (lambda: _pause_requested(reading=None), "False", "Pausing"),
     "resuming": (_resuming, "Unknown", "Waiting"),
     "stopped": (_stopped, "False", "Stopped"),
-    "stopping": (lambda: _ending(_stopped()), "False", "Stopping"),
+    "stopping": (lambda: _with_terminating_pod(_stopped()), "False", "Stopping"),
     "invalid-spec": (_invalid, "False", "InvalidSpec"),
     "unknown-version": (
         lambda: observed(flow=mirror_flow(version="7.0.0"), connectors=()),
@@ -424,7 +432,11 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     ),
     "source-unreachable": (
         lambda: observed(
-            {"reading": reading(**STUCK | {"source": AWAY, "reasons": (ReasonCount("Unreachable", 12),)})}
+            {
+                "reading": reading(
+                    **STUCK | {"source": UNREACHABLE, "reasons": (ReasonCount("Unreachable", 12),)}
+                )
+            }
         ),
         "False",
         "SourceUnreachable",
@@ -435,7 +447,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                 "reading": reading(
                     **STUCK,
                     target=replace(
-                        AWAY,
+                        UNREACHABLE,
                         reason="AuthenticationFailed",
                         message="Cluster west at kafka-west:9092: SCRAM-SHA-512 authentication failed: invalid credentials; "
                         "check the credentials and certificates.",
@@ -641,7 +653,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "True",
         "Replicating",
     ),
-    "seeded-in-spite-of-failures": (_seeded_in_spite_of_failures, "True", "Replicating"),
+    "seeded-in-spite-of-failures": (_seeded_despite_failures, "True", "Replicating"),
     "seed-failed": (
         lambda: _seed_ended(
             "Failed",
@@ -651,7 +663,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "True",
         "Replicating",
     ),
-    "verifying": (_asked_for_a_verification, "True", "Replicating"),
+    "verifying": (_verification_requested, "True", "Replicating"),
     "verified": (lambda: _verified({"equal": 400}), "True", "Replicating"),
     "verified-in-part": (
         lambda: _verified({"equal": 390, "undecided": 10}, outcome="Failed"),
@@ -681,27 +693,26 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
 
 def _document(observation: Observation, status: Status) -> dict[str, Any]:
     flow = observation.resource.flow
-    found = document()
+    whole = document()
     if flow is not None:
-        found["spec"] = flow.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    found["metadata"] |= {"generation": observation.resource.generation}
-    return {**found, "status": status_document(status)}
+        whole["spec"] = flow.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    whole["metadata"] |= {"generation": observation.resource.generation}
+    return {**whole, "status": status_document(status)}
 
 
 @cache
 def _status_of(situation: str) -> Status:
-    """After some minutes of it."""
+    """The status after several minutes of the situation."""
     return settled(SITUATIONS[situation][0]())
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_status_of_a_situation_is_the_recorded_one(situation: str) -> None:
-    """Ready, and the whole of it as it is recorded."""
     make, status, reason = SITUATIONS[situation]
     observation = make()
-    found = _status_of(situation)
-    ready = next(one for one in found.conditions if one.type == "Ready")
-    whole = _document(observation, found)
+    settled_status = _status_of(situation)
+    ready = next(condition for condition in settled_status.conditions if condition.type == "Ready")
+    whole = _document(observation, settled_status)
     if situation == FULL_STATUS:
         recorded = whole
     else:
@@ -712,24 +723,27 @@ def test_the_status_of_a_situation_is_the_recorded_one(situation: str) -> None:
     assert recorded_status(situation) == whole
 
 
-def test_every_recorded_status_belongs_to_a_situation() -> None:
-    """A file that nothing writes any more would still be believed."""
+def test_each_recorded_status_belongs_to_a_situation() -> None:
+    """A file without a situation would never be updated."""
     assert sorted(SITUATIONS) == STATUS_NAMES
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_status_survives_a_round_trip(situation: str) -> None:
-    """From the document in the cluster, with what a later release may have added."""
-    found = _status_of(situation)
-    written = status_document(found)
-    later = {**written, "moods": 3, "conditions": [{**one, "mood": 1} for one in written["conditions"]]}
+def test_a_status_is_unchanged_by_a_round_trip(situation: str) -> None:
+    """Fields that a later release may have added are ignored."""
+    status = _status_of(situation)
+    written = status_document(status)
+    later = {
+        **written,
+        "moods": 3,
+        "conditions": [{**condition, "mood": 1} for condition in written["conditions"]],
+    }
 
-    assert found == parse_status(written) == parse_status(later)
+    assert status == parse_status(written) == parse_status(later)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_an_unchanged_situation_writes_nothing(situation: str) -> None:
-    """Time alone changes no status, and leaves nothing to wait for."""
+def test_an_unchanged_situation_does_not_change_the_status(situation: str) -> None:
     observation = SITUATIONS[situation][0]()
 
     status = _status_of(situation)
@@ -742,9 +756,9 @@ def test_an_unchanged_situation_writes_nothing(situation: str) -> None:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_reconciling_and_stalled_are_never_both_true(situation: str) -> None:
-    """kstatus looks at Reconciling first: what has come to a stand must not look as if it were on its way."""
-    told = {one.type: one.status.value for one in _status_of(situation).conditions}
+    """kstatus evaluates Reconciling first, so a stalled flow would look like one in progress."""
+    statuses = {condition.type: condition.status.value for condition in _status_of(situation).conditions}
 
     assert {"Reconciling": "True", "Stalled": "True"}.items() != {
-        kind: told[kind] for kind in ("Reconciling", "Stalled")
+        kind: statuses[kind] for kind in ("Reconciling", "Stalled")
     }.items()

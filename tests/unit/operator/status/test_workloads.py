@@ -1,4 +1,4 @@
-"""Why a pod does not run, from what Kubernetes reports."""
+"""The problems of a pod that does not run, from the events and states that Kubernetes reports."""
 
 import pytest
 
@@ -12,15 +12,15 @@ def reasons(message: str) -> list[Reason]:
     """The reasons of a pod that is being created and has a FailedMount event with *message*."""
     event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 1)
     waiting = pod(ready=False, started_s=None, waiting_reason="ContainerCreating", events=(event,))
-    return [one.reason for one in pod_problems(waiting, "source connector", "spec", None, NOW_S)]
+    return [problem.reason for problem in pod_problems(waiting, "source connector", "spec", None, NOW_S)]
 
 
 @pytest.mark.parametrize("kind", ["configmap", "secret"])
-def test_an_outdated_kubelet_cache_is_no_problem(kind: str) -> None:
-    """It tries again within seconds."""
-    said = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
+def test_an_outdated_kubelet_cache_is_not_a_problem(kind: str) -> None:
+    """The kubelet retries within seconds."""
+    message = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
 
-    assert [] == reasons(said)
+    assert [] == reasons(message)
 
 
 def test_a_volume_that_cannot_be_mounted_is_a_problem() -> None:

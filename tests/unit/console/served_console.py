@@ -1,4 +1,4 @@
-"""A console on a loopback port, for tests that speak HTTP to it."""
+"""Serves a console on a loopback port, for tests that send HTTP requests to it."""
 
 import threading
 from collections.abc import Iterator

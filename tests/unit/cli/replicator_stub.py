@@ -1,7 +1,8 @@
-"""Stands for the replicator: a process that serves `/progress`, and lives, dies or dawdles as its first argument says.
+"""A stub of the replicator. It serves `/progress`; its first argument selects how it ends.
 
-`serve`: until SIGTERM or the end of stdin. `die`: at once, with a sentence and status 1. `refuse`: with status 2.
-`deaf`: as serve, but SIGTERM is passed over. `crash`: at once, and what it logs is in STUB_LOG. It appends a line `start PID` and `end REASON` to the file STUB_JOURNAL.
+`serve`: runs until SIGTERM or the end of stdin. `die`: ends immediately with a sentence and status 1.
+`refuse`: ends with status 2. `ignore-sigterm`: like serve, but ignores SIGTERM.
+`crash`: writes STUB_LOG to stderr and ends. It appends a line `start PID` and `end REASON` to the file STUB_JOURNAL.
 """
 
 import json
@@ -29,13 +30,13 @@ def end(reason: str) -> None:
     os._exit(0)
 
 
-def answer(path: str) -> bytes:
+def response(path: str) -> bytes:
     rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
-    behind = sum(not row["reachedStartEnd"] for row in rows)
+    lagging = sum(not row["reachedStartEnd"] for row in rows)
     uncopied = json.loads(os.environ.get("STUB_UNCOPIED", "[]"))
     summary = {
-        "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
-        "caughtUp": bool(rows) and behind == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
+        "version": 1, "partitions": {"total": len(rows), "behindStart": lagging}, "lagRecords": 0,
+        "caughtUp": bool(rows) and lagging == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
         "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
     }  # fmt: skip
     table = {"version": 1, "partitions": rows, "uncopied": uncopied, "uncopiedTotal": len(uncopied)}
@@ -44,14 +45,14 @@ def answer(path: str) -> bytes:
 
 
 def serve(listener: socket.socket) -> None:
-    """One request a connection; without http.server, whose import takes longer than all else."""
+    """Serves one request per connection. Importing http.server would take longer than everything else."""
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as lines:
             path = lines.readline().split()[1].decode()
             while lines.readline().strip():
                 pass
-            connection.sendall(answer(path))
+            connection.sendall(response(path))
 
 
 def watch_stdin() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
     if mode == "crash":
         sys.stderr.write(os.environ["STUB_LOG"])
         sys.exit(1)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else lambda *_: end("SIGTERM"))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "ignore-sigterm" else lambda *_: end("SIGTERM"))
     if mode == "serve":
         threading.Thread(target=watch_stdin, daemon=True).start()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,6 +1,7 @@
-"""What an mm2.properties comes to: the settings of each flow as its herder reads them, made comparable.
+"""The effective settings of the flows of an mm2.properties, as their herders read them, in comparable form.
 
-References are looked up, lists are sets, and certificates are only there or not: a conversion changes their file format.
+References are resolved and lists are sorted. A certificate is only present or absent, because conversion changes its
+file format.
 """
 
 import dataclasses
@@ -17,21 +18,24 @@ _PARTS = ("source", "checkpoint", "heartbeat")
 
 
 def effective(text: str) -> dict[str, Any]:
-    """`A->B.source.topics` and so on -> value, of every herder; of those that only emit heartbeats, what these are."""
-    found: dict[str, Any] = {}
+    """Maps names such as `A->B.source.topics` to values, for every herder.
+
+    A herder that only emits heartbeats has only the settings of these.
+    """
+    values: dict[str, Any] = {}
     for worker in load_mm2(text, now_ms=0):
         resolver = Resolver(worker.providers)
         copies = worker.connectors[0].source is not None
         if copies:
-            found[f"{worker.name}.shutdown_s"] = worker.shutdown_s
-            found[f"{worker.name}.metrics_level"] = worker.metrics_level
+            values[f"{worker.name}.shutdown_s"] = worker.shutdown_s
+            values[f"{worker.name}.metrics_level"] = worker.metrics_level
         for connector in worker.connectors if copies else worker.connectors[1:2]:
-            found |= {f"{worker.name}.{key}": value for key, value in _settings(connector, resolver).items()}
-    return found
+            values |= {f"{worker.name}.{key}": value for key, value in _settings(connector, resolver).items()}
+    return values
 
 
 def emitting(text: str) -> set[str]:
-    """The pairs between which heartbeats are emitted."""
+    """The names, such as `A->B`, of the flows that emit heartbeats."""
     return {
         worker.name
         for worker in load_mm2(text, now_ms=0)
@@ -40,12 +44,12 @@ def emitting(text: str) -> set[str]:
 
 
 def _settings(connector: ConnectorSettings, resolver: Resolver) -> dict[str, Any]:
-    found: dict[str, Any] = {f"{connector.connector_class}.name": connector.name}
+    values: dict[str, Any] = {f"{connector.connector_class}.name": connector.name}
     for part in _PARTS:
         settings = getattr(connector, part, None)
         if settings is not None:
-            found |= {f"{part}.{key}": value for key, value in _flat(settings, resolver).items()}
-    return found
+            values |= {f"{part}.{key}": value for key, value in _flat(settings, resolver).items()}
+    return values
 
 
 def _flat(settings: Any, resolver: Resolver) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def _flat(settings: Any, resolver: Resolver) -> dict[str, Any]:
         if isinstance(value, ClientSettings):
             flat[field.name] = _value(value, resolver)
         elif dataclasses.is_dataclass(value):
-            flat |= {f"{field.name}.{key}": one for key, one in _flat(value, resolver).items()}
+            flat |= {f"{field.name}.{key}": nested for key, nested in _flat(value, resolver).items()}
         else:
             flat[field.name] = _value(value, resolver)
     return flat
@@ -69,7 +73,7 @@ def _value(value: Any, resolver: Resolver) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _flat(value, resolver)
     if isinstance(value, tuple):
-        return sorted((_value(one, resolver) for one in value), key=repr)
+        return sorted((_value(item, resolver) for item in value), key=repr)
     return value
 
 

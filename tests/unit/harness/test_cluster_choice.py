@@ -1,4 +1,4 @@
-"""kind is chosen only where it costs no waiting: its engine answers at once, and has the image of a node."""
+"""The tests use kind only if Docker responds quickly and has the image of a node."""
 
 import os
 from pathlib import Path
@@ -10,18 +10,18 @@ from tests.harness.kubernetes import kind
 from tests.harness.kubernetes.choosing import choice
 from tests.harness.kubernetes.kind import node_image
 
-LONG_S = 86_400  # a wait for its end would be a hang
+LONG_S = 86_400  # longer than any test waits
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no Docker of this machine's own is found."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removes CLUSTER and any Docker from the environment."""
     monkeypatch.delenv("CLUSTER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
 
 
 def _docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A client that answers as *script* says."""
+    """Puts a stub of the Docker client that runs *script* on PATH."""
     program = tmp_path / "docker"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -37,17 +37,17 @@ def _with_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *tags: str) ->
     )
 
 
-def test_without_docker_it_is_a_node_of_ours():
+def test_a_node_is_chosen_without_docker():
     assert choice() == "node"
 
 
-def test_a_client_whose_engine_does_not_run_is_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_is_chosen_if_the_docker_daemon_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _docker(tmp_path, monkeypatch, "echo Cannot connect to the Docker daemon >&2; exit 1")
 
     assert choice() == "node"
 
 
-def test_an_engine_that_does_not_answer_is_waited_for_for_seconds(
+def test_a_node_is_chosen_if_the_docker_daemon_does_not_respond(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     _docker(tmp_path, monkeypatch, f"exec sleep {LONG_S}")
@@ -56,35 +56,35 @@ def test_an_engine_that_does_not_answer_is_waited_for_for_seconds(
     assert choice() == "node"
 
 
-def test_an_engine_without_the_image_of_a_node_is_not_made_to_pull_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_node_is_chosen_if_docker_has_no_image_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _with_images(tmp_path, monkeypatch)
 
     assert choice() == "node"
 
 
-def test_where_the_image_is_at_hand_it_is_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_kind_is_chosen_if_docker_has_the_image_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _with_images(tmp_path, monkeypatch, "v1.34.0")
 
     assert choice() == "kind"
 
 
-def test_the_newest_of_several_images_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_newest_image_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _with_images(tmp_path, monkeypatch, "v1.9.11", "v1.34.0", "<none>", "latest", "v1.33.4")
 
     assert node_image() == "kindest/node:v1.34.0"
 
 
-@pytest.mark.parametrize("wanted", ["kind", "node"])
-def test_who_names_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str):
-    _with_images(tmp_path, monkeypatch, *(["v1.34.0"] if wanted == "node" else []))
-    monkeypatch.setenv("CLUSTER", wanted)
+@pytest.mark.parametrize("requested", ["kind", "node"])
+def test_cluster_variable_overrides_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str
+):
+    _with_images(tmp_path, monkeypatch, *(["v1.34.0"] if requested == "node" else []))
+    monkeypatch.setenv("CLUSTER", requested)
 
-    assert choice() == wanted
+    assert choice() == requested
 
 
-def test_a_word_for_neither_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_value_of_cluster_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLUSTER", "minikube")
 
     with pytest.raises(HarnessError, match="minikube"):

@@ -1,4 +1,4 @@
-"""Flows for the tests of the console: their documents are rendered by the worker's own code."""
+"""Builds flows for the tests of the console; the worker's code renders their documents."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, SideReport
 from mirrorflow_replicator.http.progress import partitions
-from tests.unit.http.reports import NOW_S, connector, content, moved, partition, task, view
+from tests.unit.http.reports import NOW_S, connector, content, partition, samples_of_progress, task, view
 
 REACHABLE = SideReport(reason="", since_s=NOW_S - 90, cluster_id="id")
 UNREACHABLE = SideReport(
@@ -23,22 +23,22 @@ STOPPED: dict[str, Any] = {
 
 
 def healthy(*parts: Any, **changes: Any) -> ConnectorReport:
-    """A source connector that runs, with *parts* as its partitions."""
+    """A running source connector with the partitions *parts*."""
     values: dict[str, Any] = {"source": REACHABLE, "target": REACHABLE, "has_reported_all": True}
     return connector(task(*(parts or (partition(),))), **(values | changes))
 
 
 def table(*reports: ConnectorReport, **changes: Any) -> dict[str, Any]:
-    """What `/progress/partitions` returns for *reports*."""
-    shown = view(*reports, samples=moved(reports[0]), ready=True, **changes)
-    found: dict[str, Any] = json.loads(content(partitions({}, shown)))
-    return found
+    """The response of `/progress/partitions` for *reports*."""
+    state = view(*reports, samples=samples_of_progress(reports[0]), ready=True, **changes)
+    body: dict[str, Any] = json.loads(content(partitions({}, state)))
+    return body
 
 
 def reading(
     report: ConnectorReport, *others: ConnectorReport, name: str = "east-to-west", **changes: Any
 ) -> FlowReading:
-    """The reading of a flow of which *report* and *others* are the connectors."""
+    """The reading of a flow whose connectors are *report* and *others*."""
     document = connector_document(table(report, *others))
     values: dict[str, Any] = {
         "key": name,
@@ -51,7 +51,7 @@ def reading(
 
 
 def conditions(*rows: tuple[str, str, str, str]) -> Mapping[str, Any]:
-    """A status with conditions: type, status, reason, message."""
+    """A status with conditions; each row has type, status, reason and message."""
     fields = ("type", "status", "reason", "message")
     return {
         "conditions": [
@@ -62,16 +62,16 @@ def conditions(*rows: tuple[str, str, str, str]) -> Mapping[str, Any]:
 
 
 class FixedFlows:
-    """A source of flows that a test sets."""
+    """A source of flows that a test sets; *requests* has the arguments of each read."""
 
     problem = ""
 
     def __init__(self, readings: Sequence[FlowReading] = ()) -> None:
         self.readings = list(readings)
         self.reads = 0
-        self.asked: list[tuple[frozenset[str], frozenset[str], bool]] = []
+        self.requests: list[tuple[frozenset[str], frozenset[str], bool]] = []
 
     def read(self, detailed: Any, groups: Any, *, is_watched: bool) -> list[FlowReading]:
         self.reads += 1
-        self.asked.append((frozenset(detailed), frozenset(groups), is_watched))
+        self.requests.append((frozenset(detailed), frozenset(groups), is_watched))
         return list(self.readings)
