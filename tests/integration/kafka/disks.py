@@ -19,7 +19,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.broker import Broker
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 
 ENOUGH_MB = 200
 STOPPED_S, RUNS_S = 2.0, 0.2
@@ -88,7 +88,7 @@ def move_replicas(cluster: KafkaCluster, topics: Iterable[str], folder: Path) ->
         answer = await connected.call(request)
         assert {one.error_code for topic in answer.results for one in topic.partitions} == {0}, answer
 
-    asking(cluster, move)
+    call_cluster(cluster, move)
     logs = [folder / f"{topic}-{number}" for topic, numbers in wanted.items() for number in numbers]
     wait_until(f"all are in {folder}", lambda: all(log.is_dir() for log in logs))
 

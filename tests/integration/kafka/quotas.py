@@ -9,7 +9,7 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 
 Entry = AlterClientQuotasRequest.EntryData
 
@@ -39,4 +39,4 @@ def _alter(cluster: KafkaCluster, client_id: str | None, changes: dict[str, tupl
         answer = await connected.call(request)
         assert [0] == [one.error_code for one in answer.entries], answer
 
-    asking(cluster, alter)
+    call_cluster(cluster, alter)

@@ -16,7 +16,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.test_failures_access import allow_target, client, lines, status
 
 EVERY_SECOND = {"sync.topic.acls.interval.seconds": "1"}
@@ -55,18 +55,18 @@ def acl(
 
 
 def add(cluster: KafkaCluster, *acls: AclBinding) -> None:
-    answers = asking(cluster, lambda connected: admin.create_acls(connected, acls))
+    answers = call_cluster(cluster, lambda connected: admin.create_acls(connected, acls))
     assert not any(answers.values()), answers
 
 
 def remove(cluster: KafkaCluster, *acls: AclBinding) -> None:
-    answers = asking(cluster, lambda connected: admin.delete_acls(connected, acls))
+    answers = call_cluster(cluster, lambda connected: admin.delete_acls(connected, acls))
     assert not any(answers.values()), answers
 
 
 def found(cluster: KafkaCluster, prefix: str) -> set[AclBinding]:
     """The ACLs of topics that begin with *prefix*."""
-    every = asking(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC))
+    every = call_cluster(cluster, lambda connected: admin.describe_acls(connected, resource_type=TOPIC))
     return {one for one in every if one.resource_name.startswith(prefix)}
 
 
@@ -89,7 +89,7 @@ def wait_for_marks(cluster: KafkaCluster, alias: str, expected: set[AclBinding])
     """Until the flow has noted that exactly *expected* are its own: ended before, it would leave them for ever."""
 
     def marked() -> bool:
-        return expected == asking(
+        return expected == call_cluster(
             cluster, lambda connected: AclMarks(connected, alias, naming="default .").read()
         )
 
@@ -307,9 +307,9 @@ def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
     with monkeypatch.context() as patch:
         patch.setattr(admin, "create_acls", create_and_end)
         with pytest.raises(EndedError):
-            asking(gated, one_pass)
+            call_cluster(gated, one_pass)
     assert {acl(copy, "alice")} == found(gated, alias)
 
     remove(walled, acl(topic, "alice"))
-    asking(gated, one_pass)
+    call_cluster(gated, one_pass)
     assert set() == found(gated, alias)

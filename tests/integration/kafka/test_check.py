@@ -17,7 +17,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import asking
+from tests.integration.kafka.flows import call_cluster
 from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand, beats
 
@@ -261,7 +261,7 @@ def test_heartbeats_that_the_source_refuses_are_told_and_hold_up_nothing(checked
     """Check notes it and ends well; `run` says it in the broker's name, copies, and the other heartbeats go on."""
     checked.grant(checked.grants())
     denied = replace(TOPIC_WRITE_DENIED, resource_name="heartbeats")
-    asking(checked.source, lambda connected: admin.create_acls(connected, [denied]))
+    call_cluster(checked.source, lambda connected: admin.create_acls(connected, [denied]))
     refused = f"Cluster {checked.alias} does not authorize Write on topic heartbeats"
     try:
         done = checked.command("check")
@@ -281,7 +281,7 @@ def test_heartbeats_that_the_source_refuses_are_told_and_hold_up_nothing(checked
             assert "RUNNING" == run.companion("MirrorHeartbeatConnector")["state"]
             assert 130 == run.stop()
     finally:
-        asking(checked.source, lambda connected: admin.delete_acls(connected, [denied]))
+        call_cluster(checked.source, lambda connected: admin.delete_acls(connected, [denied]))
 
 
 MISSING = [
@@ -382,11 +382,11 @@ def test_what_the_cluster_itself_does_not_grant_is_named(
         operation=operation,
         permission_type=2,
     )
-    asking(cluster, lambda connected: admin.create_acls(connected, [denied]))
+    call_cluster(cluster, lambda connected: admin.create_acls(connected, [denied]))
     try:
         done = checked.command("check")
     finally:
-        asking(cluster, lambda connected: admin.delete_acls(connected, [denied]))
+        call_cluster(cluster, lambda connected: admin.delete_acls(connected, [denied]))
 
     alias = checked.alias if side == "source" else "gated"
     sentence = f"Cluster {alias} does not authorize {named} on the cluster itself (kafka-acls --cluster)"

@@ -14,7 +14,7 @@ from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.quotas import client_quota, throttle_ms
 
 pytestmark = pytest.mark.more
@@ -67,7 +67,7 @@ def _set_level(cluster: KafkaCluster, level: str) -> None:
         answer = await connected.call(request, node_id=1)
         assert [0] == [one.error_code for one in answer.responses], answer
 
-    asking(cluster, alter)
+    call_cluster(cluster, alter)
 
 
 def test_tasks_have_the_client_ids_of_java_s_tasks(

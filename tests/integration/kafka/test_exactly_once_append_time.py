@@ -9,7 +9,7 @@ from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, load, records
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms, numbered, write_batches
 
 pytestmark = pytest.mark.more
 
@@ -75,7 +75,7 @@ def plain_batches(cluster: KafkaCluster, topic: str) -> int:
         found = batches_between(connected, TopicPartition(topic, 0), 0, cluster.end_offsets(topic)[0])
         return len([one async for one, _ in found if not one.is_control and not one.is_transactional])
 
-    return asking(cluster, count)
+    return call_cluster(cluster, count)
 
 
 def test_old_records_are_in_transactions_whether_or_not_the_target_sets_timestamps(

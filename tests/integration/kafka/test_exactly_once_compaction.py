@@ -31,7 +31,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import (
     Flow,
-    asking,
+    call_cluster,
     contents,
     now_ms,
     numbered,
@@ -165,7 +165,7 @@ def write_many(cluster: KafkaCluster, topic: str) -> None:
             answers = await admin.produce(connected, {TopicPartition(topic, 0): batch}, timeout_ms=30_000)
             assert not any(answers.values()), answers
 
-    asking(cluster, write)
+    call_cluster(cluster, write)
 
 
 def test_a_first_copy_that_was_killed_behind_a_million_records_continues(

@@ -19,7 +19,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import NAME, Site
-from tests.integration.kafka.flows import Flow, asking, contents, now_ms, numbered, wait_until_ready
+from tests.integration.kafka.flows import Flow, call_cluster, contents, now_ms, numbered, wait_until_ready
 from tests.integration.kafka.nodes import GROUP
 
 BACKLOG = 60_000
@@ -181,7 +181,7 @@ def test_a_stranger_with_our_producer_id_and_next_number_loses_nothing_and_is_re
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        asking(flow.target, write_next)
+        call_cluster(flow.target, write_next)
         load(flow.source, topic, 1, first=10)
         replicator.wait_for_copy(flow.target, copy.topic, 12)
         load(flow.source, topic, 500, first=11)

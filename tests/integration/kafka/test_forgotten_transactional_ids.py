@@ -14,7 +14,7 @@ from mirrorflow_replicator.connectors.source_connector import STANDBY_WARNING
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow, asking, wait_until_ready
+from tests.integration.kafka.flows import Flow, call_cluster, wait_until_ready
 from tests.integration.kafka.test_old_records import transactions
 
 pytestmark = pytest.mark.faults
@@ -44,7 +44,7 @@ def wait_until_expired(flow: Flow) -> None:
     prefix = TransactionalIds(flow.alias).prefix
     wait_until(
         "the transactional ids are forgotten",
-        lambda: not any(one.startswith(prefix) for one in asking(flow.target, transactions)),
+        lambda: not any(one.startswith(prefix) for one in call_cluster(flow.target, transactions)),
     )
 
 

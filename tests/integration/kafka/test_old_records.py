@@ -24,7 +24,7 @@ from tests.integration.kafka.flows import (
     DAY_MS,
     STAGE_RECORDS,
     Flow,
-    asking,
+    call_cluster,
     large,
     now_ms,
     numbered,
@@ -126,7 +126,7 @@ def test_what_was_not_committed_is_copied_again(flow: Flow, unique_topic: Callab
     with flow.replicator(topic, SLOW) as replicator:
         for count in (1_000, 2_500):
             replicator.wait_for_copy(flow.target, flow.remote(topic), count)
-            asking(flow.target, lambda cluster: raise_epoch(cluster, flow))
+            call_cluster(flow.target, lambda cluster: raise_epoch(cluster, flow))
         replicator.wait_for_copy(flow.target, flow.remote(topic), STAGE_RECORDS)
         write_batches(flow.source, topic, [numbered(0, 10, timestamp=now_ms())])
         replicator.wait_until_caught_up()
@@ -197,7 +197,7 @@ def test_a_process_whose_transactional_ids_were_forgotten_continues(
         replicator.freeze()
         wait_until(
             "the ids are forgotten",
-            lambda: not any(one.startswith(prefix) for one in asking(brisk, transactions)),
+            lambda: not any(one.startswith(prefix) for one in call_cluster(brisk, transactions)),
         )
         write_batches(east, topic, large(1, timestamp=now_ms() - 40 * DAY_MS))
         replicator.thaw()
@@ -257,7 +257,7 @@ def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
         return producer_id
 
     flow.target.create_topic(flow.remote("witness"), config=FOREVER)
-    witness = asking(flow.target, write)
+    witness = call_cluster(flow.target, write)
     wait_until(
         "an old record's producer is forgotten",
         lambda: witness not in producers(flow.target, flow.remote("witness")),

@@ -19,7 +19,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import DAY_MS, Flow, asking
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster
 from tests.integration.kafka.seeding import files_of, seed
 from tests.integration.kafka.test_failures_access import allow_target, client, lines
 
@@ -63,7 +63,7 @@ def write(
             )
             assert not any(error_codes.values()), error_codes
 
-    asking(cluster, append)
+    call_cluster(cluster, append)
 
 
 def write_huge_and_small(cluster: KafkaCluster, topic: str, codec: int, age_ms: int = 0) -> None:

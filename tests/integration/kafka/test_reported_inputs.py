@@ -16,7 +16,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import asking, heartbeats_on, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import call_cluster, heartbeats_on, now_ms, numbered, write_batches
 from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand, beats
 
@@ -172,7 +172,7 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
         operation=int(Operation.READ),
         permission_type=int(Permission.ALLOW),
     )
-    asking(walled, lambda connected: admin.create_acls(connected, [everything]))
+    call_cluster(walled, lambda connected: admin.create_acls(connected, [everything]))
     (tmp_path / "west").mkdir()
     (tmp_path / "west" / "password").write_text("mirror-secret")
     flow = flow_file(
@@ -215,7 +215,9 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
             "the ACL has followed",
             lambda: any(
                 acl.principal == "User:alice"
-                for acl in asking(open_target, lambda one: admin.describe_acls(one, resource_type=TOPIC))
+                for acl in call_cluster(
+                    open_target, lambda one: admin.describe_acls(one, resource_type=TOPIC)
+                )
             ),
             timeout_s=COMMAND_WAIT_S,
         )

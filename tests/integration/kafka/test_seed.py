@@ -25,7 +25,7 @@ from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, heartbeats_on
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, heartbeats_on
 from tests.integration.kafka.seeding import SeedProcess, files_of, seed
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def producers(flow: Flow, copy: str) -> int:
         await cluster.refresh([copy])
         return len((await admin.describe_producers(cluster, [first]))[first].producers)
 
-    return asking(flow.target, ask)
+    return call_cluster(flow.target, ask)
 
 
 def _hold(flow: Flow, copy: str, *, is_over: bool = False) -> None:
@@ -333,4 +333,4 @@ def _hold(flow: Flow, copy: str, *, is_over: bool = False) -> None:
         else:
             await retention.hold("job", {copy: {"retention.ms": "86400000"}})
 
-    asking(flow.target, use)
+    call_cluster(flow.target, use)

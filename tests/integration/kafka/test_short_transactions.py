@@ -14,7 +14,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.distributed import NAME, Site, change, start, wait_for_copies
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms
 from tests.integration.kafka.test_flow_ownership import wait_for_trace
 
 pytestmark = pytest.mark.more
@@ -63,7 +63,7 @@ def test_a_check_names_transactions_that_are_too_short(short: KafkaCluster, limi
     async def check(cluster: Cluster) -> bool:
         return await check_guarantee(cluster, settings, findings)
 
-    assert asking(short, check)
+    assert call_cluster(short, check)
     assert (SETTING in str(findings.problems)) == (limit_ms < 1_000)
     assert (SETTING in str(findings.as_json()["notes"])) == (1_000 <= limit_ms < 30_000)
 

@@ -9,7 +9,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin.log_requests import describe_producers
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.test_source_truth import transactions
 from tests.integration.kafka.test_stalls import stalled, stalled_count
 
@@ -101,7 +101,7 @@ def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
         load(flow.source, held, 100)
         stalled(replicator, held, "OpenTransaction")
         partition = TopicPartition(held, 0)
-        answer = asking(flow.source, lambda source: describe_producers(source, [partition]))[partition]
+        answer = call_cluster(flow.source, lambda source: describe_producers(source, [partition]))[partition]
         (producer,) = (one for one in answer.producers if one.current_txn_start_offset >= 0)
         named = f"producer {producer.producer_id} "
         wait_until("the producer is named", lambda: named in replicator.partition(held)["message"])

@@ -15,7 +15,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, asking, contents
+from tests.integration.kafka.flows import Flow, call_cluster, contents
 from tests.integration.kafka.test_changed_source import freeze, start, stop, thaw
 
 pytestmark = pytest.mark.more
@@ -54,7 +54,7 @@ def configure(cluster: KafkaCluster, topic: str, **settings: str) -> None:
         answers = await admin.alter_topic_configs(connected, {topic: changes})
         assert not any(answers.values()), answers
 
-    asking(cluster, change)
+    call_cluster(cluster, change)
 
 
 def assert_no_alarm(replicator: Replicator, topic: str) -> None:

@@ -17,7 +17,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.disks import move_replicas, small_disk
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, now_ms, reassign
+from tests.integration.kafka.flows import DAY_MS, Flow, call_cluster, now_ms, reassign
 from tests.integration.kafka.test_failures_access import allow_source, allow_target, client, lines
 
 pytestmark = pytest.mark.faults
@@ -58,7 +58,7 @@ def denied(cluster: KafkaCluster, operation: str, topic: str) -> Iterator[None]:
         operation=Operation[operation],
         permission_type=Permission.DENY,
     )
-    asking(cluster, lambda connected: admin.delete_acls(connected, [binding]))
+    call_cluster(cluster, lambda connected: admin.delete_acls(connected, [binding]))
 
 
 def wait_for_records(flow: Flow, topic: str, count: int) -> None:

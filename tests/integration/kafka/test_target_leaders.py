@@ -35,7 +35,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import (
     DAY_MS,
     Flow,
-    asking,
+    call_cluster,
     contents,
     now_ms,
     numbered,
@@ -117,7 +117,7 @@ def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
         answer = (await admin.describe_producers(connected, [asked]))[asked]
         return max((one.last_sequence for one in answer.producers), default=-1)
 
-    return asking(cluster, ask, bootstrap=bootstrap)
+    return call_cluster(cluster, ask, bootstrap=bootstrap)
 
 
 def address(cluster: KafkaCluster, broker: int) -> str:
@@ -485,7 +485,7 @@ def test_a_partition_whose_leader_has_died_is_not_taken_over(
         trio.broker(leader).kill()
         return await unavailable_partitions(connected, connected, wanted)
 
-    found = asking(trio, ask)
+    found = call_cluster(trio, ask)
 
     assert found.keys() == led
     assert {one.reason for one in found.values()} == {"SourceNotAnswering"}
@@ -506,7 +506,7 @@ def test_positions_whose_commit_marker_is_lost_are_neither_lost_nor_in_the_way(
         flow.wait_until_committed(topic)
         process.kill()
         committed = numbered(100, count, timestamp=timestamp)
-        asking(trio, lambda target: commit_without_marker(trio, target, flow, topic, committed))
+        call_cluster(trio, lambda target: commit_without_marker(trio, target, flow, topic, committed))
         heal(trio)
         assert stable_end(trio, offsets) < trio.end_offsets(offsets)[0]
         write_batches(flow.source, topic, [numbered(100, 100, timestamp=timestamp)])
@@ -538,7 +538,7 @@ def test_a_lost_marker_of_positions_is_found_before_the_next_transaction(
         await transactions.wait_for_markers(producer)
 
     with pytest.raises(MissingMarkerError, match=offsets):
-        asking(trio, commit)
+        call_cluster(trio, commit)
 
 
 def on_broker_2(cluster: KafkaCluster, topic: str) -> str:

@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.tools import records
-from tests.integration.kafka.flows import asking, numbered
+from tests.integration.kafka.flows import call_cluster, numbered
 
 pytestmark = pytest.mark.more
 
@@ -116,7 +116,7 @@ def test_late_batches_are_appended_until_the_marker_is_in_the_log_and_refused_af
         assert (successor.producer_id, successor.epoch) == (old.producer_id, old.epoch + 1)
         return before_marker, after_marker, await batches_of(cluster, partition)
 
-    before_marker, after_marker, log = asking(target, fence)
+    before_marker, after_marker, log = call_cluster(target, fence)
 
     assert before_marker == [NONE] * LATE_BATCHES
     assert after_marker == [INVALID_PRODUCER_EPOCH] * LATE_BATCHES
@@ -145,7 +145,7 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
         await wait_for_marker(newcomer, partition)
         return code, max(codes)
 
-    owner_code, newcomer_code = asking(target, claim)
+    owner_code, newcomer_code = call_cluster(target, claim)
 
     assert (owner_code, newcomer_code) == (INVALID_PRODUCER_EPOCH, NONE)
     assert len(records(target, partition.topic, isolation="read_committed")) == BATCH_RECORDS
@@ -177,7 +177,7 @@ def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborte
         found = [await aborted_transactions(cluster, partition, offset) for offset in offsets]
         return found, aborted.producer_id, later.producer_id
 
-    found, aborted, later = asking(target, write)
+    found, aborted, later = call_cluster(target, write)
 
     assert found == [{}, {}, {aborted: 10}, {aborted: 10}, {}, {later: 22}]
 
