@@ -14,7 +14,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import secret
 from tests.harness.kubernetes.kubectl import KubectlError
 from tests.harness.kubernetes.stage import FLOWS, PORT, WAIT_S, Object, Stage
-from tests.integration.kafka.nodes import Pulse
+from tests.integration.kafka.nodes import CopyPauseMeter
 from tests.unit.kafka.certificates import authority, signed
 
 FLOW = "wide"
@@ -45,7 +45,7 @@ def test_pods_share_the_work_and_each_record_arrives_once(
         internalRest={"tls": {"secretName": f"{FLOW}-rest"}},
     )
     wait_until("there is a copy", lambda: f"{FLOW}.{TOPIC}" in stage.west.topics(), timeout_s=WAIT_S)
-    with Pulse(stage.east, stage.west, TOPIC, f"{FLOW}.{TOPIC}", PARTITIONS) as pulse:
+    with CopyPauseMeter(stage.east, stage.west, TOPIC, f"{FLOW}.{TOPIC}", PARTITIONS) as pulse:
         first = names(stage.pods(FLOW, "source"))
         with _measured(stage, pulse, "1 to 2", record_property):
             _scale(stage, 2)
@@ -73,7 +73,9 @@ def test_pods_share_the_work_and_each_record_arrives_once(
 
 
 @contextmanager
-def _measured(stage: Stage, pulse: Pulse, what: str, record: Callable[[str, object], None]) -> Iterator[None]:
+def _measured(
+    stage: Stage, pulse: CopyPauseMeter, what: str, record: Callable[[str, object], None]
+) -> Iterator[None]:
     before = _places(stage)
     pulse.begin()
     yield
@@ -95,7 +97,7 @@ def _scale(stage: Stage, replicas: int) -> None:
     stage.kubectl("scale", "mirrorflow", FLOW, f"--replicas={replicas}")
 
 
-def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str] = NO_PODS) -> None:
+def _wait_until_shared(stage: Stage, pulse: CopyPauseMeter, count: int, *, after: set[str] = NO_PODS) -> None:
     """Until *count* pods, none of *after*, are ready and say the same of all tasks, which are spread evenly, and each partition flows."""
 
     def shared() -> bool:

@@ -24,8 +24,8 @@ from tests.integration.kafka.distributed import (
     wait_for_state,
 )
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
-from tests.integration.kafka.internal_calls import ask, session_key, signed
-from tests.integration.kafka.nodes import Pulse, Torrent, address, nodes, wait_until_shared, workers
+from tests.integration.kafka.internal_calls import send_request, session_key, signed
+from tests.integration.kafka.nodes import CopyPauseMeter, Torrent, address, nodes, wait_until_shared, workers
 
 pytestmark = pytest.mark.faults
 
@@ -120,7 +120,7 @@ def test_nothing_pauses_but_what_moves(
     with nodes(site, 2) as (first, second):
         change(first, "PUT", f"/connectors/{NAME}/config", site.connector(topic, tasks_max="4"), expect=201)
         wait_until_shared([first, second], partitions)
-        pulse = Pulse(site.source, site.target, topic, copy, partitions)
+        pulse = CopyPauseMeter(site.source, site.target, topic, copy, partitions)
         with pulse:
             third = site.worker(dedicated_mode_enable_internal_rest="true", session_timeout_ms="6000")
             third.name = "third"
@@ -308,7 +308,7 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
         first = assigned(all_nodes[0])
         assert [{f"{topic}-{number}", f"{topic}-{number + 3}"} for number in range(3)] == first
         pids = {pid for node in all_nodes for pid in node.task_pids()}
-        with Pulse(site.source, site.target, topic, copy, 6) as pulse:
+        with CopyPauseMeter(site.source, site.target, topic, copy, 6) as pulse:
             pulse.begin()
             with Torrent(site.source, topic, (0, 3)) as torrent:
                 wait_until("the hot pair is separated", lambda: assigned(all_nodes[1]) != first)
@@ -348,11 +348,11 @@ def assigned(node: Replicator) -> list[set[str]]:
 
 
 def post(node: Replicator, body: bytes, headers: Mapping[str, str]) -> int:
-    return ask(asked(node, "tasks"), "POST", body, {"Content-Type": "application/json", **headers})
+    return send_request(asked(node, "tasks"), "POST", body, {"Content-Type": "application/json", **headers})
 
 
 def put_fence(node: Replicator, headers: Mapping[str, str]) -> int:
-    return ask(asked(node, "fence"), "PUT", None, headers)
+    return send_request(asked(node, "fence"), "PUT", None, headers)
 
 
 def asked(node: Replicator, what: str) -> str:
