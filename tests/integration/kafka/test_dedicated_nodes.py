@@ -20,7 +20,7 @@ from tests.integration.kafka.dedicated import (
     BESIDE,
     SOURCE,
     File,
-    called_at,
+    internal_url,
     leader,
     processes,
     wait_until_ready,
@@ -64,7 +64,7 @@ def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Calla
             assigned = ",".join(task["config"]["task.assigned.partitions"] for task in tasks)
             assert all(f"{topic}-0" in assigned.split(",") for topic in topics)
         # The old leader forwards a request to the new one.
-        fence = called_at(old_leader) + file.path + "/fence"
+        fence = internal_url(old_leader) + file.path + "/fence"
         assert 204 == send_request(fence, "PUT", None, signed(b"", session_key(file.site)))
         assert [0, 0, 0] == [node.stop() for node in all_three]
 
@@ -132,7 +132,7 @@ def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Call
         stale = session_key(file.site)
         wait_until("the session key has rotated", lambda: session_key(file.site) != stale)
         for node in both:
-            url, tasks = called_at(node), called_at(node) + file.path + "/tasks"
+            url, tasks = internal_url(node), internal_url(node) + file.path + "/tasks"
             for path in (
                 "/",
                 "/connectors",
@@ -222,7 +222,7 @@ def test_all_share_one_certificate_and_verify_its_name(
     insider.load_cert_chain(certificates.client_pem, certificates.client_key_pem)
     with processes(file, 2, file.text(topic, with_server_name)) as both:
         file.wait_until_shared(both, 2)
-        fence = [called_at(node) + file.path + "/fence" for node in both]
+        fence = [internal_url(node) + file.path + "/fence" for node in both]
         for url in fence:
             with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|EOF"):
                 send_request(url, "PUT", tls=client_context(certificates))
@@ -236,7 +236,7 @@ def test_all_share_one_certificate_and_verify_its_name(
         )
         with stranger:
             wait_until_ready(stranger)
-            url = called_at(stranger) + file.path + "/fence"
+            url = internal_url(stranger) + file.path + "/fence"
             assert 500 == send_request(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
 
 

@@ -15,7 +15,7 @@ from tests.harness.kafka.processes import family, sockets_to, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.dedicated import FACTORS, last_meeting, wait_until_ready
+from tests.integration.kafka.dedicated import FACTORS, last_rebalance, wait_until_ready
 from tests.integration.kafka.nodes import workers
 from tests.integration.kafka.running import RunningCommand
 
@@ -245,7 +245,7 @@ def test_a_rotation_on_one_node_restarts_and_rebalances_no_node(
         )
         left.wait_for_copy(safe, copy, 400)
 
-        generations = [last_meeting(node) for node in nodes]
+        rebalances = [last_rebalance(node) for node in nodes]
         configs = safe.end_offsets("mm2-configs.kept.internal")
         pids = [set(family(node.pid)) for node in nodes]
         connections, rotated_connections = (sockets_to(node.pid, port(vault)) for node in nodes)
@@ -261,7 +261,7 @@ def test_a_rotation_on_one_node_restarts_and_rebalances_no_node(
         assert [True, True] == [
             before <= set(family(node.pid)) for before, node in zip(pids, nodes, strict=True)
         ]
-        assert generations == [last_meeting(node) for node in nodes]
+        assert rebalances == [last_rebalance(node) for node in nodes]
         assert configs == safe.end_offsets("mm2-configs.kept.internal")
         assert [0, 0] == [node.stop() for node in nodes]
     assert_copied(vault, topic, safe, copy, count=800)
