@@ -63,7 +63,7 @@ def forget_claims(flow: Flow, event: str) -> None:
     flow.target.delete_topic(name)
 
 
-@pytest.mark.parametrize("how", ["retention", "deletion"])
+@pytest.mark.parametrize("event", ["retention", "deletion"])
 def test_a_flow_without_its_claims_continues_after_its_positions(
     flow: Flow, unique_topic: Callable[[], str], event: str
 ):

@@ -18,7 +18,7 @@ from mirrorflow_core.wire.records import Record, encode
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
-from tests.integration.kafka.leader_differential import Answered, Pair
+from tests.integration.kafka.leader_differential import Pair, ProduceResult
 from tests.model.batches import SEQUENCES
 from tests.model.producer_state import KAFKA_3_9, KAFKA_4
 
@@ -119,7 +119,7 @@ class Fuzz:
             data, transactional_id, text = self.batch(producer, topic)
         real, model = await self.pair.produce(self.at(topic), data, transactional_id)
         self.same(f"Produce {text} to {topic} in {transactional_id}", real, model)
-        if isinstance(real, Answered) and not real.error:
+        if isinstance(real, ProduceResult) and not real.error:
             sent.append((data, transactional_id))
         await self.compare(topic)
 

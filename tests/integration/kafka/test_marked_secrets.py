@@ -306,7 +306,7 @@ def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) ->
         url = wait_until("it listens", lambda: listening(run.log))
         wait_for_all(places, url)
         texts = answers(url, wrong_configs(places)) | processes(run.pid)
-        assert 130 == run.stop(), run.said()
+        assert 130 == run.stop(), run.output()
     texts["run"] = "".join(file.read_text() for file in tmp_path.glob("run.*")) + run.log.read_text()
     for name in ("validate", "plan", "check", "acls", "export"):
         texts[name] = mirrorflow(name, *(about if name != "validate" else about[:2]))

@@ -182,10 +182,10 @@ def test_passwords_and_certificates_rotate_under_load(
 
         assert pids == family(run.pid)
         assert [1] == [event["starts"] for event in run.events("started")]
-        assert 130 == run.stop(), run.said()
+        assert 130 == run.stop(), run.output()
 
     assert_copied(vault, TOPIC, safe, f"vault.{TOPIC}", count=producer.acknowledged)
-    assert not any(word in run.said() for word in ("second-", "third-wrong", "fourth"))
+    assert not any(word in run.output() for word in ("second-", "third-wrong", "fourth"))
 
 
 def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str, str]:

@@ -186,14 +186,14 @@ def test_active_passive_translates_groups_and_emits_heartbeats(sites: Sites, tmp
     put_group(primary, "readers", {("orders-eu", 0): 50})
 
     with RunningCommand(flow, tmp_path) as run:
-        wait_until("the group is translated", lambda: run.moved)
+        wait_until("the group is translated", lambda: run.moved_offsets)
         for cluster in (primary, backup):
             wait_until("heartbeats arrive", partial(beats, cluster))
         expected = {("primary.orders-eu", 0): 50}
         wait_until(
             "the target's group has the source's offset", lambda: group_offsets(backup, "readers") == expected
         )
-        assert 130 == run.stop(), run.said()
+        assert 130 == run.stop(), run.output()
 
     assert_copied(primary, "orders-eu", backup, "primary.orders-eu", count=50)
     assert expected == translated_by_java(backup, "primary", "readers")
