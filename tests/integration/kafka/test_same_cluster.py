@@ -16,7 +16,7 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow
 from tests.integration.kafka.seeding import files_of, seed
-from tests.integration.kafka.test_archive import archive, bring_back
+from tests.integration.kafka.test_archive import archive, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
 
     run: Mapping[str, Callable[[], object]] = {
         "seed": partial(seed, files, spark),
-        "restore": partial(bring_back, files, spark, tmp_path / "archive"),
+        "restore": partial(restore, files, spark, tmp_path / "archive"),
     }
 
     with pytest.raises(SameClusterError, match=f"topic {topic} would be copied onto itself"):

@@ -11,7 +11,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow, call_cluster
 from tests.integration.kafka.test_source_truth import transactions
-from tests.integration.kafka.test_stalls import stalled, stalled_count
+from tests.integration.kafka.test_stalls import stalled_count, wait_until_stalled
 
 pytestmark = pytest.mark.more
 
@@ -99,7 +99,7 @@ def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
             producer={"transaction.timeout.ms": str(timedelta(minutes=15) // timedelta(milliseconds=1))},
         )
         load(flow.source, held, 100)
-        stalled(replicator, held, "OpenTransaction")
+        wait_until_stalled(replicator, held, "OpenTransaction")
         partition = TopicPartition(held, 0)
         response = call_cluster(flow.source, lambda source: describe_producers(source, [partition]))[
             partition
