@@ -20,9 +20,8 @@ from tests.integration.kafka.test_changed_source import freeze, start, stop, tha
 
 pytestmark = pytest.mark.more
 
-ALONE = {
-    "sync.topic.configs.enabled": "false"
-}  # the copy keeps what the source deletes, so that both can be compared
+# The copy keeps what the source deletes, so that both can be compared.
+ALONE = {"sync.topic.configs.enabled": "false"}
 BUSY_KEYS = 20
 Names = Callable[[], str]
 

@@ -17,7 +17,7 @@ from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
-from tests.integration.kubernetes.controlled import everything
+from tests.integration.kubernetes.controlled import all_objects
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 PATH = f"/apis/mirrorflow.io/v1alpha1/namespaces/{TEAM}/mirrorflows"
@@ -254,7 +254,7 @@ def _is_used(flow: dict[str, Any]) -> bool:
     document = copy.deepcopy(flow)
     document["metadata"]["namespace"] = TEAM
     known = parse_flow(document)
-    found = everything(known, image="x:1")
+    found = all_objects(known, image="x:1")
     pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] in {"Deployment", "Job"}]
     pods += [
         one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in found if one["kind"] == "CronJob"

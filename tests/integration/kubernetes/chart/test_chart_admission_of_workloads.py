@@ -18,7 +18,7 @@ from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Answer, Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
-from tests.integration.kubernetes.controlled import everything
+from tests.integration.kubernetes.controlled import all_objects
 
 VALID = sorted((Path(__file__).parents[3] / "examples" / "valid").glob("*.yaml"))
 IMAGE = "mirrorflow/replicator:0.1.0"
@@ -29,7 +29,7 @@ def _planned(example: Path, image: str = IMAGE) -> list[Object]:
     document = dict(read_document(example.read_text()))
     document["metadata"]["namespace"] = TEAM
     flow = parse_flow(document)
-    return everything(flow, image=image)
+    return all_objects(flow, image=image)
 
 
 def _one(kind: str) -> Object:
