@@ -160,7 +160,7 @@ def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
 
 
 def by_java(relay: Relay, before: int, during: int) -> None:
-    """Lets Java copy the records of before its start and of its run, and stops it cleanly."""
+    """Lets Java copy records that exist at its start and records of its run, and stops it cleanly."""
     relay.mark()
     relay.load(before)
     with relay.java() as java:
@@ -171,7 +171,7 @@ def by_java(relay: Relay, before: int, during: int) -> None:
 
 
 def by_us(relay: Relay, before: int, during: int) -> None:
-    """Lets MirrorFlow copy the records of before its start and of its run, and stops it cleanly."""
+    """Lets MirrorFlow copy records that exist at its start and records of its run, and stops it cleanly."""
     relay.load(before)
     with relay.ours() as ours:
         relay.wait_until_we_copied(ours)

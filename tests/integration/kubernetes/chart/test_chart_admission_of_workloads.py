@@ -313,7 +313,7 @@ def test_a_driver_may_create_only_executors(
     driver: Kubectl,
     executor: Callable[..., Object],
 ):
-    """Whoever steals its token can only create pods with allowed images and without a token, host access or root."""
+    """A stolen token can only create pods with allowed images and without a token, host access or root."""
     wait_until("the driver has its rights", lambda: "cannot" not in _dry_run(driver, executor()).message)
     response = _dry_run(driver, executor())
     assert response.status == 201, response.message
